@@ -1,0 +1,87 @@
+"""CRC32C (Castagnoli), the one checksum used everywhere, by a native library; parts are combined, never read again.
+
+The combination follows M. Adler's crc32_combine in zlib (https://github.com/madler/zlib), with Castagnoli's
+polynomial: a CRC is moved over n zero bytes by a multiplication with x^(8n) modulo the polynomial.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import google_crc32c
+
+#: x^32 + ... of CRC-32C (RFC 3720 B.4), with the bits reversed.
+_POLYNOMIAL = 0x82F63B78
+#: One block fits the processor's second-level cache, so that its bytes are still there when they are summed.
+_BLOCK_BYTES = 256 * 1024
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """The CRC32C of `data`, going on from `crc`."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def crc32c_of_file(path: Path, start: int = 0, end: int | None = None, *, stop: Callable[[], None] | None = None) -> int:
+    """The CRC32C of bytes [start, end) of a file; up to its end if `end` is None. `stop` is called between blocks.
+
+    Raises EOFError when the file is shorter than `end`.
+    """
+    crc = 0
+    with open(path, "rb", buffering=0) as file:
+        left = (os.fstat(file.fileno()).st_size if end is None else end) - start
+        file.seek(start)
+        while left > 0:
+            block = file.read(min(_BLOCK_BYTES, left))
+            if not block:
+                raise EOFError(f"{path} ends {left} bytes before byte {start + left}")
+            crc = google_crc32c.extend(crc, block)
+            left -= len(block)
+            if stop is not None:
+                stop()
+    return int(crc)
+
+
+def combine_crc32c(first: int, second: int, second_size_bytes: int) -> int:
+    """The CRC32C of two byte strings in a row, from each one's own CRC32C and the size of the second."""
+    return _multiply(_shift_by(second_size_bytes), first) ^ second
+
+
+def format_crc32c(crc: int) -> str:
+    """As 8 lower-case hex digits, the form kept in metadata."""
+    return f"{crc:08x}"
+
+
+def parse_crc32c(text: str) -> int | None:
+    """Read what format_crc32c() wrote; None for anything else."""
+    try:
+        return int(text, 16) if len(text) == 8 else None
+    except ValueError:
+        return None
+
+
+def _multiply(a: int, b: int) -> int:
+    """A * b modulo the polynomial; bit 31 stands for x^0."""
+    product = 0
+    bit = 1 << 31
+    while bit:
+        if a & bit:
+            product ^= b
+        b = (b >> 1) ^ _POLYNOMIAL if b & 1 else b >> 1
+        bit >>= 1
+    return product
+
+
+@lru_cache(maxsize=64)
+def _shift_by(n_bytes: int) -> int:
+    """x^(8 * n_bytes) modulo the polynomial, by squaring."""
+    result = 1 << 31  # x^0
+    square = 1 << 23  # x^8
+    while n_bytes:
+        if n_bytes & 1:
+            result = _multiply(square, result)
+        square = _multiply(square, square)
+        n_bytes >>= 1
+    return result

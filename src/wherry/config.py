@@ -1,0 +1,132 @@
+"""Configuration: one frozen dataclass a concern, each default with its reason, checked when it is made."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+from wherry.errors import ConfigError
+
+MIB = 2**20
+
+Durability = Literal["process", "power"]
+WhenFull = Literal["block", "raise", "direct"]
+OnFailure = Literal["warn", "raise"]
+RunIn = Literal["agent", "caller"]
+
+
+def _one_of(what: object, name: str, allowed: tuple[str, ...]) -> None:
+    value = getattr(what, name)
+    if value not in allowed:
+        raise ConfigError(f"{type(what).__name__}.{name} is {value!r}: use one of {', '.join(map(repr, allowed))}")
+
+
+def _at_least(what: object, least: float, *names: str) -> None:
+    for name in names:
+        value = getattr(what, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least):
+            raise ConfigError(f"{type(what).__name__}.{name} is {value!r}: it must be a number, at least {least}")
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """How long to go on, not how often. All in seconds."""
+
+    #: A job that still fails this long after it was accepted has failed for good. A day outlives most outages.
+    job_deadline_s: float = 86_400.0
+    #: One call to the store is tried again for this long inside a worker; then the job gives its place to another.
+    call_deadline_s: float = 30.0
+    #: Waits are drawn from [0, w] with w doubling from first_wait_s to longest_wait_s (full jitter).
+    first_wait_s: float = 0.25
+    longest_wait_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "job_deadline_s", "call_deadline_s", "first_wait_s", "longest_wait_s")
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    """Parts, ranges and how many of them at once. The defaults are where the measured curves flatten."""
+
+    #: Objects of at least this size go in parts: below it one request costs less than three.
+    multipart_threshold_bytes: int = 64 * MIB
+    #: Grows by itself where a store's limit of parts (10,000) asks for it.
+    part_size_bytes: int = 32 * MIB
+    parts_in_flight: int = 8
+    range_size_bytes: int = 16 * MIB
+    ranges_in_flight: int = 8
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, *(f.name for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class SpoolConfig:
+    """How the spool keeps its files."""
+
+    #: "process" survives SIGKILL of everything. "power" also survives a power cut: fsync of file, folder and journal.
+    durability: Durability = "process"
+    #: The staged files may take this much; None: as much as the disk has.
+    max_spool_bytes: int | None = None
+    #: What upload_file does when they take more: wait for room, raise SpoolError, or upload in the caller, unstaged.
+    when_full: WhenFull = "block"
+
+    def __post_init__(self) -> None:
+        _one_of(self, "durability", ("process", "power"))
+        _one_of(self, "when_full", ("block", "raise", "direct"))
+        _at_least(self, 0, "max_spool_bytes")
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """The process that uploads. The first user of a spool decides; a running agent keeps its settings."""
+
+    #: "agent": a process of its own, which outlives the caller. "caller": upload inside the call (notebooks without
+    #: processes, tests); forced for stores that only this process can see, such as ``memory://``.
+    run_in: RunIn = "agent"
+    #: Worker processes. Two are enough for 1 to 2 GB/s; more for fast networks.
+    n_workers: int = 2
+    #: Jobs that one worker has in flight: small files wait for answers, not for the processor.
+    jobs_in_flight: int = 8
+    #: With work left and no training process alive, go on this long, then leave the rest in the journal.
+    linger_s: float = 86_400.0
+    #: A worker without work leaves after this long, and its memory with it.
+    worker_idle_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        _one_of(self, "run_in", ("agent", "caller"))
+        _at_least(self, 1, "n_workers", "jobs_in_flight")
+        _at_least(self, 0, "linger_s", "worker_idle_s")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that an Uploader can be told, by concern."""
+
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    spool: SpoolConfig = field(default_factory=SpoolConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    #: A job that failed for good is logged at the next call ("warn") or raised there ("raise"); flush() and close() raise always.
+    on_failure: OnFailure = "warn"
+    #: At interpreter exit wait for this uploader's jobs, with a progress bar. None: as long as it takes. 0: do not wait.
+    drain_at_exit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _one_of(self, "on_failure", ("warn", "raise"))
+        _at_least(self, 0, "drain_at_exit_s")
+        for part, kind in (("retry", RetryConfig), ("transfer", TransferConfig), ("spool", SpoolConfig), ("agent", AgentConfig)):
+            if not isinstance(getattr(self, part), kind):
+                raise ConfigError(f"Config.{part} is {type(getattr(self, part)).__name__}: give a {kind.__name__}")
+
+
+def default_spool_folder() -> Path:
+    """``$WHERRY_SPOOL``, else ``/var/tmp/wherry-<uid>`` (on disk, kept over a reboot), else the same in the temp folder."""
+    if chosen := os.environ.get("WHERRY_SPOOL"):
+        return Path(chosen).expanduser().absolute()
+    name = f"wherry-{os.getuid()}"
+    kept = Path("/var/tmp")
+    return (kept if os.access(kept, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name

@@ -1,0 +1,128 @@
+"""The error tree. The class of an error decides whether it is worth trying again.
+
+WherryError
+ ├─ ConfigError (ValueError)               wrong before anything was sent: names the key and what is allowed
+ │   └─ MissingExtraError (ImportError)    the backend's library is not installed: names the extra
+ ├─ SpoolError (OSError)                   the spool cannot take the file: no space, not ours, read-only
+ │   ├─ SourceChangedError                 the file changed while it was being copied
+ │   └─ JournalError                       the journal cannot be read or written
+ ├─ UploadFailed                           raised by flush(), close() and result(): every failed job
+ └─ StoreError                             a call to a store failed: .operation .uri .hint, cause in __cause__
+     ├─ TransientError                     trying again makes sense
+     │   └─ ThrottledError                 ... after .retry_after_s, with fewer calls at once
+     └─ PermanentError                     it does not
+         ├─ NotFoundError (FileNotFoundError)
+         │   └─ BucketNotFoundError        not only the object: the bucket, container or root
+         ├─ AlreadyExistsError (FileExistsError)
+         ├─ AccessDeniedError (PermissionError)
+         └─ IntegrityError                 bytes, size or checksum differ from what they must be
+
+Callers need five names: NotFoundError, AlreadyExistsError, AccessDeniedError, UploadFailed, WherryError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class WherryError(Exception):
+    """Any error that wherry raises on purpose."""
+
+
+class ConfigError(WherryError, ValueError):
+    """A setting, name or URI is wrong; nothing was sent. Names the thing, the rule and the remedy."""
+
+
+class MissingExtraError(ConfigError, ImportError):
+    """The library behind a URI scheme is not installed. The message says which extra to install."""
+
+
+class SpoolError(WherryError, OSError):
+    """The spool cannot do what was asked (no space, not writable, not ours). Nothing half-written is left."""
+
+
+class SourceChangedError(SpoolError):
+    """The file changed while it was being copied, so no consistent snapshot of it exists."""
+
+
+class JournalError(SpoolError):
+    """The journal is locked for too long or damaged."""
+
+
+class StoreError(WherryError):
+    """A call to an object store failed.
+
+    `operation` is the contract's verb (``put``, ``get``, ...), `uri` the object, `hint` the next step, if there is one.
+    """
+
+    def __init__(self, message: str, *, operation: str = "", uri: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.operation = operation
+        self.uri = uri
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = " ".join(part for part in (self.operation, self.uri) if part)
+        text = f"{where}: {self.message}" if where else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class TransientError(StoreError):
+    """The call may succeed when it is made again: a reset, a time-out, a 5xx answer."""
+
+
+class ThrottledError(TransientError):
+    """The store asks for fewer calls. `retry_after_s` is its own figure, if it gave one."""
+
+    def __init__(
+        self, message: str, *, operation: str = "", uri: str = "", hint: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, operation=operation, uri=uri, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class PermanentError(StoreError):
+    """Making the same call again gives the same error."""
+
+
+class NotFoundError(PermanentError, FileNotFoundError):
+    """The object is not there. Never raised for an answer that only says "forbidden"."""
+
+
+class BucketNotFoundError(NotFoundError):
+    """The bucket (container, root) itself is not there."""
+
+
+class AlreadyExistsError(PermanentError, FileExistsError):
+    """The name is taken and overwriting was not asked for."""
+
+
+class AccessDeniedError(PermanentError, PermissionError):
+    """The store refuses these credentials. Its own words are in the message."""
+
+
+class IntegrityError(PermanentError):
+    """The bytes, the size or the checksum are not what was sent or recorded."""
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """One upload that failed for good: where it was going, how often it was tried, the last error's text."""
+
+    job_id: int
+    uri: str
+    attempts: int
+    error: str
+
+
+class UploadFailed(WherryError):
+    """One or more uploads failed for good; `failures` lists each. Their files are kept in the spool."""
+
+    def __init__(self, failures: Sequence[JobFailure], *, remedy: str = "") -> None:
+        self.failures = tuple(failures)
+        self.remedy = remedy
+        lines = [f"{len(self.failures)} upload(s) failed:"]
+        lines += [f"  {f.uri} (job {f.job_id}, {f.attempts} attempt(s)): {f.error}" for f in self.failures]
+        super().__init__("\n".join(lines + ([remedy] if remedy else [])))

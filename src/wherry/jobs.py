@@ -1,0 +1,89 @@
+"""What a job is, the states it passes through, and which steps between them are legal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType
+
+#: Row id of a job in the journal; ids grow in the order of the calls.
+JobId = NewType("JobId", int)
+
+
+class JobState(str, Enum):
+    """queued: accepted, its bytes are in the spool. leased: a worker is sending it. done: verified in the store.
+    failed: given up; its file is kept until retry or discard. superseded: a newer version of the name was queued
+    behind it before it was started; its file is freed. discarded: failed and thrown away by the user.
+    """
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+    DISCARDED = "discarded"
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more happens to the job by itself."""
+        return self not in (JobState.QUEUED, JobState.LEASED)
+
+
+#: state -> states that may follow
+LEGAL_STEPS: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.LEASED, JobState.SUPERSEDED, JobState.FAILED}),
+    JobState.LEASED: frozenset({JobState.DONE, JobState.FAILED, JobState.QUEUED}),
+    JobState.FAILED: frozenset({JobState.QUEUED, JobState.SUPERSEDED, JobState.DISCARDED}),
+    JobState.DONE: frozenset(),
+    JobState.SUPERSEDED: frozenset(),
+    JobState.DISCARDED: frozenset(),
+}
+
+
+class JobKind(str, Enum):
+    """put: upload a staged file. check: only find out whether the store lets us in."""
+
+    PUT = "put"
+    CHECK = "check"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row of the journal. Times are seconds since the epoch; `object_id` names the staged file in the spool."""
+
+    id: JobId
+    kind: JobKind
+    owner: str
+    store_id: int
+    uri: str
+    key: str
+    object_id: str
+    size_bytes: int
+    overwrite: bool
+    token: str
+    state: JobState
+    attempts: int
+    created_s: float
+    deadline_s: float
+    crc32c: int | None = None
+    upload_id: str | None = None
+    part_size_bytes: int | None = None
+    etag: str | None = None
+    error: str | None = None
+    finished_s: float | None = None
+    superseded_by: int | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many uploads are in each state, the bytes still to send, and the age of the oldest of those."""
+
+    queued: int
+    leased: int
+    done: int
+    failed: int
+    superseded: int
+    bytes_queued: int
+    bytes_failed: int
+    oldest_age_s: float
+    retries: int

@@ -1,0 +1,198 @@
+"""The object store contract: six verbs, and five more for stores that take a large object in parts.
+
+Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
+copy (no caller needs it), storage classes and ACLs (options of a backend), async twins (concurrency comes from
+threads and processes), retries, progress and sleeps (wrappers do those).
+
+A backend is a class that is called with ``(uri: StoreURI, options: Mapping[str, object])``. It uses the URI's scheme and
+root only: a key is always the whole path below the root. Every method may be called from several threads at once.
+The suite `wherry.testing.StoreConformance` holds each guarantee below; the test's name stands beside it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+#: Metadata kept with each object we write: the upload's unique token and the whole object's CRC32C (8 hex digits).
+TOKEN_METADATA = "wherry-token"  # noqa: S105  a name, no password
+CRC32C_METADATA = "wherry-crc32c"
+
+#: Every name that is ours and temporary carries this mark; list() of a store never shows such names.
+TEMPORARY_MARK = ".wherry-tmp-"
+
+_Self = TypeVar("_Self", bound="ObjectStore")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a store can do; wrappers, workers and tests read this and never a backend's name."""
+
+    #: `if_absent` of put_file is decided by the store: of two writers exactly one wins.
+    conditional_put: bool
+    #: The same for `if_absent` of complete().
+    conditional_complete: bool
+    #: The store is a MultipartStore.
+    multipart: bool
+    #: The store itself compares the `crc32c` it is given with the bytes that it received.
+    checks_crc32c: bool
+    #: get_file() can fetch a range without fetching the whole object.
+    ranged_get: bool
+    #: Replacing an object never shows a reader a mixture or a gap.
+    atomic_replace: bool
+    #: `metadata` given to a put comes back from head().
+    metadata: bool
+    #: Objects are seen by this process only (``memory://``).
+    process_local: bool = False
+    #: Limits of parts. The last part may be smaller than the minimum.
+    min_part_size_bytes: int = 5 * 2**20
+    max_part_size_bytes: int = 5 * 2**30
+    max_parts: int = 10_000
+    #: put_file() takes at most this much; larger objects must go in parts. None: no limit.
+    max_put_size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ObjectMeta:
+    """What a store says of one object. `crc32c` is the store's own figure, else the one in our metadata, else None."""
+
+    key: str
+    size_bytes: int
+    etag: str | None = None
+    crc32c: int | None = None
+    modified_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str | None:
+        """The unique token of the upload that made this object, if wherry made it and the store keeps metadata."""
+        return self.metadata.get(TOKEN_METADATA)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a large object: bytes [start, end) of the file. `number` counts from 1; `etag` is the store's receipt."""
+
+    number: int
+    start: int
+    end: int
+    crc32c: int
+    etag: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the part has."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """A part that the store says it holds, as list_parts() finds it."""
+
+    number: int
+    size_bytes: int
+    etag: str
+    crc32c: int | None = None
+
+
+class ObjectStore(ABC):
+    """A flat map from keys to immutable byte strings."""
+
+    capabilities: Capabilities
+
+    @abstractmethod
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        frozen: bool = False,
+    ) -> ObjectMeta:
+        """Store the bytes of the file `path` as the object `key`.
+
+        `frozen` promises that nobody writes to that file any more (deleting it is fine): a store on the same file
+        system may then link or reflink it in place of a copy. `crc32c` is handed to stores that check it.
+
+        Guarantees: when it returns, the whole object is readable under `key` (test_put_then_get); no partial object
+        is ever visible (test_failed_put_leaves_nothing); with `if_absent` an existing object is untouched and
+        AlreadyExistsError is raised (test_if_absent_keeps_the_first).
+        """
+
+    @abstractmethod
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """Write bytes [start, end) of the object into the existing file `path`, at those same offsets.
+
+        `end=None` means up to the object's end. The file is neither created nor truncated, so ranges may be fetched side by side
+        and again. `if_match` is an etag from head(): IntegrityError if the object is another by now.
+
+        Guarantees: returns only when every byte asked for was written, else an error: a truncated answer is a
+        TransientError (test_ranges_join_to_the_whole). NotFoundError if absent (test_missing_object).
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectMeta:
+        """Describe one object; NotFoundError if absent, AccessDeniedError if the store will not say (test_missing_object)."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects whose key starts with `prefix`, in the order of their UTF-8 keys (test_list_is_sorted).
+
+        A prefix is a plain string, no folder. `crc32c` and `metadata` may be missing here. Names that carry
+        TEMPORARY_MARK are not shown.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove the object; no error when it is absent (test_delete_twice)."""
+
+    def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
+        """Free connections. No call may follow; closing again is fine."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class MultipartStore(ObjectStore):
+    """A store that takes a large object in parts, which nobody sees before complete()."""
+
+    @abstractmethod
+    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+        """Open an upload and return its id, which stays valid over crashes of the client."""
+
+    @abstractmethod
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """Send bytes [part.start, part.end) of `path`. Sending a number again replaces that part (test_part_sent_twice)."""
+
+    @abstractmethod
+    def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:
+        """The parts that the store holds, by number; NotFoundError if the upload is unknown, done or aborted."""
+
+    @abstractmethod
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """Join the parts, in the order of their numbers, into the object (test_parts_join_in_order).
+
+        `metadata` is what begin() was given, again, for stores that set it here. The guarantees of put_file() hold.
+        """
+
+    @abstractmethod
+    def abort(self, key: str, upload_id: str) -> None:
+        """Forget the upload and free its parts; no error when it is unknown (test_abort_leaves_nothing)."""

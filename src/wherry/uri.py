@@ -1,0 +1,108 @@
+"""URIs of stores and the rules for remote names.
+
+``s3://bucket/prefix`` is scheme, root and prefix. No general URL parser is used: ``?`` and ``#`` are ordinary
+characters of a key. A plain path or a ``file://`` URI is a local folder; its root is empty and its prefix is the
+absolute path without the leading slash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from wherry.errors import ConfigError
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
+MAX_NAME_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class StoreURI:
+    """Where a store is (`scheme`, `root`) and the `prefix` below it, without slashes at either end."""
+
+    scheme: str
+    root: str
+    prefix: str = ""
+
+    @property
+    def store(self) -> str:
+        """The store alone, as a URI: ``s3://bucket``, ``file://``."""
+        return f"{self.scheme}://{self.root}"
+
+    def key_for(self, name: str) -> str:
+        """The key of the remote name `name` below this prefix."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def name_for(self, key: str) -> str:
+        """The remote name of `key`: what key_for() turns into it."""
+        return key.removeprefix(f"{self.prefix}/") if self.prefix else key
+
+    def uri_for(self, key: str) -> str:
+        """The full URI of an object of this store."""
+        return f"{self.scheme}://{self.root}/{key}"
+
+    def __str__(self) -> str:
+        return self.uri_for(self.prefix) if self.prefix else f"{self.store}/"
+
+
+def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
+    """Read a store's URI or a local folder's path.
+
+    Raises ConfigError for an empty URI, one without a bucket, and one that carries a password (it would end in journals and
+    logs: give it in storage_options).
+    """
+    text = os.fspath(text)
+    if not text or "\0" in text:
+        raise ConfigError(f"{text!r} is no URI: give a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix ...")
+    match = _SCHEME.match(text)
+    if match is None or match[1].lower() in ("file", "local"):
+        path = os.path.expanduser(text) if match is None else match[2]
+        if match is not None and not path.startswith("/"):
+            raise ConfigError(f"{text!r}: a file URI needs an absolute path, file:///folder/name")
+        return StoreURI("file", "", os.path.abspath(path).strip("/"))
+    scheme = _ALIASES.get(match[1].lower(), match[1].lower())
+    root, _, prefix = match[2].partition("/")
+    if "@" in root and ":" in root.partition("@")[0]:
+        raise ConfigError(
+            f"the URI {scheme}://...@{root.rpartition('@')[2]} carries a password, which would end in journals and logs: "
+            "leave it out and give it in storage_options"
+        )
+    if not root and scheme != "memory":
+        raise ConfigError(f"{text!r} names no bucket: write {scheme}://bucket/prefix")
+    prefix = prefix.strip("/")
+    if prefix:
+        check_name(prefix, what="prefix")
+    return StoreURI(scheme, root, prefix)
+
+
+def check_name(name: str, *, what: str = "remote name") -> str:
+    """Return `name` in Unicode form NFC, or raise ConfigError that says which rule it breaks.
+
+    A remote name is relative, ``/``-separated, without empty parts, ``.`` or ``..``, without control characters, and has
+    at most 1024 bytes of UTF-8.
+    """
+
+    def refuse(rule: str) -> ConfigError:
+        shown = name if len(name) <= 100 else name[:97] + "..."
+        return ConfigError(f"{what} {shown!r} {rule}")
+
+    if not isinstance(name, str):
+        raise ConfigError(f"a {what} is a str, not {type(name).__name__}")
+    if not name:
+        raise ConfigError(f"the {what} is empty: name the object, for example run1/ep0.pt")
+    name = unicodedata.normalize("NFC", name)
+    if name.startswith("/"):
+        raise refuse("starts with '/': names are relative to the destination's URI")
+    for part in name.split("/"):
+        if part == "":
+            raise refuse("has an empty part ('//' or a '/' at its end): write single slashes between parts")
+        if part in (".", ".."):
+            raise refuse(f"has the part {part!r}, which would leave or repeat a folder: write the name out")
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+        raise refuse("holds a control character or a lone surrogate: use printable characters")
+    if (size := len(name.encode())) > MAX_NAME_BYTES:
+        raise refuse(f"has {size} bytes of UTF-8: at most {MAX_NAME_BYTES} are allowed")
+    return name
