@@ -128,5 +128,5 @@ def default_spool_folder() -> Path:
     if chosen := os.environ.get("WHERRY_SPOOL"):
         return Path(chosen).expanduser().absolute()
     name = f"wherry-{os.getuid()}"
-    kept = Path("/var/tmp")
+    kept = Path("/var/tmp")  # noqa: S108  the folder made there is private, 0700, and checked to be ours
     return (kept if os.access(kept, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name

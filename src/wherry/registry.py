@@ -35,40 +35,23 @@ _FSSPEC = BackendEntry(
     public_options=frozenset({"account_name", "anon", "endpoint", "host", "port", "project", "protocol", "region", "username"}),
 )
 
+_S3_OPTIONS = (
+    "addressing_style",
+    "anonymous",
+    "connect_timeout_s",
+    "endpoint_url",
+    "max_connections",
+    "profile",
+    "read_timeout_s",
+    "region",
+    "verify",
+)
+_GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "verify")
+
 BACKENDS: dict[str, BackendEntry] = {
     "file": BackendEntry("wherry.backends.local:LocalStore", public_options=frozenset({"fsync"})),
-    "s3": BackendEntry(
-        "wherry.backends.s3:S3Store",
-        extra="s3",
-        libraries=("boto3",),
-        public_options=frozenset(
-            {
-                "endpoint_url",
-                "region",
-                "profile",
-                "addressing_style",
-                "anonymous",
-                "verify",
-                "connect_timeout_s",
-                "read_timeout_s",
-                "max_connections",
-            }
-        ),
-    ),
-    "gs": BackendEntry(
-        "wherry.backends.gcs:GCSStore",
-        extra="gcs",
-        libraries=("google.cloud.storage",),
-        public_options=frozenset(
-            "endpoint_url region profile addressing_style anonymous verify connect_timeout_s read_timeout_s max_connections".split()
-        ),
-    ),
-    "gs": BackendEntry(
-        "wherry.backends.gcs:GCSStore",
-        extra="gcs",
-        libraries=("google.cloud.storage",),
-        public_options=frozenset("endpoint_url project credentials_file anonymous verify timeout_s max_connections".split()),
-    ),
+    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("boto3",), frozenset(_S3_OPTIONS)),
+    "gs": BackendEntry("wherry.backends.gcs:GCSStore", "gcs", ("google.cloud.storage",), frozenset(_GCS_OPTIONS)),
 }
 
 
