@@ -13,7 +13,8 @@ JobId = NewType("JobId", int)
 class JobState(str, Enum):
     """queued: accepted, its bytes are in the spool. leased: a worker is sending it. done: verified in the store.
     failed: given up; its file is kept until retry or discard. superseded: a newer version of the name was queued
-    behind it before it was started; its file is freed. discarded: failed and thrown away by the user.
+    behind it before it was started; its file is freed. discarded: taken back by the user: after it
+    failed, or because its name was deleted.
     """
 
     QUEUED = "queued"
@@ -31,7 +32,7 @@ class JobState(str, Enum):
 
 #: state -> states that may follow
 LEGAL_STEPS: dict[JobState, frozenset[JobState]] = {
-    JobState.QUEUED: frozenset({JobState.LEASED, JobState.SUPERSEDED, JobState.FAILED}),
+    JobState.QUEUED: frozenset({JobState.LEASED, JobState.SUPERSEDED, JobState.FAILED, JobState.DISCARDED}),
     JobState.LEASED: frozenset({JobState.DONE, JobState.FAILED, JobState.QUEUED}),
     JobState.FAILED: frozenset({JobState.QUEUED, JobState.SUPERSEDED, JobState.DISCARDED}),
     JobState.DONE: frozenset(),

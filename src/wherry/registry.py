@@ -7,8 +7,9 @@ entry-point group ``wherry.backends`` (name: the scheme, value: ``module:Class``
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import cast
 
@@ -21,13 +22,16 @@ from wherry.uri import StoreURI
 class BackendEntry:
     """Where a backend is, what it needs installed, and which of its options may be written to disk.
 
-    Every option that is not in `public_options` is treated as a secret: it is kept in memory only.
+    Every option that is not in `public_options` is treated as a secret: it is kept in memory only. A backend that lists
+    its `secret_options` knows no others. `process_local`: its objects are seen by one process only.
     """
 
     target: str
     extra: str | None = None
     libraries: tuple[str, ...] = ()
     public_options: frozenset[str] = frozenset()
+    secret_options: frozenset[str] | None = None
+    process_local: bool = False
 
 
 _FSSPEC = BackendEntry(
@@ -38,6 +42,8 @@ _FSSPEC = BackendEntry(
 _S3_OPTIONS = (
     "addressing_style",
     "anonymous",
+    "checksums",
+    "conditional_writes",
     "connect_timeout_s",
     "endpoint_url",
     "max_connections",
@@ -46,12 +52,16 @@ _S3_OPTIONS = (
     "region",
     "verify",
 )
+_S3_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_GCS_SECRETS = ("credentials_json", "token")
 _GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "verify")
 
 BACKENDS: dict[str, BackendEntry] = {
-    "file": BackendEntry("wherry.backends.local:LocalStore", public_options=frozenset({"fsync"})),
-    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("boto3",), frozenset(_S3_OPTIONS)),
-    "gs": BackendEntry("wherry.backends.gcs:GCSStore", "gcs", ("google.cloud.storage",), frozenset(_GCS_OPTIONS)),
+    "file": BackendEntry("wherry.backends.local:LocalStore", None, (), frozenset({"fsync"}), frozenset()),
+    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("boto3",), frozenset(_S3_OPTIONS), frozenset(_S3_SECRETS)),
+    "gs": BackendEntry(
+        "wherry.backends.gcs:GCSStore", "gcs", ("google.cloud.storage",), frozenset(_GCS_OPTIONS), frozenset(_GCS_SECRETS)
+    ),
 }
 
 
@@ -74,7 +84,7 @@ def backend_for(scheme: str) -> BackendEntry:
             f"unknown scheme {scheme!r}: wherry has {ours} and every scheme that fsspec knows "
             f"({', '.join(sorted(known))}); others come as packages with the entry point 'wherry.backends'"
         )
-    return _FSSPEC
+    return replace(_FSSPEC, process_local=scheme == "memory")
 
 
 def open_store(uri: StoreURI, options: Mapping[str, object] | None = None) -> ObjectStore:
@@ -90,16 +100,40 @@ def open_store(uri: StoreURI, options: Mapping[str, object] | None = None) -> Ob
         wanted = any((error.name or "").split(".")[0] == library.split(".")[0] for library in entry.libraries)
         if entry.extra is None or not wanted:
             raise
-        raise MissingExtraError(
-            f"{uri.scheme}:// needs {' and '.join(entry.libraries)}, which is not installed: pip install 'wherry[{entry.extra}]'"
-        ) from error
+        raise _missing(uri.scheme, entry) from error
     store_class = cast("type[ObjectStore]", getattr(module, class_name))
     return store_class(uri, dict(options or {}))  # type: ignore[call-arg]  # the contract's constructor, see store.py
+
+
+def check_usable(scheme: str, options: Mapping[str, object]) -> None:
+    """Find out early, and without importing a vendor library, what would fail later.
+
+    Raises ConfigError for an unknown scheme or option, MissingExtraError for a library that is not installed.
+    """
+    entry = backend_for(scheme)
+    for library in entry.libraries:
+        try:
+            found = importlib.util.find_spec(library)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise _missing(scheme, entry)
+    if entry.secret_options is not None and (unknown := set(options) - entry.public_options - entry.secret_options):
+        raise ConfigError(
+            f"unknown storage option(s) {', '.join(sorted(unknown))} for {scheme}://: known are "
+            f"{', '.join(sorted(entry.public_options | entry.secret_options)) or 'none'}"
+        )
+
+
+def _missing(scheme: str, entry: BackendEntry) -> MissingExtraError:
+    return MissingExtraError(
+        f"{scheme}:// needs {' and '.join(entry.libraries)}, which is not installed: pip install 'wherry[{entry.extra}]'"
+    )
 
 
 def split_options(scheme: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Sort storage options into those that may be written to disk and the secret rest."""
     public = backend_for(scheme).public_options
     plain = (str, int, float, bool, type(None))
-    open_part = {name: value for name, value in options.items() if name in public and isinstance(value, plain)}
-    return open_part, {name: value for name, value in options.items() if name not in open_part}
+    open_part: dict[str, object] = {n: v for n, v in options.items() if n in public and isinstance(v, plain)}
+    return open_part, {n: v for n, v in options.items() if n not in open_part}

@@ -66,6 +66,8 @@ class ObjectMeta:
     crc32c: int | None = None
     modified_s: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: Answer of put_file() only: the object was made of the frozen file's very blocks (link, reflink), so it is equal to it.
+    is_shared: bool = False
 
     @property
     def token(self) -> str | None:
@@ -116,6 +118,8 @@ class ObjectStore(ABC):
         frozen: bool = False,
     ) -> ObjectMeta:
         """Store the bytes of the file `path` as the object `key`.
+
+        The answer's `crc32c` is the store's own figure or None, never an echo of what was sent.
 
         `frozen` promises that nobody writes to that file any more (deleting it is fine): a store on the same file
         system may then link or reflink it in place of a copy. `crc32c` is handed to stores that check it.

@@ -1,0 +1,189 @@
+"""Objects in this process's memory: the reference to read before writing a backend, and the fast store of the tests.
+
+All stores with one root share one set of objects. ``memory://`` URIs open fsspec's memory file system, not this one:
+use ``MemoryStore(StoreURI("memory", "some-root"), {})``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import google_crc32c
+
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
+from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.uri import StoreURI
+
+
+@dataclass(frozen=True)
+class _Upload:
+    key: str
+    crc32c: int | None
+    metadata: Mapping[str, str]
+    parts: dict[int, tuple[StoredPart, bytes]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Root:
+    """What the stores of one root share."""
+
+    objects: dict[str, tuple[ObjectMeta, bytes]] = field(default_factory=dict)
+    uploads: dict[str, _Upload] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_ROOTS: dict[str, _Root] = {}
+
+
+class MemoryStore(MultipartStore):
+    """A dict as a store; it has every capability. Takes no options."""
+
+    capabilities = Capabilities(
+        conditional_put=True,
+        conditional_complete=True,
+        multipart=True,
+        checks_crc32c=True,
+        ranged_get=True,
+        atomic_replace=True,
+        metadata=True,
+        process_local=True,
+        min_part_size_bytes=1,
+    )
+
+    def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
+        if options:
+            raise ConfigError(f"storage option {min(options)!r} is unknown: a store in memory takes none")
+        self._uri = uri
+        self._root = _ROOTS.setdefault(uri.root, _Root())
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        frozen: bool = False,
+    ) -> ObjectMeta:
+        """As the contract says."""
+        return self._store("put", key, path.read_bytes(), if_absent, crc32c, metadata or {})
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """As the contract says."""
+        meta, data = self._object("get", key)
+        if if_match is not None and meta.etag != if_match:
+            raise IntegrityError(
+                f"the object is another by now: etag {meta.etag}, not {if_match}", operation="get", uri=self._uri.uri_for(key)
+            )
+        end = len(data) if end is None else end
+        if not 0 <= start <= end <= len(data):
+            raise IntegrityError(
+                f"bytes {start} to {end} were asked for, the object has {len(data)}", operation="get", uri=self._uri.uri_for(key)
+            )
+        with open(path, "r+b") as file:
+            file.seek(start)
+            file.write(data[start:end])
+
+    def head(self, key: str) -> ObjectMeta:
+        """As the contract says."""
+        return self._object("head", key)[0]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the contract says; the objects are those of the moment when the first is asked for."""
+        with self._root.lock:
+            found = [meta for key, (meta, _) in self._root.objects.items() if key.startswith(prefix)]
+        yield from sorted((meta for meta in found if TEMPORARY_MARK not in meta.key), key=lambda meta: meta.key.encode())
+
+    def delete(self, key: str) -> None:
+        """As the contract says."""
+        with self._root.lock:
+            self._root.objects.pop(key, None)
+
+    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+        """As the contract says, but the process's end is the upload's end too."""
+        upload_id = f"upload-{next(self._root.numbers)}"
+        with self._root.lock:
+            self._root.uploads[upload_id] = _Upload(key, crc32c, dict(metadata or {}))
+        return upload_id
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the contract says."""
+        with open(path, "rb") as file:
+            file.seek(part.start)
+            data = file.read(part.size_bytes)
+        self._check("put_part", key, part.size_bytes, len(data), "bytes")
+        self._check("put_part", key, part.crc32c, google_crc32c.value(data), "as CRC32C")
+        stored = StoredPart(part.number, len(data), f"part-{next(self._root.numbers)}", part.crc32c)
+        with self._root.lock:
+            self._upload("put_part", key, upload_id).parts[part.number] = (stored, data)
+        return stored
+
+    def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:  # type: ignore[valid-type]  # the builtin list
+        """As the contract says."""
+        with self._root.lock:
+            parts = self._upload("list_parts", key, upload_id).parts
+            return [parts[number][0] for number in sorted(parts)]
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says. A refused upload stays open."""
+        with self._root.lock:
+            upload = self._upload("complete", key, upload_id)
+            held = dict(upload.parts)
+        for part in parts:
+            if part.number not in held or held[part.number][0].etag != part.etag:
+                raise PermanentError(f"part {part.number} is not held", operation="complete", uri=self._uri.uri_for(key))
+        data = b"".join(held[number][1] for number in sorted(part.number for part in parts))
+        meta = self._store("complete", key, data, if_absent, upload.crc32c if crc32c is None else crc32c, upload.metadata)
+        self.abort(key, upload_id)
+        return meta
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """As the contract says."""
+        with self._root.lock:
+            self._root.uploads.pop(upload_id, None)
+
+    def _store(
+        self, operation: str, key: str, data: bytes, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]
+    ) -> ObjectMeta:
+        crc = int(google_crc32c.value(data))
+        self._check(operation, key, crc if crc32c is None else crc32c, crc, "as CRC32C")
+        meta = ObjectMeta(key, len(data), crc32c=crc, modified_s=time.time(), metadata=dict(metadata))
+        with self._root.lock:
+            if if_absent and key in self._root.objects:
+                raise AlreadyExistsError("the object is there already", operation=operation, uri=self._uri.uri_for(key))
+            meta = replace(meta, etag=f"object-{next(self._root.numbers)}")
+            self._root.objects[key] = (meta, data)
+        return meta
+
+    def _object(self, operation: str, key: str) -> tuple[ObjectMeta, bytes]:
+        with self._root.lock:
+            if (found := self._root.objects.get(key)) is None:
+                raise NotFoundError("there is no such object", operation=operation, uri=self._uri.uri_for(key))
+            return found
+
+    def _upload(self, operation: str, key: str, upload_id: str) -> _Upload:
+        """The open upload; the caller holds the lock."""
+        upload = self._root.uploads.get(upload_id)
+        if upload is None or upload.key != key:
+            raise NotFoundError(f"there is no upload {upload_id}", operation=operation, uri=self._uri.uri_for(key))
+        return upload
+
+    def _check(self, operation: str, key: str, expected: int, actual: int, what: str) -> None:
+        if expected != actual:
+            raise IntegrityError(f"{expected} {what} expected, {actual} came", operation=operation, uri=self._uri.uri_for(key))

@@ -1,0 +1,118 @@
+"""One SQLite file, shared by processes and threads, over forks, and in spite of damage. What is in it is not known here."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wherry.config import Durability
+from wherry.errors import JournalError
+
+_BUSY_TIMEOUT_S = 30.0
+#: A child must neither use nor close its parent's connections (https://sqlite.org/howtocorrupt.html, 2.6): they stay here.
+_inherited: list[sqlite3.Connection] = []
+
+
+class JournalDamaged(JournalError):
+    """The journal is no SQLite database any more. Its files must be put aside before a new one can be made."""
+
+
+class Database:
+    """A WAL-mode database with one connection a process, made with `schema` if it is new.
+
+    Raises JournalError when it is locked for more than half a minute, cannot be written, or has another format;
+    JournalDamaged when it cannot be read.
+    """
+
+    def __init__(self, path: Path, schema: str, version: int, durability: Durability) -> None:
+        self.path = path
+        self._schema = schema
+        self._version = version
+        self._durability = durability
+        self._pid = 0
+        self._inode = 0
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        with self.transaction() as db:
+            self._migrate(db)
+
+    @contextmanager
+    def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
+        """All or nothing. After the block the changes are on disk, as far as `durability` asks for."""
+        try:
+            if self._pid != os.getpid():
+                self._connect()
+            with self._lock:
+                db = self._connect()
+                if self._is_replaced():
+                    self.close()
+                    db = self._connect()
+                    self._migrate(db)
+                db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                try:
+                    yield db
+                    db.execute("COMMIT")
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise
+        except sqlite3.OperationalError as error:
+            raise JournalError(f"the journal {self.path} cannot be used: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise JournalDamaged(f"the journal {self.path} is damaged: {error}") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._pid != os.getpid():
+            if self._connection is not None:
+                _inherited.append(self._connection)
+            # Another thread may have held the lock at the fork.
+            self._connection, self._lock, self._pid = None, threading.RLock(), os.getpid()
+        if self._connection is None:
+            db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+                self._inode = os.stat(self.path).st_ino
+            except BaseException:
+                db.close()
+                raise
+            self._connection = db
+        return self._connection
+
+    def _is_replaced(self) -> bool:
+        """Whether the file was put aside since it was opened: a damaged one is, under the feet of those who have it open."""
+        try:
+            return os.stat(self.path).st_ino != self._inode
+        except FileNotFoundError:
+            return True
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            for statement in self._schema.split(";\n"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {self._version}")
+        elif version != self._version:
+            raise JournalError(
+                f"the journal {self.path} has format {version}, this wherry knows {self._version}: "
+                "finish it with the version that wrote it (wherry drain), or use another spool"
+            )
+
+    def check(self) -> None:
+        """Look for damage where it is cheap to see; JournalDamaged if there is some."""
+        with self.transaction(read_only=True) as db:
+            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise JournalDamaged(f"the journal {self.path} is damaged: {found}")
+
+    def close(self) -> None:
+        """Close this process's connection. It opens again when it is needed."""
+        if self._pid == os.getpid():
+            with self._lock:
+                if self._connection is not None:
+                    self._connection.close()
+                    self._connection = None

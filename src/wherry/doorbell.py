@@ -1,0 +1,97 @@
+"""Doorbells: datagram sockets in the spool that wake a process which waits; they carry no facts, those are in the journal.
+
+The one thing that travels with a ring is what must never be written to disk: the secrets of a store, from a client to
+the agent. The spool is private to its user, and so are the sockets in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wherry.errors import SpoolError
+
+#: sun_path of unix(7) takes 107 bytes.
+_LONGEST_PATH_BYTES = 100
+#: Secrets of one ring must fit one datagram; the largest key file of a service account has some 3 kB.
+_LARGEST_RING_BYTES = 100_000
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A name for the socket that fits unix(7), however deep the spool lies."""
+    plain = str(path)
+    if len(os.fsencode(plain)) <= _LONGEST_PATH_BYTES:
+        yield plain
+        return
+    if not Path("/proc/self/fd").is_dir():
+        raise SpoolError(f"the path of the spool {path.parent} is too long for a socket: use a shorter one")
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)
+
+
+class Bell:
+    """The listening end. Used by one process; close() removes its name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        path.unlink(missing_ok=True)  # a dead listener's
+        with _address(path) as address:
+            self._socket.bind(address)
+
+    def fileno(self) -> int:
+        """For select()."""
+        return self._socket.fileno()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a ring, at most `timeout_s`; swallow all that came. Whether there was one."""
+        ready, _, _ = select.select([self._socket], [], [], timeout_s)
+        if ready:
+            self.answer()
+        return bool(ready)
+
+    def answer(self) -> list[dict[str, object]]:
+        """Take all rings that came, without waiting, and return what they carried."""
+        carried: list[dict[str, object]] = []
+        with suppress(BlockingIOError):
+            while True:
+                data = self._socket.recv(_LARGEST_RING_BYTES)
+                if data:
+                    carried.append(json.loads(data))
+        return carried
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.path.unlink(missing_ok=True)
+        self._socket.close()
+
+    def close_inherited(self) -> None:
+        """In a forked child: let go of the parent's socket, leave its name."""
+        self._socket.close()
+
+
+def ring(path: Path, carried: Mapping[str, object] | None = None) -> bool:
+    """Wake whoever listens at `path`. False: nobody does. Never waits: a full queue means that the listener is being woken."""
+    data = json.dumps(carried).encode() if carried else b""
+    if len(data) > _LARGEST_RING_BYTES:
+        raise SpoolError(f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_RING_BYTES} can be handed over")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(path) as address:
+        sender.setblocking(bool(data))  # rings may be dropped when many are waiting, secrets may not
+        sender.settimeout(5.0 if data else 0.0)
+        try:
+            sender.sendto(data, address)
+        except BlockingIOError:
+            return True
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True

@@ -1,0 +1,55 @@
+"""Waiting until uploads are finished, with something to look at."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from wherry.jobs import Counts
+
+#: A bar for less than this would only flicker.
+_BAR_AFTER_S = 0.5
+
+
+def wait_until_drained(
+    counts: Callable[[], Counts], wait: Callable[[float], object], *, timeout_s: float | None = None, progress: bool = False
+) -> bool:
+    """Wait until nothing is queued or leased, at most `timeout_s`; whether that is so.
+
+    `wait(s)` may return early, when some upload ended.
+
+    With `progress` a bar of bytes is shown on stderr if that is a terminal, else one line.
+    """
+    from tqdm.auto import tqdm
+
+    started_s = time.monotonic()
+    now = counts()
+    total_bytes = now.bytes_queued
+    bar = None
+    said = False
+    try:
+        while now.queued + now.leased:
+            passed_s = time.monotonic() - started_s
+            if timeout_s is not None and passed_s >= timeout_s:
+                return False
+            if progress and bar is None and passed_s >= _BAR_AFTER_S and sys.stderr.isatty():
+                bar = tqdm(total=total_bytes, unit="B", unit_scale=True, desc="wherry: uploading", file=sys.stderr, leave=False)
+            elif progress and not said and passed_s >= _BAR_AFTER_S and not sys.stderr.isatty():
+                said = True
+                sys.stderr.write(f"wherry: waiting for {now.queued + now.leased} upload(s), {now.bytes_queued} bytes\n")
+            if bar is not None:
+                total_bytes = max(total_bytes, now.bytes_queued)
+                bar.total = total_bytes
+                bar.n = total_bytes - now.bytes_queued
+                bar.set_postfix_str(
+                    f"{now.queued + now.leased} file(s) left" + (f", {now.retries} retries" if now.retries else "")
+                )
+                bar.refresh()
+            left_s = 1.0 if timeout_s is None else min(1.0, max(0.0, timeout_s - passed_s))
+            wait(0.05 if progress and bar is None and passed_s < _BAR_AFTER_S else left_s)
+            now = counts()
+        return True
+    finally:
+        if bar is not None:
+            bar.close()

@@ -1,0 +1,81 @@
+"""What upload_file() returns: a view of the upload's state in the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wherry.errors import JobFailure, UploadFailed
+from wherry.jobs import Job, JobId, JobState
+from wherry.journal import Journal
+from wherry.store import ObjectMeta
+
+#: The state of a folder is that of its least finished file.
+_LEAST_FINISHED = (
+    JobState.LEASED,
+    JobState.QUEUED,
+    JobState.FAILED,
+    JobState.DISCARDED,
+    JobState.SUPERSEDED,
+    JobState.DONE,
+)
+
+
+class UploadHandle:
+    """One accepted upload: a file, or a folder of files under one name.
+
+    Reading it never starts anything, and dropping it cancels nothing. It can be used from any thread.
+    """
+
+    def __init__(
+        self, uri: str, ids: Sequence[JobId], journal: Journal, wait: Callable[[Sequence[JobId], float | None], bool]
+    ) -> None:
+        self.uri = uri
+        self.ids = tuple(ids)
+        self._journal = journal
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"<UploadHandle {self.uri} {self.state.value}>"
+
+    def _jobs(self) -> list[Job]:
+        """The jobs, each superseded one replaced by what superseded it."""
+        found = self._journal.jobs(ids=self.ids)
+        newest: list[Job] = []
+        for job in found:
+            while job.state is JobState.SUPERSEDED and job.superseded_by is not None:
+                newer = self._journal.job(JobId(job.superseded_by))
+                if newer is None:
+                    break
+                job = newer
+            newest.append(job)
+        return newest
+
+    @property
+    def state(self) -> JobState:
+        """queued, leased, done, failed, superseded or discarded; of a folder, the least finished of its files."""
+        states = {job.state for job in self._journal.jobs(ids=self.ids)}
+        return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the upload is done or has failed; whether it is. `None`: as long as it takes."""
+        return self._wait(self.ids, timeout_s)
+
+    def result(self, timeout_s: float | None = None) -> ObjectMeta:
+        """Wait, and describe the verified object; of a folder the sum of its files.
+
+        A superseded upload gives what its newer version became. Raises UploadFailed, or TimeoutError after `timeout_s`.
+        """
+        if not self.wait(timeout_s):
+            raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
+        jobs = self._jobs()
+        pending = [job.id for job in jobs if not job.state.is_final]
+        if pending and not self._wait(pending, timeout_s):
+            raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
+        jobs = self._jobs() if pending else jobs
+        if bad := [job for job in jobs if job.state in (JobState.FAILED, JobState.DISCARDED)]:
+            raise UploadFailed([JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded") for job in bad])
+        if len(jobs) == 1:
+            return ObjectMeta(
+                jobs[0].key, jobs[0].size_bytes, etag=jobs[0].etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].finished_s
+            )
+        return ObjectMeta(self.uri, sum(job.size_bytes for job in jobs))

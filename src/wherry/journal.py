@@ -1,0 +1,573 @@
+"""The journal: which uploads were accepted and how far each one is. SQLite in WAL mode, one file in the spool.
+
+Written by the training process (submit), by workers (lease, parts, ack) and by the agent (release). Each method is one
+transaction; what it returns is on disk, as far as `durability` asks for. Safe from several threads and processes; after
+a fork the child opens its own connection.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.config import Durability
+from wherry.database import Database
+from wherry.errors import JobFailure
+from wherry.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.store import StoredPart
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE stores (
+    id INTEGER PRIMARY KEY,
+    scheme TEXT NOT NULL, root TEXT NOT NULL,
+    options TEXT NOT NULL,       -- JSON, public ones only
+    secret_names TEXT NOT NULL,  -- JSON list: the options that live in memory
+    settings TEXT NOT NULL,      -- JSON: retry and transfer configuration
+    UNIQUE (scheme, root, options, secret_names, settings)
+);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL, owner TEXT NOT NULL,
+    store_id INTEGER NOT NULL REFERENCES stores (id),
+    uri TEXT NOT NULL, key TEXT NOT NULL,
+    object_id TEXT NOT NULL, size_bytes INTEGER NOT NULL,
+    overwrite INTEGER NOT NULL, token TEXT NOT NULL,
+    state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+    created_s REAL NOT NULL, deadline_s REAL NOT NULL, not_before_s REAL NOT NULL DEFAULT 0, finished_s REAL,
+    lease_owner TEXT, lease_until_s REAL, leases_lost INTEGER NOT NULL DEFAULT 0,
+    crc32c INTEGER, upload_id TEXT, part_size_bytes INTEGER, etag TEXT,
+    error TEXT, superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX jobs_open ON jobs (uri, id) WHERE state IN ('queued', 'leased');
+CREATE INDEX jobs_ready ON jobs (not_before_s, id) WHERE state = 'queued';
+CREATE INDEX jobs_by_owner ON jobs (owner, state);
+CREATE INDEX jobs_by_state ON jobs (state);
+CREATE INDEX jobs_by_uri ON jobs (uri, id);
+CREATE TABLE parts (
+    job_id INTEGER NOT NULL, number INTEGER NOT NULL, size_bytes INTEGER NOT NULL, etag TEXT NOT NULL, crc32c INTEGER,
+    PRIMARY KEY (job_id, number)
+) WITHOUT ROWID;
+CREATE TABLE requirements (
+    job_id INTEGER NOT NULL, key TEXT NOT NULL, after_job INTEGER,
+    PRIMARY KEY (job_id, key)
+) WITHOUT ROWID;
+"""
+_JOB_COLUMNS = (
+    "id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, attempts, created_s, deadline_s, "
+    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by"
+)
+#: A job whose worker died this often is what kills them.
+MAX_LEASES_LOST = 5
+#: Finished jobs are remembered for a while, for handles and for `status`.
+_KEEP_FINISHED_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """How to open a store again in another process. `secret_names` are the options that must come from memory."""
+
+    id: int
+    scheme: str
+    root: str
+    options: Mapping[str, object]
+    secret_names: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What submit() needs to know of one upload."""
+
+    kind: JobKind
+    uri: str
+    key: str
+    object_id: str
+    size_bytes: int
+    overwrite: bool
+    token: str
+    deadline_s: float
+    requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """An object that must exist before a job may start: its key, and our own job for it, if any."""
+
+    key: str
+    state: JobState | None
+    crc32c: int | None
+
+
+class Journal:
+    """The job table of one spool. Raises JournalError and JournalDamaged as `wherry.database` does."""
+
+    def __init__(self, path: Path, durability: Durability = "process") -> None:
+        self.path = path
+        self._database = Database(path, _SCHEMA, _SCHEMA_VERSION, durability)
+        self._transaction = self._database.transaction
+        self.check = self._database.check
+        self.close = self._database.close
+
+    # -- what the training process does
+
+    def store_id(
+        self,
+        scheme: str,
+        root: str,
+        options: Mapping[str, object],
+        secret_names: Iterable[str],
+        settings: Mapping[str, Mapping[str, float]],
+    ) -> int:
+        """The id of the record for this store; made if it is new."""
+        row = (
+            scheme,
+            root,
+            json.dumps(options, sort_keys=True),
+            json.dumps(sorted(secret_names)),
+            json.dumps(settings, sort_keys=True),
+        )
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO stores (scheme, root, options, secret_names, settings) VALUES (?, ?, ?, ?, ?)", row)
+            found = db.execute(
+                "SELECT id FROM stores WHERE scheme = ? AND root = ? AND options = ? AND secret_names = ? AND settings = ?", row
+            ).fetchone()
+        return int(found[0])
+
+    def submit(self, owner: str, store_id: int, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+        """Accept jobs, all or none: (their ids, the staged files that nobody needs any more).
+
+        A queued, overwriting job for the same name is superseded by an overwriting one, unless another job requires it.
+        """
+        now = time.time()
+        ids: list[JobId] = []
+        freed: list[str] = []
+        with self._transaction() as db:
+            for job in new:
+                cursor = db.execute(
+                    "INSERT INTO jobs (kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, created_s,"
+                    " deadline_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?)",
+                    (
+                        *(job.kind.value, owner, store_id, job.uri, job.key, job.object_id, job.size_bytes, job.overwrite),
+                        *(job.token, now, job.deadline_s),
+                    ),
+                )
+                job_id = JobId(cursor.lastrowid or 0)
+                ids.append(job_id)
+                for uri, key in job.requires:
+                    after = db.execute(
+                        "SELECT id FROM jobs WHERE uri = ? AND id < ? AND kind = 'put' AND state != 'discarded'"
+                        " ORDER BY id DESC LIMIT 1",
+                        (uri, job_id),
+                    ).fetchone()
+                    db.execute(
+                        "INSERT OR REPLACE INTO requirements VALUES (?, ?, ?)",
+                        (job_id, key, after[0] if after is not None else None),
+                    )
+                if job.overwrite and job.kind is JobKind.PUT:
+                    older = db.execute(
+                        "SELECT id, object_id FROM jobs WHERE uri = ? AND store_id = ? AND id < ? AND state = 'queued' AND overwrite"
+                        " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
+                        "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
+                        (job.uri, store_id, job_id),
+                    ).fetchall()
+                    for old_id, object_id in older:
+                        db.execute(
+                            "UPDATE jobs SET state = 'superseded', superseded_by = ?, finished_s = ? WHERE id = ?",
+                            (job_id, now, old_id),
+                        )
+                        freed.append(object_id)
+        return ids, self._unneeded(freed)
+
+    def _unneeded(self, object_ids: Iterable[str]) -> list[str]:
+        """Those staged files that no unfinished or failed job refers to."""
+        candidates = [object_id for object_id in dict.fromkeys(object_ids) if object_id]
+        if not candidates:
+            return []
+        needed = self.referenced_objects(candidates)
+        return [object_id for object_id in candidates if object_id not in needed]
+
+    def referenced_objects(self, among: Sequence[str] | None = None) -> set[str]:
+        """The staged files that unfinished or failed jobs still need."""
+        sql = "SELECT object_id FROM jobs WHERE state IN ('queued', 'leased', 'failed')"
+        with self._transaction(read_only=True) as db:
+            if among is not None and len(among) <= 100:
+                marks = ", ".join("?" * len(among))
+                return {row[0] for row in db.execute(f"{sql} AND object_id IN ({marks})", tuple(among))}
+            return {row[0] for row in db.execute(sql)}
+
+    def spool_bytes(self) -> int:
+        """How much the staged files of unfinished and failed jobs take."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute(
+                "SELECT COALESCE(SUM(size_bytes), 0) FROM (SELECT object_id, MAX(size_bytes) AS size_bytes FROM jobs"
+                " WHERE state IN ('queued', 'leased', 'failed') GROUP BY object_id)"
+            ).fetchone()
+        return int(row[0])
+
+    # -- what a worker does
+
+    def lease(self, worker: str, lease_s: float, *, without_stores: Iterable[int] = (), now: float | None = None) -> Job | None:
+        """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
+
+        `without_stores` are stores that this worker cannot open (their secrets are missing).
+        """
+        now = time.time() if now is None else now
+        missing = ", ".join(str(int(store)) for store in without_stores)
+        with self._transaction() as db:
+            row = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs AS j WHERE state = 'queued' AND not_before_s <= ?"
+                f" AND store_id NOT IN ({missing})"
+                " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id < j.id AND e.state IN ('queued', 'leased'))"
+                " AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs e ON e.id = r.after_job"
+                "   WHERE r.job_id = j.id AND e.state IN ('queued', 'leased'))"
+                " ORDER BY id LIMIT 1",
+                (now,),
+            ).fetchone()
+            if row is None:
+                return None
+            db.execute(
+                "UPDATE jobs SET state = 'leased', lease_owner = ?, lease_until_s = ?, attempts = attempts + 1 WHERE id = ?",
+                (worker, now + lease_s, row[0]),
+            )
+            return _job(db.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE id = ?", (row[0],)).fetchone())
+
+    def ready(self, now: float | None = None) -> tuple[int, float | None]:
+        """(queued jobs whose time has come, the time at which the next of the others comes)."""
+        now = time.time() if now is None else now
+        with self._transaction(read_only=True) as db:
+            due = db.execute("SELECT COUNT(*) FROM jobs WHERE state = 'queued' AND not_before_s <= ?", (now,)).fetchone()[0]
+            later = db.execute(
+                "SELECT MIN(not_before_s) FROM jobs WHERE state = 'queued' AND not_before_s > ?", (now,)
+            ).fetchone()[0]
+        return int(due), later
+
+    def renew(self, worker: str, lease_s: float) -> None:
+        """Prolong all leases of a worker."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs SET lease_until_s = ? WHERE state = 'leased' AND lease_owner = ?", (time.time() + lease_s, worker)
+            )
+
+    def requirements(self, job_id: JobId) -> list[Requirement]:
+        """What must exist before the job may start."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                "SELECT r.key, e.state, e.crc32c FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
+                (job_id,),
+            ).fetchall()
+        return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]
+
+    def set_crc32c(self, job_id: JobId, crc32c: int) -> None:
+        """Keep the checksum of the staged file, so that it is computed once."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET crc32c = ? WHERE id = ?", (crc32c, job_id))
+
+    def set_upload(self, job_id: JobId, upload_id: str | None, part_size_bytes: int | None) -> None:
+        """Keep the id of the upload in parts that was begun (or None: there is none any more); its old parts are forgotten."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET upload_id = ?, part_size_bytes = ? WHERE id = ?", (upload_id, part_size_bytes, job_id))
+            db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
+
+    def add_part(self, job_id: JobId, part: StoredPart) -> None:
+        """Keep the receipt of one part."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
+                (job_id, part.number, part.size_bytes, part.etag, part.crc32c),
+            )
+
+    def parts(self, job_id: JobId) -> list[StoredPart]:
+        """The receipts kept for a job, by number."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                "SELECT number, size_bytes, etag, crc32c FROM parts WHERE job_id = ? ORDER BY number", (job_id,)
+            ).fetchall()
+        return [StoredPart(*row) for row in rows]
+
+    def ack(self, job_id: JobId, worker: str, etag: str | None) -> list[str]:
+        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more."""
+        return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None)
+
+    def fail(self, job_id: JobId, worker: str, error: str) -> None:
+        """The job has failed for good; its staged file is kept."""
+        self._finish(job_id, worker, JobState.FAILED, etag=None, error=error)
+
+    def _finish(self, job_id: JobId, worker: str, state: JobState, *, etag: str | None, error: str | None) -> list[str]:
+        with self._transaction() as db:
+            row = db.execute(
+                "SELECT object_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?", (job_id, worker)
+            ).fetchone()
+            if row is None:  # the lease was taken away: whoever has the job now reports on it
+                return []
+            db.execute(
+                "UPDATE jobs SET state = ?, etag = ?, error = ?, finished_s = ?, lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
+                (state.value, etag, error, time.time(), job_id),
+            )
+            db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
+            if state is JobState.DONE:
+                db.execute("UPDATE jobs SET upload_id = NULL WHERE id = ?", (job_id,))
+        return self._unneeded([row[0]]) if state is not JobState.FAILED else []
+
+    def requeue(self, job_id: JobId, worker: str, *, wait_s: float, error: str, counts: bool = True) -> None:
+        """Give the job back, to be tried again after `wait_s`. `counts=False`: it was not an attempt, it only had to wait."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs SET state = 'queued', not_before_s = ?, error = ?, attempts = attempts - ?, lease_owner = NULL,"
+                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
+                (time.time() + wait_s, error, 0 if counts else 1, job_id, worker),
+            )
+
+    def abandoned_uploads(self) -> list[Job]:
+        """Jobs that will not be sent any more but have begun an upload in parts, which takes room in the store."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE upload_id IS NOT NULL AND state IN ('superseded', 'discarded', 'failed') LIMIT 20"
+            ).fetchall()
+        return [_job(row) for row in rows]
+
+    # -- what the agent does
+
+    def release(self, worker: str | None = None) -> tuple[int, list[Job]]:
+        """Take the leases of a dead worker (None: of all) away: (jobs queued again, jobs failed because workers keep dying on them)."""
+        who, args = ("lease_owner = ?", (worker,)) if worker is not None else ("1", ())
+        with self._transaction() as db:
+            cursor = db.execute(
+                "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + 1"
+                f" WHERE state = 'leased' AND {who}",
+                args,
+            )
+            doomed = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE state = 'queued' AND leases_lost >= {MAX_LEASES_LOST}"
+            ).fetchall()
+            for row in doomed:
+                db.execute(
+                    "UPDATE jobs SET state = 'failed', finished_s = ?, error = ? WHERE id = ?",
+                    (time.time(), f"its worker died {MAX_LEASES_LOST} times (see agent.log in the spool)", row[0]),
+                )
+        return cursor.rowcount - len(doomed), [_job(row) for row in doomed]
+
+    def expired(self, now: float | None = None) -> set[str]:
+        """Workers whose leases ran out: their process is stuck."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                "SELECT DISTINCT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < ?",
+                (time.time() if now is None else now,),
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def stores(self) -> dict[int, StoreRecord]:
+        """All store records, by id."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute("SELECT id, scheme, root, options, secret_names, settings FROM stores").fetchall()
+        return {
+            row[0]: StoreRecord(row[0], row[1], row[2], json.loads(row[3]), tuple(json.loads(row[4])), json.loads(row[5]))
+            for row in rows
+        }
+
+    def prune(self, keep_s: float = _KEEP_FINISHED_S) -> None:
+        """Forget jobs that were finished long ago; failed ones are kept."""
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM jobs WHERE state IN ('done', 'superseded', 'discarded') AND upload_id IS NULL AND finished_s < ?",
+                (time.time() - keep_s,),
+            )
+            db.execute("DELETE FROM requirements WHERE job_id NOT IN (SELECT id FROM jobs)")
+
+    # -- questions and the user's decisions
+
+    def counts(self, owner: str | None = None) -> Counts:
+        """Uploads by state, of one owner or of all."""
+        where, args = ("AND owner = ?", (owner,)) if owner is not None else ("", ())
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                "SELECT state, COUNT(*), SUM(size_bytes), MIN(created_s), SUM(MAX(attempts - 1, 0)) FROM jobs"
+                f" WHERE kind = 'put' {where} GROUP BY state",
+                args,
+            ).fetchall()
+        found = {row[0]: row[1:] for row in rows}
+        count = {state: int(found.get(state.value, (0, 0, 0, 0))[0]) for state in JobState}
+        still = [found[state] for state in ("queued", "leased") if state in found]
+        return Counts(
+            queued=count[JobState.QUEUED],
+            leased=count[JobState.LEASED],
+            done=count[JobState.DONE],
+            failed=count[JobState.FAILED],
+            superseded=count[JobState.SUPERSEDED],
+            bytes_queued=sum(int(row[1]) for row in still),
+            bytes_failed=int(found["failed"][1]) if "failed" in found else 0,
+            oldest_age_s=max((time.time() - row[2] for row in still), default=0.0),
+            retries=sum(int(row[3]) for row in found.values()),
+        )
+
+    def job(self, job_id: JobId) -> Job | None:
+        """One job, or None if it is unknown (or was finished long ago)."""
+        found = self.jobs(ids=[job_id])
+        return found[0] if found else None
+
+    def jobs(
+        self,
+        *,
+        states: Iterable[JobState] = (),
+        owner: str | None = None,
+        ids: Sequence[JobId] | None = None,
+        kind: JobKind | None = None,
+        limit: int = -1,
+    ) -> list[Job]:
+        """Jobs in the order of their calls, those that match everything given."""
+        clauses, args = ["1"], []
+        if wanted := [state.value for state in states]:
+            clauses.append(f"state IN ({', '.join('?' * len(wanted))})")
+            args += wanted
+        if owner is not None:
+            clauses.append("owner = ?")
+            args.append(owner)
+        if kind is not None:
+            clauses.append("kind = ?")
+            args.append(kind.value)
+        if ids is not None:
+            clauses.append(f"id IN ({', '.join(str(int(job_id)) for job_id in ids)})")
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE {' AND '.join(clauses)} ORDER BY id LIMIT {int(limit)}", args
+            ).fetchall()
+        return [_job(row) for row in rows]
+
+    def cancel(self, uri: str) -> list[str]:
+        """Take back the queued uploads of a name that is being deleted. Returns the staged files freed."""
+        with self._transaction() as db:
+            which = "uri = ? AND kind = 'put' AND state = 'queued'"
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri,)).fetchall()
+            db.execute(f"UPDATE jobs SET state = 'discarded', finished_s = ? WHERE {which}", (time.time(), uri))
+        return self._unneeded(row[0] for row in rows)
+
+    def newest_open(self, uri: str) -> Job | None:
+        """The newest job for this URI, if it is still to be sent: what a reader of that name must see now."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND state IN ('queued', 'leased') AND kind = 'put'"
+                " ORDER BY id DESC LIMIT 1",
+                (uri,),
+            ).fetchone()
+        return _job(row) if row else None
+
+    def newest(self, uri: str) -> Job | None:
+        """The newest upload for this URI, in whatever state."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND kind = 'put' ORDER BY id DESC LIMIT 1", (uri,)
+            ).fetchone()
+        return _job(row) if row else None
+
+    def open_under(self, uri_prefix: str) -> list[Job]:
+        """The newest unfinished upload of each name below a URI prefix, by URI."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'leased') AND kind = 'put'"
+                " AND substr(uri, 1, ?) = ? ORDER BY uri, id",
+                (len(uri_prefix), uri_prefix),
+            ).fetchall()
+        return list({row[4]: _job(row) for row in rows}.values())
+
+    def unfinished(self, *, owner: str | None = None, ids: Sequence[JobId] | None = None) -> int:
+        """How many jobs are queued or leased: of one owner, of a list, or of all."""
+        clause, args = "1", ()
+        if owner is not None:
+            clause, args = "owner = ?", (owner,)  # type: ignore[assignment]
+        if ids is not None:
+            clause = f"id IN ({', '.join(str(int(job_id)) for job_id in ids)})"
+        with self._transaction(read_only=True) as db:
+            row = db.execute(f"SELECT COUNT(*) FROM jobs WHERE state IN ('queued', 'leased') AND {clause}", args).fetchone()
+        return int(row[0])
+
+    def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
+        """The owner's failures that were not reported yet; with `mark` they are from now on."""
+        which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(f"SELECT id, uri, attempts, error FROM jobs WHERE {which} ORDER BY id", (owner,)).fetchall()
+        if rows and mark:
+            with self._transaction() as db:
+                ids = ", ".join(str(int(row[0])) for row in rows)
+                db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({ids})")
+        return [JobFailure(*row) for row in rows]
+
+    def retry(self, ids: Sequence[JobId] | None, deadline_s: float) -> tuple[int, list[str]]:
+        """Queue failed jobs again (None: all): (how many, staged files freed).
+
+        An overwriting job whose name got a newer version in the meantime is superseded: it must not put the older bytes back.
+        """
+        which = "1" if ids is None else f"id IN ({', '.join(str(int(job_id)) for job_id in ids)})"
+        freed: list[str] = []
+        n_queued = 0
+        with self._transaction() as db:
+            db.execute(f"DELETE FROM jobs WHERE state = 'failed' AND kind = 'check' AND {which}")
+            for job_id, uri, object_id in db.execute(
+                f"SELECT id, uri, object_id FROM jobs WHERE state = 'failed' AND {which}"
+            ).fetchall():
+                newer = db.execute(
+                    "SELECT id FROM jobs WHERE uri = ? AND id > ? AND overwrite AND state IN ('queued', 'leased', 'done') LIMIT 1",
+                    (uri, job_id),
+                ).fetchone()
+                if newer is not None:
+                    db.execute(
+                        "UPDATE jobs SET state = 'superseded', superseded_by = ?, finished_s = ? WHERE id = ?",
+                        (newer[0], time.time(), job_id),
+                    )
+                    freed.append(object_id)
+                else:
+                    db.execute(
+                        "UPDATE jobs SET state = 'queued', not_before_s = 0, leases_lost = 0, reported = 0, finished_s = NULL,"
+                        " deadline_s = ? WHERE id = ?",
+                        (deadline_s, job_id),
+                    )
+                    n_queued += 1
+        return n_queued, self._unneeded(freed)
+
+    def discard(self, ids: Sequence[JobId] | None) -> tuple[int, list[str]]:
+        """Give failed jobs up (None: all): (how many, staged files freed)."""
+        which = "1" if ids is None else f"id IN ({', '.join(str(int(job_id)) for job_id in ids)})"
+        with self._transaction() as db:
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE state = 'failed' AND {which}").fetchall()
+            db.execute(f"UPDATE jobs SET state = 'discarded', finished_s = ? WHERE state = 'failed' AND {which}", (time.time(),))
+        return len(rows), self._unneeded(row[0] for row in rows)
+
+    def forget(self, job_id: JobId) -> None:
+        """Remove a finished check."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
+
+
+def readable_jobs(path: Path) -> list[tuple[str, str, int]]:
+    """What can still be read of a damaged journal: (object id, uri, size in bytes) of unfinished and failed jobs."""
+    found: list[tuple[str, str, int]] = []
+    with suppress(sqlite3.DatabaseError):
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            for row in db.execute("SELECT object_id, uri, size_bytes FROM jobs WHERE state IN ('queued', 'leased', 'failed')"):
+                found.append((str(row[0]), str(row[1]), int(row[2])))  # noqa: PERF401  rows before the damage count
+        finally:
+            db.close()
+    return found
+
+
+def _job(row: tuple[object, ...]) -> Job:
+    (job_id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, *rest) = row
+    return Job(
+        JobId(job_id),  # type: ignore[arg-type]  # the columns' types are those of the schema
+        JobKind(kind),
+        owner,  # type: ignore[arg-type]
+        store_id,  # type: ignore[arg-type]
+        uri,  # type: ignore[arg-type]
+        key,  # type: ignore[arg-type]
+        object_id,  # type: ignore[arg-type]
+        size_bytes,  # type: ignore[arg-type]
+        bool(overwrite),
+        token,  # type: ignore[arg-type]
+        JobState(state),
+        *rest,  # type: ignore[arg-type]
+    )

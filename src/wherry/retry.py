@@ -1,0 +1,108 @@
+"""The one retry policy: transient errors are tried again, until a deadline, with full jitter.
+
+Waits are drawn from [0, w], w doubling from `first_wait_s` to `longest_wait_s` ("Exponential Backoff And Jitter", AWS
+Architecture Blog, section "Full Jitter"). A store that names its own wait (Retry-After) gets at least that one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from wherry.config import RetryConfig
+from wherry.errors import StoreError, ThrottledError, TransientError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+#: A job's own waits grow to this many times `longest_wait_s`: five minutes with the defaults.
+_JOB_WAIT_FACTOR = 15
+
+_T = TypeVar("_T")
+
+
+def call_with_retry(
+    fn: Callable[[], _T],
+    *,
+    config: RetryConfig,
+    deadline_s: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    rng: random.Random | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    on_retry: Callable[[TransientError, int, float], None] | None = None,
+) -> _T:
+    """Return what `fn` returns, calling it again after each TransientError until `deadline_s` (default: `call_deadline_s`).
+
+    No wait is begun that would end past the deadline; a call under way is not cut, so the whole may take longer by one call.
+    `on_retry(error, attempts, wait_s)` is told of each wait before it. `sleep` may raise, which ends the call at once.
+
+    The last error is raised as it is; if there was more than one attempt, its hint says how many there were and for how long.
+    """
+    started = clock()
+    # The first call does without tenacity: importing it costs 50 ms, which a process whose calls all succeed never pays.
+    try:
+        return fn()
+    except TransientError as error:
+        first = error
+
+    from tenacity import Retrying, retry_if_exception_type
+
+    limit_s = config.call_deadline_s if deadline_s is None else deadline_s
+    dice = rng or random.Random()
+    attempts = 0
+
+    def attempt() -> _T:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise first
+        return fn()
+
+    def wait_s(state: RetryCallState) -> float:
+        drawn = _full_jitter_s(attempts, config.first_wait_s, config.longest_wait_s, dice)
+        error = state.outcome.exception() if state.outcome else None
+        # On top of the store's own figure, so that clients told the same one do not come back at one instant.
+        return drawn + (error.retry_after_s or 0.0 if isinstance(error, ThrottledError) else 0.0)
+
+    def is_late(state: RetryCallState) -> bool:
+        # tenacity's stop_before_delay, on our own clock
+        return clock() - started + state.upcoming_sleep >= limit_s
+
+    def before_sleep(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if on_retry is not None and isinstance(error, TransientError):
+            on_retry(error, attempts, state.upcoming_sleep)
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_s,
+        stop=is_late,
+        sleep=sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+    try:
+        return retrying(attempt)
+    except StoreError as error:
+        if attempts > 1:
+            tried = f"tried {attempts} times in {clock() - started:.1f} s"
+            error.hint = f"{error.hint}; {tried}" if error.hint else tried
+        raise
+
+
+def job_wait_s(attempts: int, config: RetryConfig, rng: random.Random | None = None) -> float:
+    """How long a job that failed `attempts` times (1 or more) waits in the queue before it is leased again.
+
+    Drawn from [first_wait_s, w]. A job comes back only after `call_deadline_s` of short waits, so w goes on where those
+    ended: it doubles from `longest_wait_s` to 15 times that.
+    """
+    longest_s = config.longest_wait_s
+    drawn = _full_jitter_s(attempts, longest_s, _JOB_WAIT_FACTOR * longest_s, rng or random.Random())
+    return max(drawn, min(config.first_wait_s, longest_s))
+
+
+def _full_jitter_s(attempts: int, first_s: float, longest_s: float, rng: random.Random) -> float:
+    doublings = min(attempts - 1, 62)  # a float holds more, but a day of attempts never reaches it
+    return rng.uniform(0.0, min(longest_s, first_s * 2.0**doublings))

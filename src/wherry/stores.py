@@ -1,0 +1,86 @@
+"""The stores that a worker has open, one a record of the journal, each wrapped as Retry(Limit(backend)).
+
+Secrets come from memory only. They are kept here, and taken out of every text that leaves for the journal or the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wherry.config import RetryConfig, TransferConfig
+from wherry.journal import StoreRecord
+from wherry.registry import open_store
+from wherry.store import ObjectStore
+from wherry.uri import StoreURI
+from wherry.wrappers import LimitStore, RetryStore
+
+#: Shorter values are words like "true"; hiding those would only garble messages.
+_SHORTEST_SECRET = 6
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """A store ready for use, and how its transfers are to be made."""
+
+    store: ObjectStore
+    retry: RetryConfig
+    transfer: TransferConfig
+
+
+class Stores:
+    """Opens stores on first use and keeps them. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[int, Mapping[str, object]] = {}
+        self._open: dict[int, OpenStore] = {}
+        self._lock = threading.Lock()
+
+    def learn(self, store_id: int, secrets: Mapping[str, object]) -> bool:
+        """Take the secrets of a store; a store that is open with other ones is opened anew. Whether they were news."""
+        with self._lock:
+            if self._secrets.get(store_id) == dict(secrets):
+                return False
+            self._secrets[store_id] = dict(secrets)
+            self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
+            return True
+
+    def known(self) -> dict[int, Mapping[str, object]]:
+        """The secrets learned so far, by store."""
+        with self._lock:
+            return dict(self._secrets)
+
+    def unusable(self, records: Mapping[int, StoreRecord]) -> set[int]:
+        """The stores among `records` whose secrets are not known here."""
+        with self._lock:
+            return {record.id for record in records.values() if set(record.secret_names) - set(self._secrets.get(record.id, ()))}
+
+    def open(self, record: StoreRecord) -> OpenStore:
+        """The store of a record; opened if it is not yet."""
+        with self._lock:
+            found = self._open.get(record.id)
+            if found is None:
+                options = {**record.options, **self._secrets.get(record.id, {})}
+                retry = RetryConfig(**record.settings["retry"])
+                transfer = TransferConfig(**{name: int(value) for name, value in record.settings["transfer"].items()})
+                backend = open_store(StoreURI(record.scheme, record.root), options)
+                found = OpenStore(RetryStore(LimitStore(backend, max_in_flight=32), retry), retry, transfer)
+                self._open[record.id] = found
+            return found
+
+    def scrub(self, text: str) -> str:
+        """The text without any secret in it."""
+        with self._lock:
+            values = [value for secrets in self._secrets.values() for value in _strings(secrets)]
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
+
+
+def _strings(value: object) -> list[str]:
+    if isinstance(value, Mapping):
+        return [text for inner in value.values() for text in _strings(inner)]
+    if isinstance(value, (list, tuple)):
+        return [text for inner in value for text in _strings(inner)]
+    return [value] if isinstance(value, str) and len(value) >= _SHORTEST_SECRET else []

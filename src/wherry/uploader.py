@@ -1,0 +1,498 @@
+"""Uploader: hand files over to a store and get them back by name. What every destination and command stands on."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import logging
+import os
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from wherry.client import LOOK_AGAIN_S, Client
+from wherry.config import Config
+from wherry.database import JournalDamaged
+from wherry.downloader import download, place
+from wherry.drain import wait_until_drained
+from wherry.errors import ConfigError, NotFoundError, SpoolError, UploadFailed
+from wherry.handle import UploadHandle
+from wherry.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.journal import Journal, NewJob
+from wherry.recovery import open_journal
+from wherry.registry import backend_for, check_usable, open_store, split_options
+from wherry.spool import Spool, Staged, copy_out
+from wherry.store import ObjectMeta
+from wherry.stores import Stores
+from wherry.symlinks import resolve
+from wherry.transfer import Sender
+from wherry.uri import StoreURI, check_name, parse_uri
+from wherry.worker import Performer, perform_here, scratch_folder
+from wherry.wrappers import LimitStore, RetryStore
+from wherry.writer import SpoolWriter
+
+log = logging.getLogger("wherry")
+
+_PIECES_AT_ONCE = 8
+
+_open_uploaders: set[Uploader] = set()
+_warned_spools: set[Path] = set()
+_Self = TypeVar("_Self", bound="Uploader")
+
+
+class Uploader:
+    """Uploads files to the store at `uri` in the background and downloads them by name.
+
+    put() returns as soon as a snapshot of the file and a row in the journal exist; a process of its own, the agent, does
+    the rest, also when this process is killed. Safe from several threads, after a fork, and from several processes with
+    one spool. `storage_options` go to the backend; those that are secret are kept in memory only.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self.uri: StoreURI = parse_uri(uri)
+        self.config = config or Config()
+        self._options = dict(storage_options or {})
+        check_usable(self.uri.scheme, self._options)
+        if self.uri.scheme == "file" and self.config.spool.durability == "power":
+            self._options.setdefault("fsync", True)
+        public, self._secrets = split_options(self.uri.scheme, self._options)
+        try:
+            json.dumps(self._secrets)
+        except TypeError as error:
+            raise ConfigError(f"storage_options must be plain JSON values, to be handed to the agent: {error}") from None
+        self._in_caller = self.config.agent.run_in == "caller"
+        self._own_spool: tempfile.TemporaryDirectory[str] | None = None
+        if backend_for(self.uri.scheme).process_local:
+            # Only this process sees the objects, so only this process may have the jobs.
+            self._own_spool = tempfile.TemporaryDirectory(prefix="wherry-")
+            spool, self._in_caller = self._own_spool.name, True
+        self.spool = Spool(spool, self.config.spool)
+        self._say_warnings()
+        self.journal: Journal = open_journal(self.spool)
+        self._store_id = self._register(public)
+        self._client = Client(self.spool, None if self._in_caller else self.config.agent)
+        self._owner = self._client.name
+        if self._secrets:
+            self._client.secrets = {str(self._store_id): self._secrets}
+        self._store: RetryStore | None = None
+        self._closed = False
+        self._warned: set[int] = set()
+        self._performer: Performer | None = None
+        self._pieces: ThreadPoolExecutor | None = None
+        _open_uploaders.add(self)
+        self._client.call_agent(warm=self._store_id)
+
+    def __repr__(self) -> str:
+        return f"<Uploader {self.uri} spool={self.spool.folder}>"
+
+    def _say_warnings(self) -> None:
+        if self.spool.folder not in _warned_spools and self._own_spool is None:
+            _warned_spools.add(self.spool.folder)
+            for text in self.spool.warnings():
+                log.warning("%s", text)
+
+    def _register(self, public: Mapping[str, object]) -> int:
+        settings = {"retry": asdict(self.config.retry), "transfer": asdict(self.config.transfer)}
+        return self.journal.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
+
+    # -- handing over
+
+    def put(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        overwrite: bool = False,
+        move: bool = False,
+        requires: Sequence[str] = (),
+    ) -> UploadHandle:
+        """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process.
+
+        What is uploaded is what the file holds now: it may be changed or deleted afterwards. `move=True` gives it away:
+        nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
+        the upload fails with AlreadyExistsError. `requires`: names that must exist in the store before this one is sent.
+
+        Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room).
+        Failures of the upload itself come later: from the handle, from flush() and close(), or as `Config.on_failure` says.
+        """
+        self._check_open()
+        self.raise_failures()
+        path = Path(path)
+        name = check_name(name)
+        if path.is_dir():
+            files = _files_below(path)
+            sources = [(file, check_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
+        else:
+            sources = [(path, name)]
+        size_bytes = sum(file.stat().st_size for file, _ in sources)
+        if not self._make_room(size_bytes):
+            return self._put_directly(sources, name, overwrite=overwrite, move=move)
+        staged: list[Staged] = []
+        try:
+            for file, _ in sources:
+                staged.append(self.spool.stage(file, self._owner, move=move))
+            ids = self._submit([(one.object_id, one.size_bytes) for one in staged], [n for _, n in sources], overwrite, requires)
+        except BaseException:
+            self.spool.free([one.object_id for one in staged])
+            raise
+        if move:
+            for file, _ in sources:
+                self.spool.release_source(file)
+        return self._accepted(name, ids)
+
+    def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
+        """Open a new binary file in the spool for writing; closing it hands it over as `name`.
+
+        ``"wb"`` overwrites, ``"xb"`` does not. The writer's `handle` is the upload. An exception inside its ``with`` block
+        throws the file away.
+        """
+        self._check_open()
+        if mode not in ("wb", "xb", "w+b", "x+b"):
+            raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
+        name = check_name(name)
+        self.raise_failures()
+        if not self._make_room(0):
+            raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
+        object_id, file = self.spool.open_writer(self._owner)
+
+        def accept(written: object) -> UploadHandle:
+            path = self.spool.path(object_id)
+            self.spool.make_durable(path)
+            ids = self._submit([(object_id, path.stat().st_size)], [name], not mode.startswith("x"), requires)
+            return self._accepted(name, ids)
+
+        return SpoolWriter(file, name, accept, lambda: self.spool.free([object_id]))
+
+    def _submit(
+        self, staged: Sequence[tuple[str, int]], names: Sequence[str], overwrite: bool, requires: Sequence[str]
+    ) -> list[JobId]:
+        wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
+        deadline_s = time.time() + self.config.retry.job_deadline_s
+        new = [
+            NewJob(
+                JobKind.PUT, self.uri_for(name), self.uri.key_for(name), object_id, size_bytes, overwrite, secrets.token_hex(16),
+                deadline_s, wanted,
+            )
+            for (object_id, size_bytes), name in zip(staged, names, strict=True)
+        ]  # fmt: skip
+        try:
+            ids, freed = self.journal.submit(self._owner, self._store_id, new)
+        except JournalDamaged:
+            self.journal = open_journal(self.spool, keep=[object_id for object_id, _ in staged])
+            self._store_id = self._register(split_options(self.uri.scheme, self._options)[0])
+            ids, freed = self.journal.submit(self._owner, self._store_id, new)
+        self.spool.free(freed)
+        return ids
+
+    def _accepted(self, name: str, ids: Sequence[JobId]) -> UploadHandle:
+        handle = UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)
+        if self._in_caller:
+            self._perform(ids)
+        else:
+            self._client.call_agent()
+        return handle
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Wait until the budget has room for `size_bytes`. False: there is none, and the file is to go around the spool."""
+        limit = self.config.spool.max_spool_bytes
+        if limit is None:
+            return True
+        what = self.config.spool.when_full
+        while (used := self.journal.spool_bytes()) + size_bytes > limit:
+            if what == "direct":
+                return False
+            counts = self.journal.counts()
+            stuck = not (counts.queued + counts.leased)
+            if what == "raise" or size_bytes > limit or stuck:
+                remedy = (
+                    "wherry retry or wherry discard" if stuck and counts.failed else "raise max_spool_bytes or wait for uploads"
+                )
+                raise SpoolError(
+                    f"the spool {self.spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
+                    f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
+                )
+            self._client.wait(LOOK_AGAIN_S)
+        return True
+
+    def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
+        """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
+        with ThreadPoolExecutor(_PIECES_AT_ONCE) as pool:
+            sender = Sender(None, pool, scratch_folder(self.spool))
+            for file, file_name in sources:
+                self._wait_for_name(self.uri_for(file_name))
+                job = Job(
+                    JobId(0), JobKind.PUT, self._owner, self._store_id, self.uri_for(file_name), self.uri.key_for(file_name), "",
+                    file.stat().st_size, overwrite, secrets.token_hex(16), JobState.LEASED, 1, time.time(), time.time(),
+                )  # fmt: skip
+                sender.send(job, file, self._own_store(), self.config.transfer, frozen=False)
+                if move:
+                    file.unlink()
+        return UploadHandle(self.uri_for(name), (), self.journal, self._wait_for)
+
+    def _wait_for_name(self, uri: str) -> None:
+        while self.journal.newest_open(uri) is not None:
+            self._client.wait(LOOK_AGAIN_S)
+
+    # -- the agent, or its work done here
+
+    def _perform(self, ids: Sequence[JobId]) -> None:
+        if self._performer is None:
+            stores = Stores()
+            stores.learn(self._store_id, self._secrets)
+            self._pieces = ThreadPoolExecutor(_PIECES_AT_ONCE, thread_name_prefix="wherry")
+            sender = Sender(self.journal, self._pieces, scratch_folder(self.spool))
+            self._performer = Performer(self.spool, self.journal, stores, self._owner, sender)
+        performer = self._performer
+        perform_here(
+            performer, lambda: self.journal.unfinished(ids=ids) == 0, lambda timeout_s: self._client.ear().wait(timeout_s)
+        )
+
+    def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._client.ear()  # from now on nothing that ends can be missed
+        while ids and self.journal.unfinished(ids=ids):
+            left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._client.wait(left_s)
+        return True
+
+    # -- failures and the end
+
+    def start_check(self) -> None:
+        """Have the agent find out, in the background, whether the store lets us in; raise_failures() reports if it does not."""
+        key = self.uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
+        check = NewJob(
+            JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "", time.time() + self.config.retry.call_deadline_s
+        )
+        ids, _ = self.journal.submit(self._owner, self._store_id, [check])
+        if self._in_caller:
+            self._perform(ids)
+        else:
+            self._client.call_agent()
+
+    def check(self, timeout_s: float | None = 60.0) -> None:
+        """Find out whether the store lets us in; raises UploadFailed with the server's own words, or TimeoutError."""
+        self.start_check()
+        ids = [job.id for job in self.journal.jobs(owner=self._owner, kind=JobKind.CHECK)][-1:]
+        if not self._wait_for(ids, timeout_s):
+            raise TimeoutError(f"{self.uri} did not answer within {timeout_s} s")
+        if bad := [failure for failure in self.journal.failures(self._owner, kind=JobKind.CHECK) if failure.job_id in ids]:
+            raise UploadFailed(bad)
+
+    def raise_failures(self) -> None:
+        """Report uploads that failed since the last time: as warnings in the log, or as UploadFailed, as `on_failure` says."""
+        raising = self.config.on_failure == "raise"
+        checks = self.journal.failures(self._owner, kind=JobKind.CHECK)
+        puts = self.journal.failures(self._owner, mark=raising)
+        if raising and (checks or puts):
+            raise UploadFailed([*checks, *puts], remedy=self._remedy())
+        for failure in [*checks, *puts]:
+            if failure.job_id not in self._warned:
+                self._warned.add(failure.job_id)
+                log.warning("upload of %s failed: %s", failure.uri, failure.error)
+
+    def _remedy(self) -> str:
+        return f"their files are kept: wherry retry --spool {shlex.quote(str(self.spool.folder))} (or discard)"
+
+    def counts(self) -> Counts:
+        """How many of this uploader's uploads are in each state."""
+        return self.journal.counts(self._owner)
+
+    def flush(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
+        """Wait until every upload accepted so far is verified in the store or has failed.
+
+        Raises UploadFailed for failures that were not raised before, TimeoutError after `timeout_s` (nothing is lost then).
+        """
+        self._client.ear()
+        if not wait_until_drained(self.counts, self._client.wait, timeout_s=timeout_s, progress=progress_bar):
+            counts = self.counts()
+            raise TimeoutError(
+                f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; they go on in the "
+                f"background: {self.drain_command()}"
+            )
+        if failures := self.journal.failures(self._owner):
+            raise UploadFailed(failures, remedy=self._remedy())
+
+    def drain_command(self) -> str:
+        """The command that finishes what is in the spool."""
+        return f"wherry drain --spool {shlex.quote(str(self.spool.folder))}"
+
+    def close(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
+        """flush(), then sign off. It is closed also when flush() raises; what was not finished goes on in the background."""
+        if self._closed:
+            return
+        try:
+            if self._client.is_here:
+                self.flush(timeout_s, progress_bar=progress_bar)
+        finally:
+            self._sign_off()
+
+    def _sign_off(self) -> None:
+        self._closed = True
+        _open_uploaders.discard(self)
+        if self._store is not None:
+            self._store.close()
+        if self._pieces is not None:
+            self._pieces.shutdown()
+        self._client.sign_off()
+        if self._own_spool is not None:
+            self.journal.close()
+            self._own_spool.cleanup()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"the uploader to {self.uri} is closed")
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close(progress_bar=True)
+        else:
+            self._close_at_exit()
+
+    def _close_at_exit(self) -> None:
+        """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
+        if self._closed or not self._client.is_here:
+            return
+        try:
+            self.close(self.config.drain_at_exit_s, progress_bar=True)
+        except (UploadFailed, TimeoutError) as error:
+            sys.stderr.write(f"wherry: {error}\n")
+        except KeyboardInterrupt:
+            left = self.counts()
+            sys.stderr.write(
+                f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
+                f"To wait for them: {self.drain_command()}\n"
+            )
+
+    # -- names and reading
+
+    def uri_for(self, name: str) -> str:
+        """The full URI of the remote name."""
+        return self.uri.uri_for(self.uri.key_for(check_name(name)))
+
+    def get(self, name: str, dest: str | os.PathLike[str], *, overwrite: bool = False, progress_bar: bool = False) -> ObjectMeta:
+        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get.
+
+        `dest` appears whole or not at all. A ``.symlink`` object is followed. Raises FileExistsError before any byte moves if
+        `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError, IntegrityError.
+        """
+        dest = Path(dest)
+        uri = self.uri_for(name)
+        if not overwrite and os.path.lexists(dest):
+            raise FileExistsError(f"{dest} exists: give overwrite=True or another place")
+        while (job := self.journal.newest_open(uri)) is not None:
+            staged = self.spool.path(job.object_id)
+            try:
+                place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
+            except FileNotFoundError:
+                if staged.exists():
+                    raise
+                continue  # it was uploaded and freed while we looked
+            return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
+        store = self._own_store()
+        try:
+            key = resolve(store, self.uri, check_name(name))
+        except NotFoundError as error:
+            newest = self.journal.newest(uri)
+            if newest is not None and newest.state is JobState.FAILED:
+                error.hint = f"its upload failed: {newest.error}; the file is kept, see wherry status"
+            raise
+        return download(
+            store.inner,  # download() retries range by range
+            key,
+            dest,
+            uri=self.uri.uri_for(key),
+            overwrite=overwrite,
+            transfer=self.config.transfer,
+            retry=self.config.retry,
+            progress_bar=progress_bar,
+        )
+
+    def head(self, name: str) -> ObjectMeta:
+        """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
+        job = self.journal.newest_open(self.uri_for(name))
+        if job is not None:
+            return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s)
+        return self._own_store().head(self.uri.key_for(check_name(name)))
+
+    def exists(self, name: str) -> bool:
+        """Whether the object is in the store or on its way there. "Forbidden" raises AccessDeniedError and is no "no"."""
+        try:
+            self.head(name)
+        except NotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
+        base = f"{self.uri.prefix}/" if self.uri.prefix else ""
+        queued = {job.key: job for job in self.journal.open_under(self.uri.uri_for(base + prefix))}
+        stored = {meta.key: meta for meta in self._own_store().list(base + prefix)}
+        for key in sorted({*queued, *stored}, key=str.encode):
+            job = queued.get(key)
+            meta = ObjectMeta(key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s) if job else stored[key]
+            yield replace(meta, key=self.uri.name_for(key))
+
+    def delete(self, name: str) -> None:
+        """Remove the object, and take back uploads of it that are queued; no error when there is none."""
+        uri = self.uri_for(name)
+        self.spool.free(self.journal.cancel(uri))
+        self._wait_for_name(uri)
+        self._own_store().delete(self.uri.key_for(check_name(name)))
+
+    def _own_store(self) -> RetryStore:
+        """The store, opened in this process on first use, for reading."""
+        if self._store is None:
+            self._store = RetryStore(LimitStore(open_store(self.uri, self._options), max_in_flight=32), self.config.retry)
+        return self._store
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All files of a folder, by path. ConfigError for what cannot be uploaded, before anything is."""
+    found: list[Path] = []
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    for base, folders, names in os.walk(folder, onerror=stop):
+        folders.sort()
+        for name in folders:
+            if (Path(base) / name).is_symlink():
+                raise ConfigError(
+                    f"{Path(base) / name} is a symbolic link to a folder: copy the folder there or upload it by itself"
+                )
+        found += [Path(base) / name for name in sorted(names)]
+    if not found:
+        raise ConfigError(f"the folder {folder} has no files: object stores keep no empty folders")
+    for path in found:
+        if not path.is_file():
+            raise ConfigError(f"{path} is no regular file: only regular files can be uploaded")
+    return found
+
+
+def _close_all() -> None:
+    for uploader in list(_open_uploaders):
+        uploader._close_at_exit()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,284 @@
+"""One worker: leases jobs, sends them, says how it went. Many at once, for small files wait for answers.
+
+The main thread leases and keeps the leases alive; jobs run in threads; the pieces of large ones in a second pool, so
+that no job waits for a thread that another job holds. A worker keeps no state that matters: killed at any instant, its
+leases go back to the queue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wherry.config import AgentConfig
+from wherry.doorbell import ring
+from wherry.errors import BucketNotFoundError, JournalError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError
+from wherry.jobs import Job, JobKind, JobState
+from wherry.journal import Journal, StoreRecord
+from wherry.retry import job_wait_s
+from wherry.spool import Spool
+from wherry.store import MultipartStore
+from wherry.stores import OpenStore, Stores
+from wherry.transfer import Sender
+
+log = logging.getLogger("wherry.worker")
+
+#: A lease outlives several renewals; when it ends all the same, the worker's main thread is stuck and the agent kills it.
+LEASE_S = 60.0
+_RENEW_S = 15.0
+#: How often a job looks again for the objects that it requires.
+_REQUIREMENT_WAIT_S = 2.0
+#: Threads for the pieces of large files, shared by all jobs of the worker: what its memory and connections are for.
+_PIECES_AT_ONCE = 8
+_JOURNAL_WAIT_S = 1.0
+
+
+@dataclass
+class Performer:
+    """Carries out one leased job at a time in each thread that calls perform()."""
+
+    spool: Spool
+    journal: Journal
+    stores: Stores
+    worker: str
+    sender: Sender
+    records: dict[int, StoreRecord] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def record(self, store_id: int) -> StoreRecord:
+        """The journal's record of a store."""
+        with self.lock:
+            if store_id not in self.records:
+                self.records = self.journal.stores()
+            return self.records[store_id]
+
+    def unusable_stores(self) -> set[int]:
+        """Stores whose secrets this process was not given."""
+        with self.lock:
+            self.records = self.journal.stores()
+            return self.stores.unusable(self.records)
+
+    def perform(self, job: Job) -> None:
+        """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
+        opened: OpenStore | None = None
+        try:
+            opened = self.stores.open(self.record(job.store_id))
+            if job.kind is JobKind.CHECK:
+                check(job, opened)
+                etag = None
+            else:
+                self._require(job, opened)
+                etag = self.sender.send(job, self.spool.path(job.object_id), opened.store, opened.transfer).etag
+            self._write(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag)))
+        except NotReadyError as error:
+            self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
+        except TransientError as error:
+            retry = opened.retry if opened is not None else None
+            self._again(job, error, wait_s=job_wait_s(job.attempts, retry) if retry is not None else LEASE_S)
+        except FileNotFoundError as error:
+            lost = not isinstance(error, StoreError)
+            self._fail(job, WherryError(f"its staged file {job.object_id} is gone from the spool") if lost else error)
+        except (WherryError, OSError) as error:
+            self._fail(job, error)
+        except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
+            log.exception("job %d failed in an unexpected way", job.id)
+            self._fail(job, error)
+        self._ring_clients()
+
+    def _require(self, job: Job, opened: OpenStore) -> None:
+        for wanted in self.journal.requirements(job.id):
+            if wanted.state in (JobState.FAILED, JobState.DISCARDED):
+                raise UploadFailed((), remedy=f"{wanted.key}, which it requires, was not uploaded")
+            try:
+                meta = opened.store.head(wanted.key)
+            except BucketNotFoundError:
+                raise
+            except NotFoundError as error:
+                raise NotReadyError(f"it requires {wanted.key}, which is not there yet", operation="put", uri=job.uri) from error
+            if None not in (meta.crc32c, wanted.crc32c) and meta.crc32c != wanted.crc32c:
+                raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
+
+    def _again(self, job: Job, error: TransientError, *, wait_s: float, counts: bool = True) -> None:
+        now = time.time()
+        if now + wait_s >= job.deadline_s:
+            self._fail(job, error, prefix=f"given up after {now - job.created_s:.0f} s: ")
+            return
+        text = self._text(error)
+        if counts:
+            log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
+        self._write(lambda: self.journal.requeue(job.id, self.worker, wait_s=wait_s, error=text, counts=counts))
+
+    def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
+        text = prefix + self._text(error)
+        log.error("job %d (%s) failed for good: %s", job.id, job.uri, text)
+        self._write(lambda: self.journal.fail(job.id, self.worker, text))
+
+    def _text(self, error: Exception) -> str:
+        text = error.remedy if isinstance(error, UploadFailed) else str(error)
+        if not isinstance(error, (WherryError, OSError)):
+            text = f"{type(error).__name__}: {text}"
+        return self.stores.scrub(text)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write to the journal, waiting for as long as its disk is full or it is locked: the outcome must not be lost."""
+        while True:
+            try:
+                write()
+            except JournalError as error:  # noqa: PERF203  waits between rounds
+                log.error("the journal cannot be written, trying again: %s", error)
+                time.sleep(_JOURNAL_WAIT_S)
+            else:
+                return
+
+    def _ring_clients(self) -> None:
+        for bell in self.spool.clients.glob("*.bell"):
+            if not ring(bell):
+                bell.unlink(missing_ok=True)
+
+    def clean_abandoned(self) -> None:
+        """Abort the uploads in parts of jobs that will not be sent any more."""
+        unusable = self.unusable_stores()
+        for job in self.journal.abandoned_uploads():
+            if job.store_id in unusable or job.upload_id is None:
+                continue
+            store = self.stores.open(self.record(job.store_id)).store
+            with suppress(StoreError):  # the next worker tries again
+                if isinstance(store, MultipartStore):
+                    store.abort(job.key, job.upload_id)
+                self.journal.set_upload(job.id, None, None)
+
+
+class NotReadyError(TransientError):
+    """An object that the job requires is not there yet. Waiting for it is no failed attempt."""
+
+
+def check(job: Job, opened: OpenStore) -> None:
+    """Find out whether the store lets us in, by asking for an object that is not there."""
+    with suppress(NotFoundError):
+        try:
+            opened.store.head(job.key)
+        except BucketNotFoundError as error:
+            raise StoreError(error.message, operation="check", uri=error.uri, hint=error.hint) from error
+
+
+class Worker:
+    """The loop of one worker process. `agent` is its end of a socket pair: rings and secrets come in, nothing goes out."""
+
+    def __init__(self, spool: Spool, journal: Journal, agent: socket.socket, name: str, config: AgentConfig) -> None:
+        self._agent = agent
+        self._config = config
+        self._name = name
+        self._journal = journal
+        self._stores = Stores()
+        self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
+        self._pieces = ThreadPoolExecutor(_PIECES_AT_ONCE, thread_name_prefix="piece")
+        sender = Sender(journal, self._pieces, scratch_folder(spool))
+        self._performer = Performer(spool, journal, self._stores, name, sender)
+        self._running: set[Future[None]] = set()
+        self._finished_ear, self._finished_mouth = socket.socketpair()
+        self._finished_ear.setblocking(False)
+        self._renewed_s = time.monotonic()
+
+    def run(self) -> None:
+        """Work until there is nothing to do for `worker_idle_s`, or the agent is gone."""
+        idle_since_s = time.monotonic()
+        unusable = self._performer.unusable_stores()
+        while True:
+            while len(self._running) < self._config.jobs_in_flight:
+                job = self._journal.lease(self._name, LEASE_S, without_stores=unusable)
+                if job is None:
+                    break
+                self._start(job)
+            now_s = time.monotonic()
+            if self._running:
+                idle_since_s = now_s
+                timeout_s = _RENEW_S
+            else:
+                timeout_s = idle_since_s + self._config.worker_idle_s - now_s
+                if timeout_s <= 0:
+                    self._performer.clean_abandoned()
+                    return
+                _, next_s = self._journal.ready()
+                if next_s is not None:
+                    timeout_s = min(timeout_s, max(0.0, next_s - time.time()) + 0.01)
+            if not self._wait(timeout_s):
+                return
+            unusable = self._performer.unusable_stores()
+            if self._running and time.monotonic() - self._renewed_s >= _RENEW_S:
+                self._journal.renew(self._name, LEASE_S)
+                self._renewed_s = time.monotonic()
+
+    def _start(self, job: Job) -> None:
+        future = self._jobs.submit(self._performer.perform, job)
+        self._running.add(future)
+        future.add_done_callback(lambda _: self._finished_mouth.send(b"."))
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for a ring, a finished job or the time. False: the agent is gone, and so must we be."""
+        ready, _, _ = select.select([self._agent, self._finished_ear], [], [], timeout_s)
+        if self._finished_ear in ready:
+            with suppress(BlockingIOError):
+                while self._finished_ear.recv(4096):
+                    pass
+        for future in [future for future in self._running if future.done()]:
+            self._running.discard(future)
+            future.result()
+        if self._agent in ready:
+            try:
+                message = self._agent.recv(200_000)
+            except ConnectionResetError:
+                return False
+            if not message:
+                return False
+            self._hear(json.loads(message))
+        return True
+
+    def _hear(self, message: dict[str, object]) -> None:
+        """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids]}."""
+        secrets = message.get("secrets")
+        if isinstance(secrets, dict):
+            for store_id, options in secrets.items():
+                self._stores.learn(int(store_id), options)
+        warm = message.get("warm")
+        if isinstance(warm, list):
+            for store_id in warm:
+                self._warm(int(store_id))
+
+    def _warm(self, store_id: int) -> None:
+        """Load the backend and open the store before its first job comes, so that its first byte leaves early."""
+        record = self._performer.record(store_id)
+        if record.id not in self._stores.unusable({record.id: record}):
+            self._jobs.submit(self._open_quietly, record)
+
+    def _open_quietly(self, record: StoreRecord) -> None:
+        try:
+            self._stores.open(record)
+        except Exception as error:  # the first job that needs the store reports it
+            log.info("store %s is not ready: %s", record.id, self._stores.scrub(str(error)))
+
+
+def perform_here(performer: Performer, done: Callable[[], bool], wait: Callable[[float], bool]) -> None:
+    """Do an agent's work in the calling thread, job after job, until `done()`; `wait(s)` sleeps or is rung awake."""
+    while not done():
+        job = performer.journal.lease(performer.worker, 86_400.0, without_stores=performer.unusable_stores())
+        if job is not None:
+            performer.perform(job)
+        else:
+            _, next_s = performer.journal.ready()
+            wait(min(1.0, max(0.0, (next_s or time.time() + 1.0) - time.time())))
+
+
+def scratch_folder(spool: Spool) -> Path:
+    """Where reading back puts its small temporary files."""
+    folder = spool.folder / "scratch"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,109 @@
+"""A file that is written straight into the spool: a checkpoint is written once and copied never."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from wherry.handle import UploadHandle
+
+
+class SpoolWriter(io.BufferedIOBase):
+    """A seekable binary file in the spool. close() hands it over; `handle` is then its upload.
+
+    Leaving a ``with`` block by an exception, or losing the file without closing it, throws it away: half a checkpoint is
+    never uploaded.
+    """
+
+    def __init__(
+        self, file: BinaryIO, name: str, accept: Callable[[BinaryIO], UploadHandle], discard: Callable[[], None]
+    ) -> None:
+        self._file = file
+        self.name = name
+        self._accept = accept
+        self._discard = discard
+        self.handle: UploadHandle | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of `data`; returns how many bytes that is."""
+        return self._file.write(data)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read back what was written."""
+        return self._file.read(-1 if size is None else size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As in any file."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As in any file."""
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """As in any file."""
+        return self._file.truncate(size)
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the operating system."""
+        if not self._file.closed:
+            self._file.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of the spool's file, for libraries that write to it themselves."""
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        """Whether it can be read: yes."""
+        return True
+
+    def writable(self) -> bool:
+        """Whether it can be written: yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it can be sought in: yes."""
+        return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was handed over or thrown away."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Hand the file over. After return its upload is accepted and survives this process. Closing again does nothing."""
+        if self._file.closed:
+            return
+        try:
+            self._file.flush()
+            self.handle = self._accept(self._file)
+        except BaseException:
+            self.abort()
+            raise
+        self._file.close()
+
+    def abort(self) -> None:
+        """Throw the file away; nothing is uploaded."""
+        if not self._file.closed:
+            try:
+                self._file.close()
+            finally:
+                self._discard()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None and not file.closed:
+            warnings.warn(f"{self.name} was never closed: it is not uploaded", ResourceWarning, source=self, stacklevel=2)
+            self.abort()
