@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +22,10 @@ def wait_until_drained(
 
     With `progress` a bar of bytes is shown on stderr if that is a terminal, else one line.
     """
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        monitor_interval = 0  # its monitor is a thread, and at interpreter exit none can be started
 
     started_s = time.monotonic()
     now = counts()
@@ -34,7 +38,16 @@ def wait_until_drained(
             if timeout_s is not None and passed_s >= timeout_s:
                 return False
             if progress and bar is None and passed_s >= _BAR_AFTER_S and sys.stderr.isatty():
-                bar = tqdm(total=total_bytes, unit="B", unit_scale=True, desc="wherry: uploading", file=sys.stderr, leave=False)
+                size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24
+                bar = Bar(
+                    total=total_bytes,
+                    unit="B",
+                    unit_scale=True,
+                    desc="uploading",
+                    ncols=size.columns,
+                    nrows=size.lines,
+                    leave=False,
+                )
             elif progress and not said and passed_s >= _BAR_AFTER_S and not sys.stderr.isatty():
                 said = True
                 sys.stderr.write(f"wherry: waiting for {now.queued + now.leased} upload(s), {now.bytes_queued} bytes\n")

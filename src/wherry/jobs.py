@@ -73,6 +73,7 @@ class Job:
     error: str | None = None
     finished_s: float | None = None
     superseded_by: int | None = None
+    leases_lost: int = 0
 
 
 @dataclass(frozen=True)

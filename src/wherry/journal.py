@@ -60,10 +60,12 @@ CREATE TABLE requirements (
 """
 _JOB_COLUMNS = (
     "id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, attempts, created_s, deadline_s, "
-    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by"
+    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by, leases_lost"
 )
 #: A job whose worker died this often is what kills them.
 MAX_LEASES_LOST = 5
+#: From here on it is worked on alone.
+SUSPECT_AFTER = 2
 #: Finished jobs are remembered for a while, for handles and for `status`.
 _KEEP_FINISHED_S = 7 * 86_400.0
 
@@ -212,17 +214,26 @@ class Journal:
 
     # -- what a worker does
 
-    def lease(self, worker: str, lease_s: float, *, without_stores: Iterable[int] = (), now: float | None = None) -> Job | None:
+    def lease(
+        self,
+        worker: str,
+        lease_s: float,
+        *,
+        without_stores: Iterable[int] = (),
+        with_suspects: bool = True,
+        now: float | None = None,
+    ) -> Job | None:
         """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
 
-        `without_stores` are stores that this worker cannot open (their secrets are missing).
+        `without_stores` are stores that this worker cannot open (their secrets are missing). Suspects are jobs on which
+        workers have died: one of them is worked on alone, so that the innocent are not counted with the guilty.
         """
         now = time.time() if now is None else now
         missing = ", ".join(str(int(store)) for store in without_stores)
         with self._transaction() as db:
             row = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs AS j WHERE state = 'queued' AND not_before_s <= ?"
-                f" AND store_id NOT IN ({missing})"
+                f" AND store_id NOT IN ({missing}) AND leases_lost < {MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER}"
                 " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id < j.id AND e.state IN ('queued', 'leased'))"
                 " AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs e ON e.id = r.after_job"
                 "   WHERE r.job_id = j.id AND e.state IN ('queued', 'leased'))"
@@ -334,13 +345,16 @@ class Journal:
     # -- what the agent does
 
     def release(self, worker: str | None = None) -> tuple[int, list[Job]]:
-        """Take the leases of a dead worker (None: of all) away: (jobs queued again, jobs failed because workers keep dying on them)."""
+        """Take the leases of a dead worker away: (jobs queued again, jobs failed because workers keep dying on them).
+
+        `None`: of all workers, after the agent itself died, which is held against no job.
+        """
         who, args = ("lease_owner = ?", (worker,)) if worker is not None else ("1", ())
         with self._transaction() as db:
             cursor = db.execute(
-                "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + 1"
+                "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + ?"
                 f" WHERE state = 'leased' AND {who}",
-                args,
+                (0 if worker is None else 1, *args),
             )
             doomed = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs WHERE state = 'queued' AND leases_lost >= {MAX_LEASES_LOST}"

@@ -23,7 +23,7 @@ from wherry.config import AgentConfig
 from wherry.doorbell import ring
 from wherry.errors import BucketNotFoundError, JournalError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError
 from wherry.jobs import Job, JobKind, JobState
-from wherry.journal import Journal, StoreRecord
+from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord
 from wherry.retry import job_wait_s
 from wherry.spool import Spool
 from wherry.store import MultipartStore
@@ -184,6 +184,7 @@ class Worker:
         sender = Sender(journal, self._pieces, scratch_folder(spool))
         self._performer = Performer(spool, journal, self._stores, name, sender)
         self._running: set[Future[None]] = set()
+        self._has_suspect = False
         self._finished_ear, self._finished_mouth = socket.socketpair()
         self._finished_ear.setblocking(False)
         self._renewed_s = time.monotonic()
@@ -193,10 +194,11 @@ class Worker:
         idle_since_s = time.monotonic()
         unusable = self._performer.unusable_stores()
         while True:
-            while len(self._running) < self._config.jobs_in_flight:
-                job = self._journal.lease(self._name, LEASE_S, without_stores=unusable)
+            while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
+                job = self._journal.lease(self._name, LEASE_S, without_stores=unusable, with_suspects=not self._running)
                 if job is None:
                     break
+                self._has_suspect = job.leases_lost >= SUSPECT_AFTER
                 self._start(job)
             now_s = time.monotonic()
             if self._running:
@@ -231,6 +233,7 @@ class Worker:
                     pass
         for future in [future for future in self._running if future.done()]:
             self._running.discard(future)
+            self._has_suspect = False  # it ran alone, so it was the one that ended
             future.result()
         if self._agent in ready:
             try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from wherry.backends.fsspec_store import FsspecStore
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.config import RetryConfig
@@ -82,4 +82,20 @@ class TestRetryOverLocal(TestLocal):
     @pytest.fixture
     def store(self) -> Iterator[ObjectStore]:
         with RetryStore(LimitStore(LocalStore(StoreURI("file", ""), {}), max_in_flight=4)) as store:
+            yield store
+
+
+class TestFsspecMemory(StoreConformance):
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        with FsspecStore(StoreURI("memory", uuid.uuid4().hex), {}) as store:
+            yield store
+
+
+class TestFsspecLocal(TestLocal):
+    """fsspec's own local file system: files that are put under a temporary name and renamed."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        with FsspecStore(StoreURI("file", ""), {}) as store:
             yield store

@@ -1,0 +1,89 @@
+"""What a training loop tells its loggers: the run's name, this process's place among the ranks, and how far the run is."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import asdict, dataclass, field
+
+from wherry.errors import ConfigError
+from wherry.loggers.timestamp import Timestamp
+
+_RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
+#: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
+_NO_RUN_ID = "none"
+_QUALITIES = ("amber", "brisk", "calm", "deep", "early", "fair", "green", "keen", "light", "merry", "quiet", "swift")
+_WATERS = ("bay", "brook", "creek", "delta", "fjord", "harbor", "inlet", "lagoon", "mere", "reach", "sound", "strait")
+
+
+def _from_variables(*names: str, default: int, least: int = 0) -> int:
+    for name in names:
+        if (text := os.environ.get(name)) is None:
+            continue
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise ConfigError(f"the environment variable {name} is {text!r}: it must be a whole number, at least {least}")
+        return value
+    return default
+
+
+@dataclass
+class State:
+    """The state of a run, as its training loop keeps it: the loop sets `timestamp` as it goes on.
+
+    What is not given is read from the environment, as torchrun sets it (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, and
+    GROUP_RANK or NODE_RANK). `run_name` is then RUN_NAME, COMPOSER_RUN_NAME or TORCHELASTIC_RUN_ID, which are the same on
+    every rank; without them a single process makes one up, from the time and two words. Several ranks would each make up
+    another, so there it is a ConfigError: set RUN_NAME, or start ``torchrun --rdzv-id=NAME``.
+    """
+
+    run_name: str = ""
+    timestamp: Timestamp = field(default_factory=Timestamp)
+    rank: int = field(default_factory=lambda: _from_variables("RANK", default=0))
+    local_rank: int = field(default_factory=lambda: _from_variables("LOCAL_RANK", default=0))
+    world_size: int = field(default_factory=lambda: _from_variables("WORLD_SIZE", default=1, least=1))
+    local_world_size: int = field(default_factory=lambda: _from_variables("LOCAL_WORLD_SIZE", default=1, least=1))
+    node_rank: int = field(default_factory=lambda: _from_variables("GROUP_RANK", "NODE_RANK", default=0))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank {self.rank} is not one of 0 to {self.world_size - 1}, as world_size is {self.world_size}: set both RANK and "
+                "WORLD_SIZE, as torchrun does"
+            )
+        self.run_name = self.run_name or self._default_run_name()
+
+    def _default_run_name(self) -> str:
+        for variable in _RUN_NAME_VARIABLES:
+            name = os.environ.get(variable, "").strip()
+            if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
+                return name
+        if self.world_size > 1:
+            raise ConfigError(
+                f"the run has {self.world_size} ranks and no name that they share: set the environment variable RUN_NAME, start "
+                "torchrun with --rdzv-id=NAME, or give State(run_name=...)"
+            )
+        return generate_run_name()
+
+    def name_fields(self) -> dict[str, str | int]:
+        """The fields of name templates: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
+        return {
+            "run_name": self.run_name,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "local_world_size": self.local_world_size,
+            "node_rank": self.node_rank,
+            **asdict(self.timestamp),
+        }
+
+
+def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:
+    """A name that sorts by time (UTC) and can be said: ``20260401-120000-swift-harbor``."""
+    rng = rng or random.Random()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+    return f"{stamp}-{rng.choice(_QUALITIES)}-{rng.choice(_WATERS)}"

@@ -1,0 +1,398 @@
+"""The laws of a download: whole and verified under its name, or not there at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import random
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wherry.backends.local import LocalStore
+from wherry.backends.memory import MemoryStore
+from wherry.checksum import crc32c
+from wherry.config import RetryConfig, TransferConfig
+from wherry.downloader import _publish, download, place
+from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError
+from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
+from wherry.testing.faulty import Fault, FaultyStore
+from wherry.uri import StoreURI
+from wherry.wrappers import WrappedStore
+
+KEY = "run/ep0.pt"
+DATA = random.Random(1).randbytes(100_000)
+RANGES = TransferConfig(range_size_bytes=16_384, ranges_in_flight=3)
+QUICK = RetryConfig(call_deadline_s=30, first_wait_s=0.001, longest_wait_s=0.001)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
+
+
+def put(store: ObjectStore, folder: Path, data: bytes = DATA, key: str = KEY) -> None:
+    source = folder / f"source-{uuid.uuid4().hex}"
+    source.write_bytes(data)
+    store.put_file(key, source, crc32c=crc32c(data))
+    source.unlink()
+
+
+def fetch(
+    store: ObjectStore,
+    destination: Path,
+    *,
+    key: str = KEY,
+    overwrite: bool = False,
+    transfer: TransferConfig = RANGES,
+    retry: RetryConfig = QUICK,
+) -> ObjectMeta:
+    return download(store, key, destination, uri=f"memory://{key}", overwrite=overwrite, transfer=transfer, retry=retry)
+
+
+class DamagingStore(WrappedStore):
+    """Flips a byte of the first `times` ranges that it delivers."""
+
+    def __init__(self, inner: ObjectStore, times: int) -> None:
+        super().__init__(inner)
+        self.times = times
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        super().get_file(key, path, start=start, end=end, if_match=if_match)
+        if self.times > 0:
+            self.times -= 1
+            with open(path, "r+b") as file:
+                file.seek(start)
+                byte = file.read(1)[0]
+                file.seek(start)
+                file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 16_383, 16_384, 16_385, 49_152, 100_000])
+def test_the_file_holds_the_objects_bytes(store: MemoryStore, tmp_path: Path, size_bytes: int) -> None:
+    put(store, tmp_path, DATA[:size_bytes])
+    meta = fetch(store, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA[:size_bytes]
+    assert (meta.size_bytes, meta.crc32c) == (size_bytes, crc32c(DATA[:size_bytes]))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_local_folder_is_read_too(tmp_path: Path) -> None:
+    store = LocalStore(StoreURI("file", "", str(tmp_path).strip("/")), {})
+    key = f"{str(tmp_path).strip('/')}/store/a"
+    put(store, tmp_path, key=key)
+    fetch(store, tmp_path / "file", key=key)
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_store_without_ranges_is_asked_once_for_the_whole(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    faulty = FaultyStore(store)
+    store.capabilities = replace(store.capabilities, ranged_get=False)
+    fetch(faulty, tmp_path / "file")
+    assert faulty.calls["get"] == 1
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_missing_parent_folders_are_made(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    fetch(store, tmp_path / "a" / "b" / "file")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == DATA
+
+
+def test_a_relative_destination_is_below_the_working_folder(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(store, tmp_path)
+    fetch(store, Path("file"))
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_the_mode_follows_the_umask(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    before = os.umask(0o027)
+    try:
+        fetch(store, tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
+def test_a_name_of_greatest_length_leaves_room_for_the_temporary_one(store: MemoryStore, tmp_path: Path, name: str) -> None:
+    put(store, tmp_path)
+    fetch(store, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == DATA
+
+
+# before any byte moves
+
+
+def test_an_existing_file_is_kept_and_no_byte_moves(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    faulty = FaultyStore(store)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists already"):
+        fetch(faulty, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert faulty.calls.total() == 0
+
+
+def test_a_link_to_nothing_counts_as_existing(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    (tmp_path / "file").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        fetch(store, tmp_path / "file")
+
+
+def test_overwrite_replaces_the_file(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    (tmp_path / "file").write_text("old")
+    fetch(store, tmp_path / "file", overwrite=True)
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_is_no_destination(store: MemoryStore, tmp_path: Path, overwrite: bool) -> None:
+    put(store, tmp_path)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        fetch(store, tmp_path, overwrite=overwrite)
+
+
+def test_a_missing_object_makes_no_folder(store: MemoryStore, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        fetch(store, tmp_path / "a" / "file")
+    assert os.listdir(tmp_path) == []
+
+
+def test_forbidden_is_not_missing(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    with pytest.raises(AccessDeniedError):
+        fetch(FaultyStore(store, [Fault("head", AccessDeniedError("403"))]), tmp_path / "file")
+
+
+class EndlessStore(MemoryStore):
+    """Says that its objects have an exbibyte."""
+
+    def head(self, key: str) -> ObjectMeta:
+        return replace(super().head(key), size_bytes=2**60)
+
+
+def test_a_full_disk_is_found_before_any_byte_moves(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    store.__class__ = EndlessStore
+    faulty = FaultyStore(store)
+    with pytest.raises(OSError, match=f"{2**60} bytes are needed, [0-9]+ are free") as caught:
+        fetch(faulty, tmp_path / "file")
+    assert caught.value.errno == errno.ENOSPC
+    assert faulty.calls["get"] == 0
+    assert os.listdir(tmp_path) == []
+
+
+# faults
+
+
+def test_a_range_that_fails_for_a_moment_is_fetched_again(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    faulty = FaultyStore(store, [Fault("head", TransientError("reset"), times=2), Fault("get", TransientError("reset"), times=5)])
+    fetch(faulty, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert faulty.calls["get"] == 7 + 5
+
+
+def test_a_range_that_fails_for_good_leaves_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    with pytest.raises(AccessDeniedError, match="revoked"):
+        fetch(FaultyStore(store, [Fault("get", AccessDeniedError("revoked"), nth=4)]), tmp_path / "file")
+    assert os.listdir(tmp_path) == []
+
+
+def test_bytes_damaged_once_are_fetched_again(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    fetch(DamagingStore(store, 1), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_bytes_damaged_twice_are_refused_with_both_figures(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    wrong = bytearray(DATA)
+    wrong[0] ^= 1
+    with pytest.raises(IntegrityError) as caught:
+        fetch(DamagingStore(store, 2), tmp_path / "file", transfer=TransferConfig())
+    assert f"CRC32C {crc32c(bytes(wrong)):08x} came" in str(caught.value)
+    assert f"says 100000 bytes with CRC32C {crc32c(DATA):08x}" in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_object_replaced_while_it_is_fetched_is_fetched_anew(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    newer = DATA[::-1][:70_000]
+    faulty = FaultyStore(store, [Fault("get", nth=3, act=lambda: put(store, tmp_path, newer))])
+    meta = fetch(faulty, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == newer
+    assert meta.size_bytes == 70_000
+
+
+def test_an_object_that_never_rests_is_given_up(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    faulty = FaultyStore(store, [Fault("get", times=1000, act=lambda: put(store, tmp_path, random.randbytes(100_000)))])
+    with pytest.raises(IntegrityError, match="another by now"):
+        fetch(faulty, tmp_path / "file")
+    assert faulty.calls["head"] == 4
+    assert [name for name in os.listdir(tmp_path) if TEMPORARY_MARK in name] == []
+
+
+def test_a_file_that_appears_meanwhile_is_kept(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+
+    def appear() -> None:
+        (tmp_path / "file").write_text("mine")
+
+    faulty = FaultyStore(store, [Fault("get", nth=2, act=appear)])
+    with pytest.raises(FileExistsError):
+        fetch(faulty, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_of_many_downloads_to_one_name_exactly_one_wins(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    together = threading.Barrier(4)
+
+    def one(_: int) -> bool:
+        together.wait(timeout=30)
+        try:
+            fetch(store, tmp_path / "file")
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(one, range(4))) == [False, False, False, True]
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_ctrl_c_ends_waiting_threads_and_leaves_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    patient = RetryConfig(call_deadline_s=100_000, first_wait_s=50_000, longest_wait_s=50_000)
+    plan = [
+        Fault("get", TransientError("reset"), times=2),  # these two wait for hours in their retry
+        # the last range: now the main thread waits for the others
+        Fault("get", nth=7, act=lambda: os.kill(os.getpid(), signal.SIGINT)),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        fetch(FaultyStore(store, plan), tmp_path / "file", retry=patient)
+    assert os.listdir(tmp_path) == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("wherry-get")] == []
+
+
+# putting in place
+
+
+def no_links(source: Path, target: Path) -> None:
+    raise PermissionError(errno.EPERM, "no hard links on this file system")
+
+
+def test_without_hard_links_the_file_is_put_in_place_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "temporary").write_bytes(DATA)
+    _publish(tmp_path / "temporary", tmp_path / "file", False, link=no_links)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_without_hard_links_an_existing_file_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "temporary").write_bytes(DATA)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError):
+        _publish(tmp_path / "temporary", tmp_path / "file", False, link=no_links)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_place_writes_what_fill_writes(tmp_path: Path) -> None:
+    def fill(fd: int) -> None:
+        os.write(fd, b"12345")
+
+    place(tmp_path / "a" / "file", fill, 5)
+    assert (tmp_path / "a" / "file").read_bytes() == b"12345"
+
+
+def test_place_leaves_nothing_when_fill_fails(tmp_path: Path) -> None:
+    def fill(fd: int) -> None:
+        os.write(fd, b"123")
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        place(tmp_path / "file", fill, 5)
+    assert os.listdir(tmp_path) == []
+
+
+# progress
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from wherry.backends.memory import MemoryStore
+from wherry.config import RetryConfig, TransferConfig
+from wherry.downloader import download
+from wherry.uri import StoreURI
+
+source = Path(sys.argv[1])
+store = MemoryStore(StoreURI("memory", "bar"), {})
+store.put_file("a", source)
+download(store, "a", source.with_name("file"), uri="memory://bar/a", transfer=TransferConfig(range_size_bytes=16384),
+         retry=RetryConfig(), progress_bar=sys.argv[2] == "bar")
+"""
+
+
+def run_in_terminal(arguments: Sequence[str]) -> str:
+    """What a Python process writes to a stderr that is a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    try:
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stderr=theirs)
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                block = os.read(ours, 4096)
+            except OSError:  # EIO: the process, its last writer, has ended
+                break
+            if not block:
+                break
+            text += block
+        assert process.wait(timeout=60) == 0, text.decode()
+        return text.decode()
+    finally:
+        os.close(ours)
+
+
+def test_the_progress_bar_is_shown_on_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(DATA)
+    assert "100%" in run_in_terminal([str(tmp_path / "source"), "bar"])
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_no_progress_bar_is_shown_that_was_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(DATA)
+    assert run_in_terminal([str(tmp_path / "source"), "no bar"]) == ""
+
+
+def test_no_progress_bar_is_written_to_a_file(store: MemoryStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    put(store, tmp_path)
+    download(store, KEY, tmp_path / "file", uri="memory://a", transfer=RANGES, retry=QUICK, progress_bar=True)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wherry.errors import ConfigError
+from wherry.uri import MAX_NAME_BYTES, StoreURI, check_name, parse_uri
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://bucket", StoreURI("s3", "bucket")),
+        ("s3://bucket/", StoreURI("s3", "bucket")),
+        ("s3://bucket/a/b/", StoreURI("s3", "bucket", "a/b")),
+        ("S3://bucket/x", StoreURI("s3", "bucket", "x")),
+        ("s3a://bucket/x", StoreURI("s3", "bucket", "x")),
+        ("gcs://bucket/x", StoreURI("gs", "bucket", "x")),
+        ("gs://bucket/what?is#this", StoreURI("gs", "bucket", "what?is#this")),
+        ("memory://", StoreURI("memory", "")),
+        ("memory:///runs", StoreURI("memory", "", "runs")),
+        ("sftp://user@host:22/runs", StoreURI("sftp", "user@host:22", "runs")),
+        ("file:///data/runs/", StoreURI("file", "", "data/runs")),
+        ("local:///data", StoreURI("file", "", "data")),
+        ("/data/runs", StoreURI("file", "", "data/runs")),
+        ("/data/../runs", StoreURI("file", "", "runs")),
+        ("/", StoreURI("file", "", "")),
+    ],
+)
+def test_uri_is_scheme_root_and_prefix(text: str, expected: StoreURI) -> None:
+    assert expected == parse_uri(text)
+
+
+def test_relative_path_is_a_local_folder() -> None:
+    assert parse_uri("runs/x") == StoreURI("file", "", f"{os.getcwd()}/runs/x".strip("/"))
+    assert parse_uri(Path("runs")) == parse_uri("runs")
+
+
+def test_tilde_is_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_uri("~/runs") == StoreURI("file", "", "home/someone/runs")
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", "s3://", "gs:///key", "file://relative", "s3://bucket/a/../b", "s3://bucket/a//b"])
+def test_bad_uri_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_uri(text)
+
+
+def test_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_uri("sftp://user:hunter2@host/runs")
+    assert "hunter2" not in str(caught.value)
+    assert "storage_options" in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", [StoreURI("s3", "b"), StoreURI("s3", "b", "p/q"), StoreURI("file", "", "tmp/x")])
+def test_key_and_name_are_inverse(uri: StoreURI) -> None:
+    assert uri.name_for(uri.key_for("run/ep0.pt")) == "run/ep0.pt"
+    assert uri.uri_for(uri.key_for("n")) == (f"{uri.store}/{uri.prefix}/n" if uri.prefix else f"{uri.store}/n")
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/", "s3://bucket/a/b", "file:///data/runs", "file:///"])
+def test_text_of_a_uri_reads_back(text: str) -> None:
+    assert text == str(parse_uri(text))
+    assert parse_uri(text) == parse_uri(str(parse_uri(text)))
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.c", "what?#&%20+", "käse", ".hidden", "a..b/...", "x" * MAX_NAME_BYTES])
+def test_good_name_is_kept(name: str) -> None:
+    assert name == check_name(name)
+
+
+def test_name_becomes_nfc() -> None:
+    assert check_name("ka\u0308se") == "k\u00e4se"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("", "empty"),
+        ("/a", "starts with"),
+        ("a/", "empty part"),
+        ("a//b", "empty part"),
+        ("./a", "part '.'"),
+        ("a/../b", "part '..'"),
+        ("a\nb", "control"),
+        ("a\x7fb", "control"),
+        ("a\ud800b", "surrogate"),
+        ("x" * (MAX_NAME_BYTES + 1), "1025 bytes"),
+        ("ä" * 513, "1026 bytes"),
+    ],
+)
+def test_bad_name_is_refused_with_its_rule(name: str, word: str) -> None:
+    with pytest.raises(ConfigError, match="remote name") as caught:
+        check_name(name)
+    assert word in str(caught.value)
+
+
+def test_name_must_be_text() -> None:
+    with pytest.raises(ConfigError, match="bytes"):
+        check_name(b"a")  # type: ignore[arg-type]
