@@ -40,9 +40,6 @@ _BLOCK_BYTES = 2**20
 _CLONE_BYTES = 2**28
 _NAME_MAX_BYTES = 255
 _RECORD = "user.wherry"
-#: Without /proc an open file cannot be given a name, so O_TMPFILE is of no use.
-_O_TMPFILE = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
-
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -101,6 +98,9 @@ class LocalStore(ObjectStore):
         atomic_replace=True,
         metadata=False,
     )
+
+    #: The flag that opens a file without a name; 0 where there is none, or no /proc, through which it would get its name.
+    _o_tmpfile = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
         if unknown := set(options) - {"fsync"}:
@@ -258,7 +258,7 @@ class LocalStore(ObjectStore):
     def _copy(self, key: str, path: Path, source: int, target: Path, record: _Record, if_absent: bool) -> tuple[int, bool]:
         """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks."""
         size = os.fstat(source).st_size
-        fd, name = _open_temporary(target)
+        fd, name = _open_temporary(target, self._o_tmpfile)
         try:
             if shared := _clone(source, fd):
                 os.ftruncate(fd, size)  # the source may have grown since
@@ -359,11 +359,11 @@ def _open_object(path: Path) -> int:
     return fd
 
 
-def _open_temporary(target: Path) -> tuple[int, Path | None]:
+def _open_temporary(target: Path, o_tmpfile: int) -> tuple[int, Path | None]:
     """Open a new file in the target's folder for writing: without a name where the file system can do that."""
-    if _O_TMPFILE:
+    if o_tmpfile:
         try:
-            return os.open(target.parent, _O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+            return os.open(target.parent, o_tmpfile | os.O_RDWR | os.O_CLOEXEC, 0o666), None
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise

@@ -154,7 +154,7 @@ class Agent:
         self._config = config
         self._lock = lock
         self._stay = stay
-        self._journal = Journal(spool.journal_path)
+        self._journal = Journal(spool.journal_path, checkpoints=True)
         self._bell = Bell(spool.folder / "bell")
         self._stores = Stores()
         self._workers: dict[int, _Worker] = {}

@@ -24,12 +24,16 @@ class JournalDamaged(JournalError):
 class Database:
     """A WAL-mode database with one connection a process, made with `schema` if it is new.
 
+    `checkpoints`: whether this process moves the log into the database when it has grown. That waits for the disk (fsync),
+    so a training process leaves it to the agent and its workers.
+
     Raises JournalError when it is locked for more than half a minute, cannot be written, or has another format;
     JournalDamaged when it cannot be read.
     """
 
-    def __init__(self, path: Path, schema: str, version: int, durability: Durability) -> None:
+    def __init__(self, path: Path, schema: str, version: int, durability: Durability, *, checkpoints: bool) -> None:
         self.path = path
+        self._checkpoints = checkpoints
         self._schema = schema
         self._version = version
         self._durability = durability
@@ -76,6 +80,8 @@ class Database:
             try:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+                if not self._checkpoints:
+                    db.execute("PRAGMA wal_autocheckpoint = 0")
                 self._inode = os.stat(self.path).st_ino
             except BaseException:
                 db.close()

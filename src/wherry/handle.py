@@ -63,7 +63,8 @@ class UploadHandle:
     def result(self, timeout_s: float | None = None) -> ObjectMeta:
         """Wait, and describe the verified object; of a folder the sum of its files.
 
-        A superseded upload gives what its newer version became. Raises UploadFailed, or TimeoutError after `timeout_s`.
+        A superseded upload gives what its newer version became. Raises UploadFailed, which flush() and close() then do not
+        raise again for it, or TimeoutError after `timeout_s`.
         """
         if not self.wait(timeout_s):
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
@@ -73,6 +74,7 @@ class UploadHandle:
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
         jobs = self._jobs() if pending else jobs
         if bad := [job for job in jobs if job.state in (JobState.FAILED, JobState.DISCARDED)]:
+            self._journal.mark_reported([job.id for job in bad])
             raise UploadFailed([JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded") for job in bad])
         if len(jobs) == 1:
             return ObjectMeta(

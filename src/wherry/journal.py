@@ -7,6 +7,7 @@ a fork the child opens its own connection.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import time
@@ -24,12 +25,11 @@ from wherry.store import StoredPart
 _SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE stores (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY,      -- made of the rest
     scheme TEXT NOT NULL, root TEXT NOT NULL,
     options TEXT NOT NULL,       -- JSON, public ones only
     secret_names TEXT NOT NULL,  -- JSON list: the options that live in memory
-    settings TEXT NOT NULL,      -- JSON: retry and transfer configuration
-    UNIQUE (scheme, root, options, secret_names, settings)
+    settings TEXT NOT NULL       -- JSON: retry and transfer configuration
 );
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -109,9 +109,9 @@ class Requirement:
 class Journal:
     """The job table of one spool. Raises JournalError and JournalDamaged as `wherry.database` does."""
 
-    def __init__(self, path: Path, durability: Durability = "process") -> None:
+    def __init__(self, path: Path, durability: Durability = "process", *, checkpoints: bool = False) -> None:
         self.path = path
-        self._database = Database(path, _SCHEMA, _SCHEMA_VERSION, durability)
+        self._database = Database(path, _SCHEMA, _SCHEMA_VERSION, durability, checkpoints=checkpoints)
         self._transaction = self._database.transaction
         self.check = self._database.check
         self.close = self._database.close
@@ -126,7 +126,7 @@ class Journal:
         secret_names: Iterable[str],
         settings: Mapping[str, Mapping[str, float]],
     ) -> int:
-        """The id of the record for this store; made if it is new."""
+        """The id of the record for this store; made if it is new. The same store has the same id in every journal."""
         row = (
             scheme,
             root,
@@ -134,12 +134,12 @@ class Journal:
             json.dumps(sorted(secret_names)),
             json.dumps(settings, sort_keys=True),
         )
+        # Secrets are handed over and stores kept open by this id, also when a damaged journal is replaced by a new one:
+        # a number that means another store there would send a file to the wrong place.
+        found = int.from_bytes(hashlib.sha256(json.dumps(row).encode()).digest()[:6], "big")
         with self._transaction() as db:
-            db.execute("INSERT OR IGNORE INTO stores (scheme, root, options, secret_names, settings) VALUES (?, ?, ?, ?, ?)", row)
-            found = db.execute(
-                "SELECT id FROM stores WHERE scheme = ? AND root = ? AND options = ? AND secret_names = ? AND settings = ?", row
-            ).fetchone()
-        return int(found[0])
+            db.execute("INSERT OR IGNORE INTO stores VALUES (?, ?, ?, ?, ?, ?)", (found, *row))
+        return found
 
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
         """Accept jobs, all or none: (their ids, the staged files that nobody needs any more).
@@ -502,13 +502,19 @@ class Journal:
     def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
         """The owner's failures that were not reported yet; with `mark` they are from now on."""
         which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
+        select = f"SELECT id, uri, attempts, error FROM jobs WHERE {which} ORDER BY id"
         with self._transaction(read_only=True) as db:
-            rows = db.execute(f"SELECT id, uri, attempts, error FROM jobs WHERE {which} ORDER BY id", (owner,)).fetchall()
+            rows = db.execute(select, (owner,)).fetchall()
         if rows and mark:
             with self._transaction() as db:
-                ids = ", ".join(str(int(row[0])) for row in rows)
-                db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({ids})")
+                rows = db.execute(select, (owner,)).fetchall()  # another thread may have reported some in between
+                db.execute(f"UPDATE jobs SET reported = 1 WHERE {which}", (owner,))
         return [JobFailure(*row) for row in rows]
+
+    def mark_reported(self, ids: Sequence[JobId]) -> None:
+        """These failures have been raised to the user."""
+        with self._transaction() as db:
+            db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({', '.join(str(int(job_id)) for job_id in ids)})")
 
     def retry(self, ids: Sequence[JobId] | None, deadline_s: float) -> tuple[int, list[str]]:
         """Queue failed jobs again (None: all): (how many, staged files freed).

@@ -5,10 +5,11 @@ Nothing here retries a job or decides whether it is tried again: errors go up to
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,10 @@ T = TypeVar("T")
 _READ_BACK_BYTES = 64 * MIB
 #: The checksum of a larger file is computed by several threads, a piece each.
 _PIECE_BYTES = 32 * MIB
+#: Checksums and reading back: more threads would only wait for the same cores and disk.
+_PIECES_AT_ONCE = 8
+#: Threads of the pool that a process should give a Sender: the parts of all its large files share them.
+POOL_THREADS = 32
 
 
 def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capabilities) -> int:
@@ -35,6 +40,11 @@ def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capab
     if size > capabilities.max_part_size_bytes:
         raise PermanentError(f"{size_bytes} bytes are more than the store's {capabilities.max_parts} parts can hold")
     return size
+
+
+def _threshold_bytes(transfer: TransferConfig, capabilities: Capabilities) -> int:
+    most = capabilities.max_put_size_bytes
+    return transfer.multipart_threshold_bytes if most is None else min(transfer.multipart_threshold_bytes, most)
 
 
 def split(size_bytes: int, piece_bytes: int) -> list[tuple[int, int]]:
@@ -72,7 +82,7 @@ class Sender:
                 self._journal.set_crc32c(job.id, crc)
         metadata = {TOKEN_METADATA: job.token, CRC32C_METADATA: format_crc32c(crc)}
         try:
-            if store.capabilities.multipart and job.size_bytes >= transfer.multipart_threshold_bytes:
+            if store.capabilities.multipart and job.size_bytes >= _threshold_bytes(transfer, store.capabilities):
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
                 meta = self._send_in_parts(job, path, store, transfer, crc, metadata)
             else:
@@ -87,7 +97,7 @@ class Sender:
         pieces = split(size_bytes, _PIECE_BYTES)
         if len(pieces) <= 1:
             return crc32c_of_file(path, 0, size_bytes)
-        sums = self._each([self._pool.submit(crc32c_of_file, path, start, end) for start, end in pieces])
+        sums = self._each(crc32c_of_file, [(path, *piece) for piece in pieces])
         crc = 0
         for piece, (start, end) in zip(sums, pieces, strict=True):
             crc = combine_crc32c(crc, piece, end - start)
@@ -112,7 +122,8 @@ class Sender:
         ranges = split(job.size_bytes, part_size_bytes)
         missing = [(n, r) for n, r in enumerate(ranges, 1) if n not in held or held[n].size_bytes != r[1] - r[0]]
         try:
-            sent = self._each([self._pool.submit(self._send_part, job, path, store, upload_id, n, *r) for n, r in missing])
+            send = functools.partial(self._send_part, job, path, store, upload_id)
+            sent = self._each(send, [(number, *piece) for number, piece in missing], transfer.parts_in_flight)
             held.update((part.number, part) for part in sent)
             parts = [held[number] for number in range(1, len(ranges) + 1)]
             return store.complete(job.key, upload_id, parts, if_absent=not job.overwrite, crc32c=crc, metadata=metadata)
@@ -199,19 +210,27 @@ class Sender:
         whole = not store.capabilities.ranged_get
         pieces = [(0, meta.size_bytes)] if whole else split(meta.size_bytes, _READ_BACK_BYTES)
         crc = 0
-        for (start, end), piece in zip(pieces, self._each([self._pool.submit(fetch, *r) for r in pieces]), strict=True):
+        for (start, end), piece in zip(pieces, self._each(fetch, pieces), strict=True):
             crc = combine_crc32c(crc, piece, end - start)
         return crc
 
-    @staticmethod
-    def _each(futures: Sequence[Future[T]]) -> list[T]:
-        """The results in order; at the first error those that have not begun are called off and the running ones awaited."""
+    def _each(self, work: Callable[..., T], arguments: Sequence[tuple[object, ...]], at_once: int = _PIECES_AT_ONCE) -> list[T]:
+        """`work` on each of the arguments, in the pool, at most `at_once` side by side; the results in order.
+
+        After an error nothing more is begun, and what runs is awaited.
+        """
+        futures: list[Future[T]] = []
+        running: set[Future[T]] = set()
         try:
+            for one in arguments:
+                while len(running) >= at_once:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                futures.append(self._pool.submit(work, *one))
+                running.add(futures[-1])
             return [future.result() for future in futures]
-        except BaseException:
+        finally:
             for future in futures:
                 future.cancel()
-            for future in futures:
-                if not future.cancelled():
-                    future.exception()
-            raise
+            wait(futures)

@@ -34,7 +34,7 @@ from wherry.spool import Spool, Staged, copy_out
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
 from wherry.symlinks import resolve
-from wherry.transfer import Sender
+from wherry.transfer import POOL_THREADS, Sender
 from wherry.uri import StoreURI, check_name, parse_uri
 from wherry.worker import Performer, perform_here, scratch_folder
 from wherry.wrappers import LimitStore, RetryStore
@@ -42,7 +42,6 @@ from wherry.writer import SpoolWriter
 
 log = logging.getLogger("wherry")
 
-_PIECES_AT_ONCE = 8
 
 _open_uploaders: set[Uploader] = set()
 _warned_spools: set[Path] = set()
@@ -232,7 +231,7 @@ class Uploader:
 
     def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
-        with ThreadPoolExecutor(_PIECES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(POOL_THREADS) as pool:
             sender = Sender(None, pool, scratch_folder(self.spool))
             for file, file_name in sources:
                 self._wait_for_name(self.uri_for(file_name))
@@ -255,7 +254,7 @@ class Uploader:
         if self._performer is None:
             stores = Stores()
             stores.learn(self._store_id, self._secrets)
-            self._pieces = ThreadPoolExecutor(_PIECES_AT_ONCE, thread_name_prefix="wherry")
+            self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="wherry")
             sender = Sender(self.journal, self._pieces, scratch_folder(self.spool))
             self._performer = Performer(self.spool, self.journal, stores, self._owner, sender)
         performer = self._performer
@@ -324,8 +323,8 @@ class Uploader:
         if not wait_until_drained(self.counts, self._client.wait, timeout_s=timeout_s, progress=progress_bar):
             counts = self.counts()
             raise TimeoutError(
-                f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; they go on in the "
-                f"background: {self.drain_command()}"
+                f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; "
+                f"they go on in the background: {self.drain_command()}"
             )
         if failures := self.journal.failures(self._owner):
             raise UploadFailed(failures, remedy=self._remedy())

@@ -28,7 +28,7 @@ from wherry.retry import job_wait_s
 from wherry.spool import Spool
 from wherry.store import MultipartStore
 from wherry.stores import OpenStore, Stores
-from wherry.transfer import Sender
+from wherry.transfer import POOL_THREADS, Sender
 
 log = logging.getLogger("wherry.worker")
 
@@ -37,8 +37,6 @@ LEASE_S = 60.0
 _RENEW_S = 15.0
 #: How often a job looks again for the objects that it requires.
 _REQUIREMENT_WAIT_S = 2.0
-#: Threads for the pieces of large files, shared by all jobs of the worker: what its memory and connections are for.
-_PIECES_AT_ONCE = 8
 _JOURNAL_WAIT_S = 1.0
 
 
@@ -180,7 +178,7 @@ class Worker:
         self._journal = journal
         self._stores = Stores()
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
-        self._pieces = ThreadPoolExecutor(_PIECES_AT_ONCE, thread_name_prefix="piece")
+        self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         sender = Sender(journal, self._pieces, scratch_folder(spool))
         self._performer = Performer(spool, journal, self._stores, name, sender)
         self._running: set[Future[None]] = set()

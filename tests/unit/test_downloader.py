@@ -24,12 +24,14 @@ import pytest
 
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
+from wherry.backends.s3 import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.downloader import _publish, download, place
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError
 from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
 from wherry.testing.faulty import Fault, FaultyStore
+from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
 from wherry.wrappers import WrappedStore
 
@@ -137,6 +139,26 @@ def test_a_name_of_greatest_length_leaves_room_for_the_temporary_one(store: Memo
     put(store, tmp_path)
     fetch(store, tmp_path / name)
     assert (tmp_path / name).read_bytes() == DATA
+
+
+def test_a_real_server_is_read_in_ranges(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        key = f"downloader/{uuid.uuid4().hex}"
+        put(store, tmp_path, key=key)
+        counted = FaultyStore(store, [Fault("get", TransientError("reset"), nth=2)])
+        meta = fetch(counted, tmp_path / "file", key=key)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert (meta.size_bytes, meta.crc32c) == (len(DATA), crc32c(DATA))
+    assert counted.calls["get"] == 7 + 1
+
+
+def test_an_object_replaced_on_a_real_server_is_fetched_anew(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        key = f"downloader/{uuid.uuid4().hex}"
+        put(store, tmp_path, key=key)
+        replaced = FaultyStore(store, [Fault("get", nth=3, act=lambda: put(store, tmp_path, DATA[::-1], key))])
+        fetch(replaced, tmp_path / "file", key=key)
+    assert (tmp_path / "file").read_bytes() == DATA[::-1]
 
 
 # before any byte moves

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -164,13 +164,14 @@ def test_capabilities_are_the_inner_stores_at_each_moment(wrap: Any) -> None:
 def test_parts_of_a_store_without_parts_are_refused(wrap: Any, tmp_path: Path) -> None:
     store = wrap(LocalStore(StoreURI("file", ""), {}))
     part = Part(1, 0, 1, 0)
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: store.begin("k", size_bytes=1),
         lambda: store.put_part("k", "u", tmp_path, part),
         lambda: store.list_parts("k", "u"),
         lambda: store.complete("k", "u", []),
         lambda: store.abort("k", "u"),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(PermanentError, match="takes no parts"):
             call()
 

@@ -42,7 +42,7 @@ class LoggerDestination(Callback):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Log an image (array or tensor: height x width, channels x height x width, or with a batch in front) or a sequence of them.
+        """Log an image or a sequence of them: arrays or tensors, height x width, channels x height x width, or a batch of these.
 
         `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks,
         with whole numbers that `mask_class_labels` names. `use_table`: show them as a table, where the destination has tables.

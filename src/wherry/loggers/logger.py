@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from wherry.errors import UploadFailed
@@ -12,7 +13,6 @@ from wherry.loggers.callback import Callback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.state import State
-from wherry.names import format_name
 
 log = logging.getLogger("wherry")
 
@@ -80,23 +80,23 @@ class Logger:
         Both names are templates with the fields of `State.name_fields`; ConfigError for a field that is unknown. A destination
         that `formats_names` gets the remote name as it is here, the others get it filled.
         """
-        fields = self.state.name_fields()
-        path = Path(format_name(os.fspath(file_path), fields))
-        filled = format_name(remote_file_name, fields)
+        path = Path(self.state.fill(os.fspath(file_path)))
+        filled = self.state.fill(remote_file_name)
         if not self.has_file_upload_destination():
-            self._warn_once(self, "upload_file", f"no destination can upload files: {path} is not uploaded")
+            self._warn(self, "upload_file", f"no destination can upload files, so {path} is not uploaded")
 
         def upload(destination: LoggerDestination) -> None:
             name = remote_file_name if destination.formats_names else filled
             destination.upload_file(self.state, name, path, overwrite=overwrite)
 
-        self._each("upload_file", upload, warn_always=True)
+        self._each("upload_file", upload)
 
     def run_event(self, event: Event) -> None:
         """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first."""
+        event = Event(event)
         if event is not Event.INIT:
             self._run_callbacks(event)
-        self._each(Event(event).value, lambda destination: destination.run_event(event, self.state, self))
+        self._each(event.value, lambda destination: destination.run_event(event, self.state, self))
         if event is Event.INIT:
             self._run_callbacks(event)
 
@@ -109,13 +109,10 @@ class Logger:
             return
         self._closed = True
         failed: list[UploadFailed] = []
-        closed: list[Callback] = []
         everything: list[Callback] = [*self.callbacks, *self.destinations]
-        for one in everything:
-            if self._close_one(one, "close", lambda one=one: one.close(self.state, self), failed):  # type: ignore[misc]
-                closed.append(one)
+        closed = [one for one in everything if self._attempt(one, "close", partial(one.close, self.state, self), failed)]
         for one in closed:
-            self._close_one(one, "post_close", one.post_close, failed)
+            self._attempt(one, "post_close", one.post_close, failed)
         _raise_joined(failed)
 
     def _step(self, step: int | None) -> int:
@@ -125,33 +122,28 @@ class Logger:
         for callback in self.callbacks:
             callback.run_event(event, self.state, self)
 
-    def _each(self, what: str, call: Callable[[LoggerDestination], None], *, warn_always: bool = False) -> None:
+    def _each(self, what: str, call: Callable[[LoggerDestination], object]) -> None:
         failed: list[UploadFailed] = []
         for destination in self.destinations:
-            try:
-                call(destination)
-            except UploadFailed as error:
-                failed.append(error)
-            except Exception as error:
-                self._warn_once(destination, what, f"{type(destination).__name__}.{what} failed", error, again=warn_always)
+            self._attempt(destination, what, partial(call, destination), failed)
         _raise_joined(failed)
 
-    def _warn_once(self, who: object, what: str, text: str, error: Exception | None = None, *, again: bool = False) -> None:
-        key = (id(who), what)
-        if again or key not in self._warned:
-            self._warned.add(key)
-            log.warning("%s%s", text, f": {error}" if error else "", exc_info=error)
-
-    def _close_one(self, one: Callback, what: str, call: Callable[[], None], failed: list[UploadFailed]) -> bool:
+    def _attempt(self, who: Callback, what: str, call: Callable[[], object], failed: list[UploadFailed]) -> bool:
+        """Whether the call worked. UploadFailed is added to `failed`, any other error is logged."""
         try:
             call()
         except UploadFailed as error:
             failed.append(error)
             return False
         except Exception as error:
-            log.error("%s.%s failed: %s", type(one).__name__, what, error, exc_info=error)
+            self._warn(who, what, f"{type(who).__name__}.{what} failed: {error}", error)
             return False
         return True
+
+    def _warn(self, who: object, what: str, text: str, error: Exception | None = None) -> None:
+        if (id(who), what) not in self._warned or (error is not None and what == "upload_file"):
+            self._warned.add((id(who), what))
+            log.warning("%s", text, exc_info=error)
 
 
 def _raise_joined(failed: Sequence[UploadFailed]) -> None:

@@ -12,14 +12,12 @@ from wherry.errors import ConfigError
 from wherry.handle import UploadHandle
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.state import State
-from wherry.names import format_name
 from wherry.uploader import Uploader
 from wherry.writer import SpoolWriter
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
-_AS_IT_IS = "{remote_file_name}"
 _Self = TypeVar("_Self", bound="ObjectStoreLogger")
 
 
@@ -27,9 +25,9 @@ class ObjectStoreLogger(LoggerDestination):
     """Uploads files to the store at `uri` in the background; `storage_options`, `spool` and `config` are those of `Uploader`.
 
     Remote file names are templates: ``{run_name} {rank} {epoch:04d}`` and the other fields of `State.name_fields`. `name_format`
-    is put around each of them, for example ``"{run_name}/{remote_file_name}"``. Both are filled on the way up and down alike, with
-    the state seen last: that of an event or a call, or `state`; outside a trainer the environment's (see `State`). Write
-    ``{{`` for a brace. A slash at the start of a name is dropped, as Composer does.
+    is put around each of them, for example ``"{run_name}/{remote_file_name}"``. Both are filled on the way up and down alike,
+    with the state seen last: that of an event or a call, else `state`, which outside a trainer is the environment's (see
+    `State`). Write ``{{`` for a brace. A slash at the start of a name is dropped, as Composer does.
 
     In a training loop it reports failed uploads after each batch and epoch, as `Config.on_failure` says; waits for all of them at
     the end of training, evaluation and prediction (raises UploadFailed for those that failed); and closes in post_close(),
@@ -49,14 +47,14 @@ class ObjectStoreLogger(LoggerDestination):
         storage_options: Mapping[str, object] | None = None,
         spool: str | os.PathLike[str] | None = None,
         config: Config | None = None,
-        name_format: str = _AS_IT_IS,
+        name_format: str = "{remote_file_name}",
         state: State | None = None,
         check: bool = True,
     ) -> None:
         super().__init__()
         _check_name_format(name_format)
         self._name_format = name_format
-        self._state = state
+        self._state = state or State()
         self._check_is_due = check
         #: For what a destination has no call for: exists, list, delete ...; its names are those of `remote_name`.
         self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
@@ -68,21 +66,12 @@ class ObjectStoreLogger(LoggerDestination):
 
     def remote_name(self, remote_file_name: str) -> str:
         """The name below the URI that `remote_file_name` stands for now. ConfigError for an unknown field."""
-        name = self._fill(remote_file_name).lstrip("/")
-        if self._name_format != _AS_IT_IS:
-            name = self._fill(self._name_format, remote_file_name=name).lstrip("/")
-        return name
+        name = self._state.fill(remote_file_name).lstrip("/")
+        return self._state.fill(self._name_format, remote_file_name=name).lstrip("/")
 
     def get_uri_for_file(self, remote_file_name: str) -> str:
         """The full URI that `remote_file_name` stands for now."""
         return self.uploader.uri_for(self.remote_name(remote_file_name))
-
-    def _fill(self, template: str, **more: str) -> str:
-        if "{" not in template and "}" not in template:
-            return template  # needs no state, and so no run name
-        if self._state is None:
-            self._state = State()
-        return format_name(template, {**self._state.name_fields(), **more})
 
     def _see(self, state: State | None) -> None:
         if state is not None:
@@ -186,7 +175,7 @@ class ObjectStoreLogger(LoggerDestination):
 
 def _check_name_format(name_format: str) -> None:
     """Find a bad format now and not after the first epoch."""
-    sample = State(run_name="run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0).name_fields()
-    one, other = (format_name(name_format, {**sample, "remote_file_name": name}) for name in ("one", "other"))
+    sample = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
+    one, other = (sample.fill(name_format, remote_file_name=name) for name in ("one", "other"))
     if one == other:
         raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")

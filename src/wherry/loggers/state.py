@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from wherry.errors import ConfigError
 from wherry.loggers.timestamp import Timestamp
+from wherry.names import format_name
 
 _RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
 #: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
@@ -38,7 +39,7 @@ class State:
     What is not given is read from the environment, as torchrun sets it (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, and
     GROUP_RANK or NODE_RANK). `run_name` is then RUN_NAME, COMPOSER_RUN_NAME or TORCHELASTIC_RUN_ID, which are the same on
     every rank; without them a single process makes one up, from the time and two words. Several ranks would each make up
-    another, so there it is a ConfigError: set RUN_NAME, or start ``torchrun --rdzv-id=NAME``.
+    another, so they have none, "", and a template with ``{run_name}`` is an error: set RUN_NAME, or ``torchrun --rdzv-id=NAME``.
     """
 
     run_name: str = ""
@@ -52,8 +53,8 @@ class State:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
-                f"rank {self.rank} is not one of 0 to {self.world_size - 1}, as world_size is {self.world_size}: set both RANK and "
-                "WORLD_SIZE, as torchrun does"
+                f"rank {self.rank} is not one of 0 to {self.world_size - 1}, as world_size is {self.world_size}: "
+                "set both RANK and WORLD_SIZE, as torchrun does"
             )
         self.run_name = self.run_name or self._default_run_name()
 
@@ -62,12 +63,7 @@ class State:
             name = os.environ.get(variable, "").strip()
             if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
                 return name
-        if self.world_size > 1:
-            raise ConfigError(
-                f"the run has {self.world_size} ranks and no name that they share: set the environment variable RUN_NAME, start "
-                "torchrun with --rdzv-id=NAME, or give State(run_name=...)"
-            )
-        return generate_run_name()
+        return generate_run_name() if self.world_size == 1 else ""
 
     def name_fields(self) -> dict[str, str | int]:
         """The fields of name templates: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
@@ -80,6 +76,15 @@ class State:
             "node_rank": self.node_rank,
             **asdict(self.timestamp),
         }
+
+    def fill(self, template: str, **more: str) -> str:
+        """Fill a template with the name fields and `more`. ConfigError for an unknown field, or a run name that there is not."""
+        if not self.run_name and "{run_name" in template:
+            raise ConfigError(
+                f"{template!r} needs a run name, and the {self.world_size} ranks have none that they share: set the environment "
+                "variable RUN_NAME, start torchrun with --rdzv-id=NAME, or give State(run_name=...)"
+            )
+        return format_name(template, {**self.name_fields(), **more})
 
 
 def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:

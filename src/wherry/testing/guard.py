@@ -3,11 +3,11 @@
 ``python guard.py PARENT_PID GRACE_S LEFTOVERS PROGRAM ARGUMENT...``, LEFTOVERS being files (``:`` between them) that the program
 is known to leave behind: they are removed when it has ended.
 
-The guard is a process between the two, in a session of its own, so that Ctrl-C and a killed process group do not reach it. It ends
-the program (SIGTERM and, GRACE_S later, SIGKILL for its whole group) when its standard input is closed, which is how it is told
-to, or when PARENT_PID is not its parent any more, which is how it learns of a SIGKILL. Should the guard itself be killed, Linux
-kills the program (prctl(2), PR_SET_PDEATHSIG). That call alone would not do: it fires at the end of the *thread* that started the
-child. An end of file alone would not either: a forked sibling may hold the other end of the pipe.
+The guard is a process between the two, in a session of its own, so that Ctrl-C and a killed process group do not reach it. It
+ends the program (SIGTERM and, GRACE_S later, SIGKILL for its whole group) when its standard input is closed, which is how it is
+told to, or when PARENT_PID is not its parent any more, which is how it learns of a SIGKILL. Should the guard itself be killed,
+Linux kills the program (prctl(2), PR_SET_PDEATHSIG). That call alone would not do: it fires at the end of the *thread* that
+started the child. An end of file alone would not either: a forked sibling may hold the other end of the pipe.
 
 The guard's exit status is the program's. It imports nothing but the standard library and is run as a script.
 """

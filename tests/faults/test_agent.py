@@ -1,0 +1,149 @@
+"""The agent as a process: one a spool, no secrets on disk, no work of the training process, no idling at cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from gate import DRAIN, Gate, kill, wait_until
+
+from wherry.journal import Journal
+from wherry.spool import Spool
+from wherry.testing.servers import S3Server
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+def test_a_second_agent_leaves_at_once(gate: Gate) -> None:
+    process = gate.script("import wherry; wherry.Uploader('gated://x').open('a').close()")
+    first = gate.agent()
+    command = [sys.executable, "-m", "wherry.agent", "--spool", str(gate.spool)]
+    second = subprocess.run(command, env=gate.environment, capture_output=True, text=True, timeout=30)
+    assert 0 == second.returncode
+    assert "another agent has the spool" in second.stderr
+    assert first.pid == gate.agent().pid
+    gate.open()
+    with process:
+        assert 0 == process.wait(30)
+
+
+def test_training_process_gets_no_sdk_no_threads_and_no_children(gate: Gate) -> None:
+    gate.open()
+    code, output = gate.run("""
+    import sys, threading, psutil, wherry
+    from wherry.loggers import ObjectStoreLogger
+    before = set(sys.modules)
+    with ObjectStoreLogger("gated://x") as log:
+        with log.open("a") as file:
+            file.write(b"a")
+        assert threading.active_count() == 1, threading.enumerate()
+        assert psutil.Process().children() == []
+        heavy = {"boto3", "botocore", "google.cloud", "torch", "gated_store", "fsspec", "numpy", "asyncio"} & set(sys.modules)
+        assert not heavy, heavy
+    """)
+    assert (0, "") == (code, output)
+
+
+def test_sigterm_stops_the_agent_and_the_next_goes_on(gate: Gate) -> None:
+    gate.run("import os, wherry; wherry.Uploader('gated://x').open('a').close(); os._exit(0)")
+    agent = gate.agent()
+    wait_until(gate.puts, what="the first put")
+    workers = agent.children()
+    agent.send_signal(signal.SIGTERM)
+    wait_until(lambda: not agent.is_running(), what="the agent to stop")
+    assert [] == [worker for worker in workers if worker.is_running()]
+    gate.open()
+    gate.drain()
+    assert ["a"] == [path.name for path in gate.dest.iterdir()]
+
+
+def test_agent_lingers_no_longer_than_it_may(gate: Gate) -> None:
+    gate.run("""
+    import os, wherry
+    config = wherry.Config(agent=wherry.AgentConfig(linger_s=0.5))
+    wherry.Uploader("gated://x", config=config).open("a").close()
+    os._exit(0)
+    """)
+    agent = gate.agent()
+    wait_until(lambda: not agent.is_running(), what="the agent to give up")
+    assert 1 == Journal(gate.spool / "journal.db").counts().queued
+    gate.open()
+    gate.drain()
+    assert ["a"] == [path.name for path in gate.dest.iterdir()]
+
+
+def test_idle_agent_costs_nothing_and_has_no_workers(gate: Gate) -> None:
+    gate.open()
+    process = gate.script("""
+    import sys, wherry
+    config = wherry.Config(agent=wherry.AgentConfig(worker_idle_s=0.2))
+    uploader = wherry.Uploader("gated://x", config=config)
+    uploader.open("a").close()
+    uploader.flush()
+    print("idle", flush=True)
+    import signal; signal.pause()
+    """)
+    assert process.stdout is not None
+    assert "idle\n" == process.stdout.readline()
+    agent = gate.agent()
+    wait_until(lambda: not agent.children(), what="the workers to leave")
+    before = agent.cpu_times()
+    time.sleep(3)  # what is measured is a time without events
+    after = agent.cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.05
+    assert agent.memory_info().rss < 60 * 2**20
+    process.kill()
+    with process:
+        process.wait(10)
+
+
+SECRET_TRAINER = """
+import json, os, signal, sys, wherry
+options = json.loads(os.environ.pop("OPTIONS"))
+uploader = wherry.Uploader(sys.argv[1], storage_options=options)
+for i in range(20):
+    with uploader.open(f"run/{i}") as file:
+        file.write(b"%d" % i * 1000)
+print(uploader, uploader.journal.stores(), repr(uploader.config), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaweedfs_server: S3Server) -> None:
+    spool = tmp_path / "spool"
+    secrets = {"aws_access_key_id": seaweedfs_server.access_key, "aws_secret_access_key": seaweedfs_server.secret_key}
+    options = {"endpoint_url": seaweedfs_server.url, **secrets}
+    uri = f"s3://{seaweedfs_server.bucket}/secrets"
+    environment = {**os.environ, "WHERRY_SPOOL": str(spool)}
+    done = subprocess.run(
+        [sys.executable, "-c", SECRET_TRAINER, uri],
+        env={**environment, "OPTIONS": json.dumps(options)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert -signal.SIGKILL == done.returncode, done.stderr
+    if (pid := Spool(spool).agent_pid()) is not None:
+        agent = psutil.Process(pid)
+        assert not any(secret in " ".join(agent.cmdline()) for secret in secrets.values())
+        kill(agent)
+    # The next run knows no secrets: what is left waits, and nothing fails.
+    subprocess.run([sys.executable, "-c", DRAIN.replace("timeout_s=50", "timeout_s=1")], env=environment, capture_output=True)
+    assert 0 == Journal(spool / "journal.db").counts().failed
+    # A run that knows them finishes it.
+    finish = "import json, os, sys, wherry; wherry.Uploader(sys.argv[1], storage_options=json.loads(os.environ.pop('OPTIONS')))\n"
+    subprocess.run(
+        [sys.executable, "-c", finish + DRAIN, uri],
+        env={**environment, "OPTIONS": json.dumps(options)}, check=True, timeout=60,
+    )  # fmt: skip
+    assert 20 == Journal(spool / "journal.db").counts().done
+    kept = [done.stdout.encode(), done.stderr.encode()] + [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
+    assert not [True for text in kept if secrets["aws_secret_access_key"].encode() in text]
+    assert not [True for text in kept if secrets["aws_access_key_id"].encode() in text]

@@ -1,0 +1,165 @@
+"""What several test files need: scripts in processes of their own, jobs for a journal, files with known bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gate import wait_until
+
+from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
+from wherry.jobs import Job, JobId, JobKind, JobState
+from wherry.journal import Journal, NewJob
+from wherry.spool import Spool
+
+__all__ = [
+    "CALLER",
+    "IMPATIENT",
+    "SETTINGS",
+    "agent_gone",
+    "caller",
+    "end_agent",
+    "file_of",
+    "leased_job",
+    "new_job",
+    "run_script",
+    "spool_texts",
+    "store_id",
+    "submit_many",
+    "wait_until",
+]
+
+#: The shortest retries that are still retries.
+IMPATIENT = RetryConfig(job_deadline_s=60.0, call_deadline_s=0.05, first_wait_s=0.001, longest_wait_s=0.01)
+#: A store's settings as the journal keeps them.
+SETTINGS: dict[str, dict[str, float]] = {
+    "retry": {"job_deadline_s": 60.0, "call_deadline_s": 0.05, "first_wait_s": 0.001, "longest_wait_s": 0.01},
+    "transfer": {
+        "multipart_threshold_bytes": 2**20,
+        "part_size_bytes": 2**20,
+        "parts_in_flight": 4,
+        "range_size_bytes": 2**20,
+        "ranges_in_flight": 4,
+    },
+}
+
+
+def caller(
+    spool: SpoolConfig | None = None, *, on_failure: str = "warn", retry: RetryConfig = IMPATIENT, transfer: TransferConfig | None = None
+) -> Config:
+    """Uploads are made inside the call, so that a test sees their end without waiting."""
+    return Config(
+        retry=retry,
+        transfer=transfer or TransferConfig(),
+        spool=spool or SpoolConfig(),
+        agent=AgentConfig(run_in="caller"),
+        on_failure=on_failure,  # type: ignore[arg-type]  # Config checks it
+    )
+
+
+CALLER = caller()
+
+
+def file_of(path: Path, size_bytes: int, seed: int = 0) -> Path:
+    """Write a file of bytes that no other seed gives."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(random.Random(f"{seed} {size_bytes}").randbytes(size_bytes))
+    return path
+
+
+def run_script(
+    text: str,
+    *arguments: str | os.PathLike[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+    prefix: tuple[str, ...] = (),
+    expected: int = 0,
+) -> str:
+    """Run a user's script in a process of its own and return what it printed, on both streams.
+
+    `env` is added to the environment; `prefix` is a command that runs the interpreter (``unshare ...``).
+    """
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", textwrap.dedent(text), *map(os.fspath, arguments)],
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert expected == done.returncode, done.stdout
+    return done.stdout
+
+
+def agent_gone(spool: Path) -> bool:
+    """Whether the agent and all of its workers are gone, and their memory with them."""
+    lock = spool / "agent.lock"
+    return not lock.exists() or Spool.is_free(lock)
+
+
+@contextmanager
+def end_agent(spool: Path) -> Iterator[Path]:
+    """End the agent of the spool after the block, and wait until it is gone: an idle one would stay for seconds."""
+    try:
+        yield spool
+    finally:
+        if spool.is_dir() and (pid := Spool(spool).agent_pid()) is not None:
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: agent_gone(spool), what="the agent to leave")
+
+
+def spool_texts(spool: Path) -> dict[str, bytes]:
+    """The bytes of every file of a spool, the journal's included."""
+    return {str(path.relative_to(spool)): path.read_bytes() for path in sorted(spool.rglob("*")) if path.is_file()}
+
+
+def store_id(journal: Journal, root: str = "bucket", scheme: str = "s3", secret_names: tuple[str, ...] = ()) -> int:
+    """The id of a store's record."""
+    return journal.store_id(scheme, root, {}, secret_names, SETTINGS)
+
+
+def new_job(
+    name: str,
+    *,
+    object_id: str = "",
+    size_bytes: int = 10,
+    overwrite: bool = True,
+    kind: JobKind = JobKind.PUT,
+    requires: tuple[str, ...] = (),
+    root: str = "s3://bucket",
+    deadline_s: float | None = None,
+) -> NewJob:
+    """An upload as the uploader hands it to the journal."""
+    wanted = tuple((f"{root}/{key}", key) for key in requires)
+    until_s = time.time() + 60.0 if deadline_s is None else deadline_s
+    return NewJob(
+        kind, f"{root}/{name}", name, object_id or secrets.token_hex(8), size_bytes, overwrite, secrets.token_hex(16), until_s, wanted
+    )
+
+
+def leased_job(key: str, size_bytes: int, *, overwrite: bool = True, attempts: int = 1, root: str = "s3://bucket") -> Job:
+    """A job as a worker has it, known to no journal."""
+    return Job(
+        JobId(0), JobKind.PUT, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, secrets.token_hex(16), JobState.LEASED,
+        attempts, time.time(), time.time() + 60.0,
+    )  # fmt: skip
+
+
+def submit_many(path: Path, owner: str, n: int) -> None:
+    """Submit n jobs, one by one, with a connection of one's own: the body of a process."""
+    journal = Journal(path)
+    store = store_id(journal)
+    for i in range(n):
+        journal.submit(owner, store, [new_job(f"{owner}/{i}")])
+    journal.close()

@@ -1,0 +1,316 @@
+"""What a snapshot promises, which files are taken, and what is cleaned away."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import file_of, wait_until
+
+from wherry.config import SpoolConfig
+from wherry.errors import ConfigError, SourceChangedError, SpoolError
+from wherry.spool import Spool, Staged, copy_out
+
+CLIENT = "1-client"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path / "spool")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return file_of(tmp_path / "source", 300_000)
+
+
+@pytest.fixture
+def other_file_system() -> Iterator[Path]:
+    """A folder on another file system than the temporary folder's."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def staged_bytes(spool: Spool, staged: Staged) -> bytes:
+    return spool.path(staged.object_id).read_bytes()
+
+
+def objects(spool: Spool) -> list[str]:
+    return sorted(path.name for path in spool.objects.iterdir())
+
+
+# -- snapshots
+
+
+def test_a_snapshot_holds_what_the_file_held(spool: Spool, source: Path) -> None:
+    before = source.read_bytes()
+    staged = spool.stage(source, CLIENT)
+    assert staged.method in {"reflink", "copy"}
+    assert (300_000, before) == (staged.size_bytes, staged_bytes(spool, staged))
+    assert before == source.read_bytes()
+
+
+def test_a_snapshot_from_another_file_system_is_a_copy(spool: Spool, other_file_system: Path) -> None:
+    source = file_of(other_file_system / "source", 300_000)
+    assert source.stat().st_dev != spool.folder.stat().st_dev
+    for move in (False, True):
+        staged = spool.stage(source, CLIENT, move=move)
+        assert "copy" == staged.method
+        assert source.read_bytes() == staged_bytes(spool, staged)
+
+
+def write_in_place(source: Path) -> None:
+    with open(source, "r+b") as file:
+        file.write(b"later")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [write_in_place, lambda source: os.truncate(source, 7), Path.unlink, lambda source: source.write_bytes(b"another")],
+    ids=["rewritten in place", "truncated", "deleted", "replaced"],
+)
+def test_a_snapshot_does_not_depend_on_what_happens_to_the_file(spool: Spool, source: Path, change: object) -> None:
+    before = source.read_bytes()
+    staged = spool.stage(source, CLIENT)
+    change(source)  # type: ignore[operator]
+    assert before == staged_bytes(spool, staged)
+
+
+def test_an_empty_file_is_a_file(spool: Spool, tmp_path: Path) -> None:
+    for move in (False, True):
+        staged = spool.stage(file_of(tmp_path / f"empty{move}", 0), CLIENT, move=move)
+        assert (0, b"") == (staged.size_bytes, staged_bytes(spool, staged))
+
+
+def test_durability_power_makes_the_same_snapshot(tmp_path: Path, source: Path) -> None:
+    spool = Spool(tmp_path / "spool", SpoolConfig(durability="power"))
+    for move in (False, True):
+        staged = spool.stage(source, CLIENT, move=move)
+        assert source.read_bytes() == staged_bytes(spool, staged)
+
+
+# -- files that are given away
+
+
+def test_a_moved_file_keeps_its_name_until_it_is_released(spool: Spool, source: Path) -> None:
+    before = source.read_bytes()
+    staged = spool.stage(source, CLIENT, move=True)
+    assert "move" == staged.method
+    assert source.exists()
+    spool.release_source(source)
+    assert not source.exists()
+    assert before == staged_bytes(spool, staged)
+    spool.release_source(source)
+
+
+def test_a_moved_file_shares_no_bytes_with_names_that_were_not_given_away(spool: Spool, source: Path, tmp_path: Path) -> None:
+    before = source.read_bytes()
+    latest = tmp_path / "latest"
+    os.link(source, latest)
+    staged = spool.stage(source, CLIENT, move=True)
+    spool.release_source(source)
+    write_in_place(latest)
+    assert before == staged_bytes(spool, staged)
+
+
+def test_moving_a_symbolic_link_gives_away_the_link_and_not_its_file(spool: Spool, source: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    staged = spool.stage(link, CLIENT, move=True)
+    spool.release_source(link)
+    assert not link.is_symlink()
+    write_in_place(source)
+    assert source.read_bytes() != staged_bytes(spool, staged)
+
+
+def test_a_symbolic_link_is_read_through(spool: Spool, source: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    assert source.read_bytes() == staged_bytes(spool, spool.stage(link, CLIENT))
+
+
+# -- files that change meanwhile
+
+
+@pytest.mark.parametrize("size_bytes", [0, 40_000_000], ids=["grows", "shrinks and grows"])
+def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool, tmp_path: Path, size_bytes: int) -> None:
+    source = file_of(tmp_path / "source", 40_000_000)
+    stop = threading.Event()
+
+    def keep_changing() -> None:
+        with open(source, "ab", buffering=0) as file:
+            while not stop.is_set():
+                if size_bytes and os.fstat(file.fileno()).st_size > size_bytes:
+                    file.truncate(size_bytes // 2)
+                file.write(bytes(1000))
+
+    writer = threading.Thread(target=keep_changing)
+    writer.start()
+    try:
+        with pytest.raises(SourceChangedError, match="changed while|shrank while"):
+            spool.stage(source, CLIENT)
+    finally:
+        stop.set()
+        writer.join()
+    assert [] == objects(spool)
+
+
+# -- what is refused
+
+
+def test_a_missing_file_is_named(spool: Spool, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        spool.stage(tmp_path / "missing", CLIENT)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        spool.stage(tmp_path / "missing", CLIENT, move=True)
+
+
+@pytest.mark.parametrize("move", [False, True])
+@pytest.mark.parametrize("kind", ["a folder", "a FIFO", "a socket", "a device"])
+def test_what_is_no_regular_file_is_refused_without_being_opened(spool: Spool, tmp_path: Path, kind: str, move: bool) -> None:
+    path = tmp_path / "x"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "a folder":
+            path.mkdir()
+        elif kind == "a FIFO":
+            os.mkfifo(path)
+        elif kind == "a socket":
+            listener.bind(str(path))
+        else:
+            path = Path("/dev/null")
+        with pytest.raises(ConfigError, match=f"{path} is {kind}: only regular files"):
+            spool.stage(path, CLIENT, move=move)
+    assert [] == objects(spool)
+
+
+def test_a_source_that_cannot_be_read_keeps_its_own_error(spool: Spool, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(OSError, match="loop") as caught:
+        spool.stage(loop, CLIENT)
+    assert not isinstance(caught.value, SpoolError)
+
+
+# -- the folder
+
+
+def test_everything_in_the_spool_is_private(spool: Spool, source: Path) -> None:
+    source.chmod(0o666)
+    moved = file_of(source.with_name("moved"), 10)
+    moved.chmod(0o666)
+    spool.stage(source, CLIENT)
+    spool.stage(moved, CLIENT, move=True)
+    object_id, file = spool.open_writer(CLIENT)
+    file.close()
+    assert [0o700] * 3 == [stat.S_IMODE(folder.stat().st_mode) for folder in (spool.folder, spool.objects, spool.clients)]
+    assert object_id in objects(spool)
+    assert {0o600} == {stat.S_IMODE(path.stat().st_mode) for path in spool.objects.iterdir()}
+
+
+def test_a_spool_that_others_could_read_is_made_private(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    Spool(folder)
+    assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
+
+
+def test_a_spool_that_is_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "file", 1)
+    with pytest.raises(SpoolError, match=r"cannot be used.*\$WHERRY_SPOOL"):
+        Spool(path)
+
+
+def test_a_spool_below_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "file", 1)
+    with pytest.raises(SpoolError, match=r"cannot be used.*\$WHERRY_SPOOL"):
+        Spool(path / "spool")
+
+
+def test_a_spool_in_memory_is_warned_of(other_file_system: Path, tmp_path: Path) -> None:
+    (warning,) = Spool(other_file_system / "spool").warnings()
+    assert "in memory" in warning
+    assert "tmpfs" == Spool(other_file_system / "spool").file_system()
+
+
+# -- clients and sweeping
+
+
+def test_a_living_client_is_known_and_a_dead_one_forgotten(spool: Spool) -> None:
+    one, two = spool.register_client("one"), spool.register_client("two")
+    (spool.clients / "two.bell").touch()
+    assert {"one", "two"} == spool.living_clients()
+    os.close(two)  # as the kernel does when its process dies
+    assert {"one"} == spool.living_clients()
+    assert ["one"] == [path.name for path in spool.clients.iterdir()]
+    os.close(one)
+
+
+def test_a_client_that_registers_while_somebody_looks_is_not_taken_for_dead(spool: Spool) -> None:
+    announcement = spool.clients / "new"
+    announcement.touch()
+    looker = os.open(announcement, os.O_RDWR)
+    import fcntl
+
+    fcntl.flock(looker, fcntl.LOCK_EX)  # living_clients() holds each lock for an instant
+    registrations: list[int] = []
+    thread = threading.Thread(target=lambda: registrations.append(spool.register_client("new")))
+    thread.start()
+    links = Path("/proc/self/fd")
+    wait_until(lambda: 2 == [os.readlink(link) for link in links.iterdir() if link.is_symlink()].count(str(announcement)))
+    announcement.unlink()  # it takes the client, which has no lock yet, for a dead one
+    os.close(looker)
+    thread.join()
+    assert {"new"} == spool.living_clients()
+    os.close(registrations[0])
+
+
+def test_sweeping_removes_the_half_made_snapshots_of_dead_clients_only(spool: Spool, source: Path) -> None:
+    registration = spool.register_client("1-alive")
+    alive = spool.stage(source, "1-alive").object_id
+    wanted = spool.stage(source, "2-dead").object_id
+    orphan = spool.stage(source, "2-dead").object_id
+    found = objects(spool)
+    later = spool.stage(source, "3-unseen").object_id
+    assert [orphan] == spool.sweep({wanted}, found)
+    assert sorted([alive, wanted, later]) == objects(spool)
+    os.close(registration)
+
+
+def test_a_file_can_be_freed_twice(spool: Spool, source: Path) -> None:
+    staged = spool.stage(source, CLIENT)
+    spool.free([staged.object_id, ""])
+    spool.free([staged.object_id])
+    assert [] == objects(spool)
+
+
+def test_two_files_of_one_client_never_share_a_place(spool: Spool, source: Path) -> None:
+    ids = {spool.stage(source, CLIENT).object_id for _ in range(20)}
+    assert 20 == len(ids)
+
+
+def test_a_lock_of_the_spool_is_held_by_one_at_a_time(spool: Spool) -> None:
+    with spool.locked("some.lock"):
+        assert not Spool.is_free(spool.folder / "some.lock")
+    assert Spool.is_free(spool.folder / "some.lock")
+
+
+def test_a_spool_without_an_agent_says_so(spool: Spool) -> None:
+    assert spool.agent_pid() is None
+    with spool.locked("agent.lock"):
+        assert spool.agent_pid() is None
+        (spool.folder / "agent.lock").write_text("42")
+        assert 42 == spool.agent_pid()
+
+
+def test_copying_out_gives_the_staged_bytes(spool: Spool, source: Path, tmp_path: Path) -> None:
+    staged = spool.stage(source, CLIENT)
+    with open(tmp_path / "out", "wb") as out:
+        copy_out(spool.path(staged.object_id), out.fileno())
+    assert source.read_bytes() == (tmp_path / "out").read_bytes()
