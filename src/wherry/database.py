@@ -38,11 +38,11 @@ class Database:
         self._version = version
         self._durability = durability
         self._pid = 0
-        self._inode = 0
+        self._inode: int | None = None
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        with self.transaction() as db:
-            self._migrate(db)
+        with self.transaction(read_only=True):
+            pass
 
     @contextmanager
     def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
@@ -55,7 +55,6 @@ class Database:
                 if self._is_replaced():
                     self.close()
                     db = self._connect()
-                    self._migrate(db)
                 db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db
@@ -75,34 +74,47 @@ class Database:
                 _inherited.append(self._connection)
             # Another thread may have held the lock at the fork.
             self._connection, self._lock, self._pid = None, threading.RLock(), os.getpid()
-        if self._connection is None:
+        while self._connection is None:
+            before = self._file()
             db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
                 if not self._checkpoints:
                     db.execute("PRAGMA wal_autocheckpoint = 0")
-                self._inode = os.stat(self.path).st_ino
+                self._migrate(db)
             except BaseException:
                 db.close()
                 raise
-            self._connection = db
+            self._inode = self._file()
+            if before in (None, self._inode):
+                self._connection = db
+            else:
+                db.close()  # it was put aside just now, and nobody can tell which of the two is open
         return self._connection
+
+    def _file(self) -> int | None:
+        """Which file has the name now."""
+        try:
+            return os.stat(self.path).st_ino
+        except FileNotFoundError:
+            return None
 
     def _is_replaced(self) -> bool:
         """Whether the file was put aside since it was opened: a damaged one is, under the feet of those who have it open."""
-        try:
-            return os.stat(self.path).st_ino != self._inode
-        except FileNotFoundError:
-            return True
+        return self._file() != self._inode
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            for statement in self._schema.split(";\n"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {self._version}")
-        elif version != self._version:
+        """Make the tables in a new file; several may find it new at once."""
+        if (version := db.execute("PRAGMA user_version").fetchone()[0]) == 0:
+            db.execute("BEGIN IMMEDIATE")
+            if (version := db.execute("PRAGMA user_version").fetchone()[0]) == 0:
+                for statement in self._schema.split(";\n"):
+                    db.execute(statement)
+                version = self._version
+                db.execute(f"PRAGMA user_version = {version}")
+            db.execute("COMMIT")
+        if version != self._version:
             raise JournalError(
                 f"the journal {self.path} has format {version}, this wherry knows {self._version}: "
                 "finish it with the version that wrote it (wherry drain), or use another spool"

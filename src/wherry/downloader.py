@@ -47,7 +47,7 @@ def download(
     bytes are wrong twice, or if the object was replaced four times meanwhile.
     """
     destination = Path(destination)
-    _check_destination(destination, overwrite)
+    check_destination(destination, overwrite)
     restarts = fetched_again = 0
     while True:
         meta = call_with_retry(lambda: store.head(key), config=retry)
@@ -81,13 +81,14 @@ def place(destination: Path, fill: Callable[[int], None], size_bytes: int, *, ov
     Raises as download() does for a destination that exists, is a folder, or has no room for `size_bytes`.
     """
     destination = Path(destination)
-    _check_destination(destination, overwrite)
+    check_destination(destination, overwrite)
     with _temporary_beside(destination, size_bytes) as (temporary, fd):
         fill(fd)
         _publish(temporary, destination, overwrite)
 
 
-def _check_destination(destination: Path, overwrite: bool) -> None:
+def check_destination(destination: Path, overwrite: bool) -> None:
+    """Raise FileExistsError or IsADirectoryError for a destination that cannot be written."""
     try:
         destination.lstat()  # not exists(): a link to nothing is there, too, and a name that is too long is an error
     except FileNotFoundError:

@@ -102,7 +102,8 @@ class Spool:
         _require_regular(source, found)
         object_id = f"{client}-{secrets.token_hex(8)}"
         target = self.path(object_id)
-        if move and not source.is_symlink():  # the file behind a symbolic link has another name, which was not given away
+        # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
+        if move and found.st_nlink == 1 and not source.is_symlink():
             try:
                 os.link(source, target)
             except OSError as error:
@@ -209,9 +210,14 @@ class Spool:
 
     def register_client(self, client: str) -> int:
         """Announce a living client and return the descriptor whose lock says so; closing it signs off."""
-        descriptor = os.open(self.clients / client, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        return descriptor
+        path = self.clients / client
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                    return descriptor
+            os.close(descriptor)  # living_clients() looked before the lock was there, and took the client for a dead one
 
     def forget_client(self, client: str) -> None:
         """Remove what register_client() and the client's bell left."""

@@ -22,9 +22,9 @@ from typing import TypeVar
 from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
 from wherry.database import JournalDamaged
-from wherry.downloader import download, place
+from wherry.downloader import check_destination, download, place
 from wherry.drain import wait_until_drained
-from wherry.errors import ConfigError, NotFoundError, SpoolError, UploadFailed
+from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import Journal, NewJob
@@ -33,9 +33,10 @@ from wherry.registry import backend_for, check_usable, open_store, split_options
 from wherry.spool import Spool, Staged, copy_out
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
-from wherry.symlinks import resolve
+from wherry.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.transfer import POOL_THREADS, Sender
 from wherry.uri import StoreURI, check_name, parse_uri
+from wherry.view import QueuedView, explain_missing
 from wherry.worker import Performer, perform_here, scratch_folder
 from wherry.wrappers import LimitStore, RetryStore
 from wherry.writer import SpoolWriter
@@ -301,7 +302,7 @@ class Uploader:
         checks = self.journal.failures(self._owner, kind=JobKind.CHECK)
         puts = self.journal.failures(self._owner, mark=raising)
         if raising and (checks or puts):
-            raise UploadFailed([*checks, *puts], remedy=self._remedy())
+            raise UploadFailed([*checks, *puts], remedy=self._remedy() if puts else "")
         for failure in [*checks, *puts]:
             if failure.job_id not in self._warned:
                 self._warned.add(failure.job_id)
@@ -395,11 +396,26 @@ class Uploader:
         `dest` appears whole or not at all. A ``.symlink`` object is followed. Raises FileExistsError before any byte moves if
         `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError, IntegrityError.
         """
-        dest = Path(dest)
-        uri = self.uri_for(name)
-        if not overwrite and os.path.lexists(dest):
-            raise FileExistsError(f"{dest} exists: give overwrite=True or another place")
-        while (job := self.journal.newest_open(uri)) is not None:
+        dest, name = Path(dest), check_name(name)
+        check_destination(dest, overwrite)
+        try:
+            if not name.endswith(SYMLINK_SUFFIX):
+                try:
+                    return self._fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
+                except BucketNotFoundError:
+                    raise
+                except NotFoundError:
+                    pass  # then it may be the name of a pointer
+            return self._fetch(resolve(self._view(), self.uri, name), dest, overwrite, progress_bar)
+        except NotFoundError as error:
+            newest = self.journal.newest(self.uri_for(name))
+            if newest is not None and newest.state is JobState.FAILED:
+                explain_missing(error, newest)
+            raise
+
+    def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
+        view = self._view()
+        while (job := view.queued(key)) is not None:
             staged = self.spool.path(job.object_id)
             try:
                 place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
@@ -408,16 +424,8 @@ class Uploader:
                     raise
                 continue  # it was uploaded and freed while we looked
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
-        store = self._own_store()
-        try:
-            key = resolve(store, self.uri, check_name(name))
-        except NotFoundError as error:
-            newest = self.journal.newest(uri)
-            if newest is not None and newest.state is JobState.FAILED:
-                error.hint = f"its upload failed: {newest.error}; the file is kept, see wherry status"
-            raise
         return download(
-            store.inner,  # download() retries range by range
+            self._own_store().inner,  # download() retries range by range
             key,
             dest,
             uri=self.uri.uri_for(key),
@@ -429,10 +437,7 @@ class Uploader:
 
     def head(self, name: str) -> ObjectMeta:
         """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
-        job = self.journal.newest_open(self.uri_for(name))
-        if job is not None:
-            return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s)
-        return self._own_store().head(self.uri.key_for(check_name(name)))
+        return self._view().head(self.uri.key_for(check_name(name)))
 
     def exists(self, name: str) -> bool:
         """Whether the object is in the store or on its way there. "Forbidden" raises AccessDeniedError and is no "no"."""
@@ -445,12 +450,8 @@ class Uploader:
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
         base = f"{self.uri.prefix}/" if self.uri.prefix else ""
-        queued = {job.key: job for job in self.journal.open_under(self.uri.uri_for(base + prefix))}
-        stored = {meta.key: meta for meta in self._own_store().list(base + prefix)}
-        for key in sorted({*queued, *stored}, key=str.encode):
-            job = queued.get(key)
-            meta = ObjectMeta(key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s) if job else stored[key]
-            yield replace(meta, key=self.uri.name_for(key))
+        for meta in self._view().list(base + prefix):
+            yield replace(meta, key=self.uri.name_for(meta.key))
 
     def delete(self, name: str) -> None:
         """Remove the object, and take back uploads of it that are queued; no error when there is none."""
@@ -458,6 +459,9 @@ class Uploader:
         self.spool.free(self.journal.cancel(uri))
         self._wait_for_name(uri)
         self._own_store().delete(self.uri.key_for(check_name(name)))
+
+    def _view(self) -> QueuedView:
+        return QueuedView(self._own_store(), self.uri, self.journal, self.spool)
 
     def _own_store(self) -> RetryStore:
         """The store, opened in this process on first use, for reading."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from wherry import store as contract
 from wherry.backends.fsspec_store import FsspecStore
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.backends.s3 import S3Store
 from wherry.config import RetryConfig
-from wherry.store import ObjectStore
+from wherry.errors import AlreadyExistsError, StoreError
+from wherry.store import ObjectMeta, ObjectStore, StoredPart
 from wherry.testing import FaultyStore, StoreConformance
 from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
@@ -172,6 +178,17 @@ class TestSeaweedFSOverTLS(TestSeaweedFS):
         return seaweedfs_tls
 
 
+class GCSConformance(StoreConformance):
+    @pytest.fixture
+    def options(self) -> dict[str, object]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, options: dict[str, object]) -> Iterator[ObjectStore]:
+        with GCSStore(StoreURI("gs", "wherry"), options) as store:
+            yield store
+
+
 class TestJuiceFS(S3Conformance):
     """The lax S3 server: no conditions, no checksums."""
 
@@ -181,3 +198,151 @@ class TestJuiceFS(S3Conformance):
 
     def options(self, server: S3Server) -> dict[str, object]:
         return {**server.options, "conditional_writes": False}
+
+
+class WritesInPlace(MemoryStore):
+    """Each of these stores breaks one law. This one shows half an object until somebody has read it."""
+
+    is_half = False
+    half_was_read = threading.Event()
+
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        if any(self.list(key)):
+            half = path.with_name("half")
+            half.write_bytes(path.read_bytes()[:-1])
+            super().put_file(key, half)
+            self.is_half = True
+            self.half_was_read.wait(30)
+        return super().put_file(key, path, **options)
+
+    def get_file(self, key: str, path: Path, **options: Any) -> None:
+        is_half = self.is_half
+        super().get_file(key, path, **options)
+        if is_half:
+            self.half_was_read.set()
+
+
+class ForgetsTheCondition(MemoryStore):
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        return super().put_file(key, path, **{**options, "if_absent": False})
+
+
+class LooksThenPuts(MemoryStore):
+    both_looked = threading.Barrier(2)
+
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        if options.get("if_absent") and any(self.list(key)):
+            raise AlreadyExistsError("there already")
+        LooksThenPuts.both_looked.wait(30)
+        return super().put_file(key, path, **{**options, "if_absent": False})
+
+
+class EchoesTheChecksum(MemoryStore):
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        self.capabilities = replace(self.capabilities, checks_crc32c=False)
+        wrong = options.pop("crc32c", None)
+        return replace(super().put_file(key, path, **options), crc32c=wrong)
+
+
+class KeepsAlink(MemoryStore):
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        self.linked = {**getattr(self, "linked", {}), key: path}
+        return super().put_file(key, path, **options)
+
+    def get_file(self, key: str, path: Path, **options: Any) -> None:
+        path.write_bytes(self.linked[key].read_bytes())
+
+
+class TruncatesTheTarget(MemoryStore):
+    def get_file(self, key: str, path: Path, **options: Any) -> None:
+        path.write_bytes(b"")
+        super().get_file(key, path, **options)
+
+
+class AnswersShort(MemoryStore):
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        size = self.head(key).size_bytes
+        super().get_file(key, path, start=min(start, size), end=None if end is None else min(end, size), if_match=if_match)
+
+
+class IgnoresTheEtag(MemoryStore):
+    def get_file(self, key: str, path: Path, **options: Any) -> None:
+        super().get_file(key, path, **{**options, "if_match": None})
+
+
+class ListsInUTF16(MemoryStore):
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        return iter(sorted(super().list(prefix), key=lambda meta: meta.key.encode("utf-16-be")))
+
+
+class ListsByFolder(MemoryStore):
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        return iter(sorted(super().list(prefix), key=lambda meta: meta.key.split("/")))
+
+
+class TakesPrefixesForFolders(MemoryStore):
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        return super().list(prefix if prefix.endswith("/") else f"{prefix}/")
+
+
+class MissesDeletes(MemoryStore):
+    def delete(self, key: str) -> None:
+        self.head(key)
+        super().delete(key)
+
+
+class JoinsAsGiven(MemoryStore):
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], **options: Any) -> ObjectMeta:
+        with self._root.lock:
+            held = self._root.uploads[upload_id].parts
+            data = b"".join(held[part.number][1] for part in parts)
+        self.abort(key, upload_id)
+        return self._store("complete", key, data, False, None, options.get("metadata") or {})
+
+
+class KeepsAbortedParts(MemoryStore):
+    def abort(self, key: str, upload_id: str) -> None:
+        pass
+
+
+class LeavesTemporaryNames(MemoryStore):
+    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+        super().put_file(f"{key}.part", path)
+        return super().put_file(key, path, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "law"),
+    [
+        (WritesInPlace, "test_replacing_shows_no_mixture"),
+        (ForgetsTheCondition, "test_if_absent_keeps_the_first"),
+        (LooksThenPuts, "test_of_two_writers_one_wins"),
+        (EchoesTheChecksum, "test_wrong_checksum_is_refused"),
+        (TruncatesTheTarget, "test_ranges_join_to_the_whole"),
+        (AnswersShort, "test_range_beyond_the_end_is_an_error"),
+        (IgnoresTheEtag, "test_changed_object_does_not_match"),
+        (ListsInUTF16, "test_list_is_sorted"),
+        (ListsByFolder, "test_list_is_sorted"),
+        (TakesPrefixesForFolders, "test_prefix_is_a_plain_string"),
+        (MissesDeletes, "test_delete_twice"),
+        (JoinsAsGiven, "test_parts_join_in_order"),
+        (KeepsAbortedParts, "test_abort_leaves_nothing"),
+        (LeavesTemporaryNames, "test_nothing_temporary_is_left"),
+    ],
+)
+def test_the_suite_finds_a_store_that_breaks_a_law(kind: type[MemoryStore], law: str, tmp_path: Path) -> None:
+    store = kind(StoreURI("memory", uuid.uuid4().hex), {})
+    with pytest.raises((AssertionError, StoreError, pytest.fail.Exception)):
+        getattr(StoreConformance(), law)(store, "prefix", tmp_path)
+
+
+def test_a_changed_source_is_found(tmp_path: Path) -> None:
+    store = KeepsAlink(StoreURI("memory", uuid.uuid4().hex), {})
+    with pytest.raises(AssertionError):
+        StoreConformance().test_put_takes_the_bytes_of_the_moment(store, "prefix", tmp_path, frozen=False)
+
+
+def test_every_guarantee_of_the_contract_names_a_law_that_is_there() -> None:
+    named = set(re.findall(r"\btest_\w+", Path(contract.__file__).read_text()))
+    assert named
+    assert named <= set(dir(StoreConformance))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -256,8 +257,6 @@ def test_a_client_that_registers_while_somebody_looks_is_not_taken_for_dead(spoo
     announcement = spool.clients / "new"
     announcement.touch()
     looker = os.open(announcement, os.O_RDWR)
-    import fcntl
-
     fcntl.flock(looker, fcntl.LOCK_EX)  # living_clients() holds each lock for an instant
     registrations: list[int] = []
     thread = threading.Thread(target=lambda: registrations.append(spool.register_client("new")))

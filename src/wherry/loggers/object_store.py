@@ -90,14 +90,16 @@ class ObjectStoreLogger(LoggerDestination):
         file_path: str | os.PathLike[str],
         *,
         overwrite: bool = False,
+        move: bool = False,
     ) -> UploadHandle:
         """Accept the file, or all files of the folder, `file_path` for upload; it may be changed or deleted afterwards.
 
         `state` may be None outside a trainer. Without `overwrite` an object that has the name by then is kept and the upload
-        fails. Returns a handle to wait on. Raises as `Uploader.put` does.
+        fails. `move` gives the file away: nothing is copied, whatever its size, and its old name is gone. Returns a handle
+        to wait on. Raises as `Uploader.put` does.
         """
         self._see(state)
-        return self.uploader.put(file_path, self.remote_name(remote_file_name), overwrite=overwrite)
+        return self.uploader.put(file_path, self.remote_name(remote_file_name), overwrite=overwrite, move=move)
 
     def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
         """Open a new file for writing, which is uploaded when it is closed: a checkpoint is then written once, copied never.

@@ -1,7 +1,8 @@
 """A small, strict Google Cloud Storage: the JSON API over plain HTTP, for what other emulators accept and Google refuses.
 
-It demands a token that it knows (401 without, 403 for one that may do nothing), holds every request to its preconditions, compares
-declared checksums with the bytes, and keeps the rules of resumable uploads. gcs_model.py has the objects, this module the protocol.
+It demands a token that it knows (401 without, 403 for one that may do nothing), holds every request to its preconditions,
+compares declared checksums with the bytes, and keeps the rules of resumable uploads. gcs_model.py has the objects, this module
+the protocol.
 Not there: XML API, batches, ACLs, object versions, rewrite, `fields` (answers are always whole), decompressive transcoding.
 
 Sources: the pages "Cloud Storage JSON API", "Perform resumable uploads", "Request preconditions" and "HTTP status and error codes

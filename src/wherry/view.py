@@ -1,0 +1,65 @@
+"""The store as its user must see it: with the uploads that are still queued laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from wherry.errors import NotFoundError
+from wherry.jobs import Job
+from wherry.journal import Journal
+from wherry.spool import Spool
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.uri import StoreURI
+from wherry.wrappers import WrappedStore
+
+
+class QueuedView(WrappedStore):
+    """Reads what is queued from the spool, and the rest from `inner`. Writes go to `inner`, around the queue."""
+
+    def __init__(self, inner: ObjectStore, uri: StoreURI, journal: Journal, spool: Spool) -> None:
+        super().__init__(inner)
+        self._uri = uri
+        self._journal = journal
+        self._spool = spool
+
+    def queued(self, key: str) -> Job | None:
+        """The newest unfinished upload of a key."""
+        return self._journal.newest_open(self._uri.uri_for(key))
+
+    def head(self, key: str) -> ObjectMeta:
+        """Describe the queued version, if there is one, else the stored one."""
+        job = self.queued(key)
+        return super().head(key) if job is None else _describe(job)
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """Read from the staged file while the upload is queued."""
+        while (job := self.queued(key)) is not None:
+            try:
+                with open(self._spool.path(job.object_id), "rb") as staged, open(path, "r+b") as target:
+                    staged.seek(start)
+                    target.seek(start)
+                    left = (job.size_bytes if end is None else end) - start
+                    while left > 0 and (block := staged.read(min(left, 2**20))):
+                        target.write(block)
+                        left -= len(block)
+                return
+            except FileNotFoundError:  # noqa: PERF203  it was uploaded and freed while we looked
+                continue
+        super().get_file(key, path, start=start, end=end, if_match=if_match)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Both, by key; of a key that is stored and queued, the queued version."""
+        queued = {job.key: _describe(job) for job in self._journal.open_under(self._uri.uri_for(prefix))}
+        stored = {meta.key: meta for meta in super().list(prefix)} | queued
+        for key in sorted(stored, key=str.encode):
+            yield stored[key]
+
+
+def _describe(job: Job) -> ObjectMeta:
+    return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s)
+
+
+def explain_missing(error: NotFoundError, job: Job) -> None:
+    """Say in the error that the name's upload has failed, and that its file is not lost."""
+    error.hint = f"its upload failed: {job.error}; the file is kept, see wherry status"
