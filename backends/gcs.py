@@ -44,6 +44,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Blob, Client
 from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
+from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
 from requests.exceptions import RequestException, SSLError
 from urllib3.exceptions import HTTPError
@@ -168,19 +169,13 @@ class GCSStore(MultipartStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the contract says, with `crc32c` and `metadata`."""
-        for meta in self._listed("list", prefix):
+        for meta in self._listed("list", prefix, prefix):
             if TEMPORARY_MARK not in meta.key:
                 yield meta
 
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""
-        try:
-            with self._translated("delete", key):
-                self._blob(key).delete(timeout=self._options.timeout_s, retry=None)
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return
+        self._remove("delete", key, key)
 
     def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
         """As the contract says. An empty object marks the upload as begun: GCS knows nothing of it otherwise."""
@@ -247,16 +242,12 @@ class GCSStore(MultipartStore):
             self._compose(target, [whole], if_absent=if_absent)
         meta = _described(target)
         self._check("complete", key, meta, size, crc32c)
-        self.abort(key, upload_id)
+        self._clean("complete", key, upload_id)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:
-        """As the contract says. The mark of the upload goes last: until then it can be aborted again."""
-        held = self._temporaries("abort", key, upload_id)
-        marker = held.pop("begun", None)
-        _each(lambda meta: self.delete(meta.key), list(held.values()))
-        if marker is not None:
-            self.delete(marker.key)
+        """As the contract says."""
+        self._clean("abort", key, upload_id)
 
     def close(self) -> None:
         """Close the connections."""
@@ -339,16 +330,35 @@ class GCSStore(MultipartStore):
         if not 0 <= start <= end <= meta.size_bytes:
             raise IntegrityError(_beyond(start, end, meta.size_bytes), operation="get", uri=uri)
 
-    def _listed(self, operation: str, prefix: str) -> Iterator[ObjectMeta]:
-        with self._translated(operation, prefix, makes=True):
+    def _listed(self, operation: str, key: str, prefix: str) -> Iterator[ObjectMeta]:
+        with self._translated(operation, key, makes=True):
             client, _ = self._connected()
-            blobs = client.list_blobs(self._uri.root, prefix=prefix, fields=_LISTED, timeout=self._options.timeout_s, retry=None)
-            for blob in blobs:
+            for blob in client.list_blobs(
+                self._uri.root, prefix=prefix, fields=_LISTED, timeout=self._options.timeout_s, retry=None
+            ):
                 yield _described(blob)
 
     def _temporaries(self, operation: str, key: str, upload_id: str) -> dict[str, ObjectMeta]:
+        """The upload's temporary objects, by what follows their common prefix."""
         prefix = _temporary(key, upload_id)
-        return {meta.key.removeprefix(prefix): meta for meta in self._listed(operation, prefix)}
+        return {meta.key.removeprefix(prefix): meta for meta in self._listed(operation, key, prefix)}
+
+    def _clean(self, operation: str, key: str, upload_id: str) -> None:
+        """Delete an upload's temporaries. Its mark goes last: until then the upload is known and can be aborted again."""
+        held = self._temporaries(operation, key, upload_id)
+        marker = held.pop("begun", None)
+        _each(lambda meta: self._remove(operation, key, meta.key), list(held.values()))
+        if marker is not None:
+            self._remove(operation, key, marker.key)
+
+    def _remove(self, operation: str, key: str, name: str) -> None:
+        try:
+            with self._translated(operation, key):
+                self._blob(name).delete(timeout=self._options.timeout_s, retry=None)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            return
 
     @contextmanager
     def _translated(self, operation: str, key: str, *, if_absent: bool = False, makes: bool = False) -> Iterator[None]:
@@ -431,14 +441,26 @@ class _Options:
             credentials, _ = google.auth.default(scopes=_SCOPES)
         elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
             codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
-        session = AuthorizedSession(credentials, refresh_status_codes=codes)
+        session = _Session(credentials, refresh_status_codes=codes)
         session.verify = self.verify
         adapter = HTTPAdapter(pool_maxsize=self.max_connections, pool_block=True, max_retries=0)
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         endpoint = {} if self.endpoint_url is None else {"api_endpoint": self.endpoint_url.rstrip("/")}
         client = Client(project=self.project, credentials=credentials, _http=session, client_options=endpoint)
+        # google-cloud-storage 3.17 asks for the bucket's metadata in a background thread, with retries of its own and even when
+        # no tracing is on. Every use of this cache is guarded, so that without it nothing is asked.
+        client._bucket_metadata_cache = None
         return client, session
+
+
+class _Session(AuthorizedSession):
+    """A session whose own `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829)."""
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:
+        if self.verify is not True:
+            options["verify"] = self.verify
+        return super().send(request, **options)
 
 
 class _RelatedBody:

@@ -10,6 +10,7 @@ import base64
 import builtins
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 _BLOCK_BYTES = 2**20
-#: Up to this size a body is read at once: botocore then does without "Expect: 100-continue", a round trip.
+#: Up to this size a body is read at once and sent without asking for permission first, which takes a round trip.
 _IN_MEMORY_BYTES = 2**20
 #: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
 _CHECKED = "crc32c:"
@@ -157,13 +158,13 @@ class S3Store(MultipartStore):
     ) -> ObjectMeta:
         """As the contract says. A file that grows meanwhile is stored up to the size that it had at the start."""
         extra = self._condition("put", key, if_absent)
-        if checked := crc32c is not None and self._options.checksums:
+        if crc32c is not None and self._options.checksums:
             extra["ChecksumCRC32C"] = _encode_crc32c(crc32c)
         with self._sent("put", key, path, crc32c) as source, self._translated("put", key):
             answer = self._client.put_object(
                 Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(metadata or {}), **extra
             )
-        return ObjectMeta(key, source.size_bytes, _etag(answer["ETag"]), self._confirmed(answer, checked))
+        return ObjectMeta(key, source.size_bytes, _etag(answer["ETag"]), None if crc32c is None else self._confirmed(answer))
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
@@ -187,12 +188,13 @@ class S3Store(MultipartStore):
             try:
                 return _describe(key, self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED"))
             except sdk.ClientError as error:
-                status = _status(error)
-                if status not in (400, 401, 403, 404):
+                if _status(error) not in (400, 401, 403, 404):
                     raise
-            # The answer to a HEAD has no body, so no words: "no such key" and "no such bucket" look the same. A GET says which.
-            with closing(self._client.get_object(Bucket=self._bucket, Key=key)["Body"]):
-                raise self._error(TransientError, "head", key, f"HEAD was answered {status}, GET a moment later was not")
+            # The answer to a HEAD has no body, so no words: "no such key" and "no such bucket" look the same. A GET says which;
+            # or it describes the object, which came a moment after, or which only HEAD may not see.
+            answer = self._client.get_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+            answer["Body"].close()
+            return _describe(key, answer)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the contract says. Amazon's listings come page by page; any other's is read to its end first, and sorted.
@@ -245,7 +247,7 @@ class S3Store(MultipartStore):
             answer = self._client.upload_part(
                 Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=part.number, Body=source.body(), **extra
             )
-        return StoredPart(part.number, part.size_bytes, _etag(answer["ETag"]), self._confirmed(answer, checked))
+        return StoredPart(part.number, part.size_bytes, _etag(answer["ETag"]), self._confirmed(answer))
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says."""
@@ -291,7 +293,7 @@ class S3Store(MultipartStore):
         except _DigestError as error:  # each part arrived whole, so this is no fault of the way
             raise self._error(IntegrityError, "complete", key, error.message) from error
         size_bytes = sum(part.size_bytes for part in joined)
-        return ObjectMeta(key, size_bytes, _etag(answer["ETag"]), self._confirmed(answer, checked and crc32c is not None))
+        return ObjectMeta(key, size_bytes, _etag(answer["ETag"]), None if crc32c is None else self._confirmed(answer))
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
@@ -339,10 +341,10 @@ class S3Store(MultipartStore):
             answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata or {}), **checksum)
         return answer["UploadId"], answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
 
-    def _confirmed(self, answer: Mapping[str, Any], sent: bool) -> int | None:
-        """The checksum in an answer to a write. One that was sent and is not there was ignored."""
+    def _confirmed(self, answer: Mapping[str, Any]) -> int | None:
+        """The checksum in an answer to a write that had one. A server that says none has not looked at ours."""
         crc32c = _decode_crc32c(answer.get("ChecksumCRC32C"))
-        if sent and crc32c is None:
+        if crc32c is None and self.capabilities.checks_crc32c:
             self.capabilities = replace(self.capabilities, checks_crc32c=False)
         return crc32c
 
@@ -420,7 +422,10 @@ class S3Store(MultipartStore):
                 PermanentError, operation, key, f"the file to send, {path}, cannot be read: {error.strerror}"
             ) from error
         try:
-            source = _Source(file, start, os.fstat(file).st_size if end is None else end)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._error(PermanentError, operation, key, f"{path} is no regular file")
+            source = _Source(file, start, status.st_size if end is None else end)
             try:
                 yield source
             except _DigestError as error:
@@ -669,12 +674,19 @@ def _connect(options: S3Options, bucket: str) -> _Connection:
         )
     except ValueError as error:  # no host name, no region
         raise ConfigError(f"no S3 client can be made: {error}") from error
+    client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
     return _Connection(
         cast("S3Client", client),
         is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
         lists_in_order=endpoint is None and not bucket.endswith("--x-s3"),  # the ending of every directory bucket
     )
+
+
+def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
+    """Take back the "Expect: 100-continue" that botocore adds to every body."""
+    if not isinstance(params["body"], _Source):
+        params["headers"].pop("Expect", None)
 
 
 def _check_endpoint(url: str, source: str) -> None:

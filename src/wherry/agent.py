@@ -144,7 +144,7 @@ class Agent:
     def __init__(self, spool: object, config: object, lock: int, *, stay: bool) -> None:
         from wherry.config import AgentConfig
         from wherry.doorbell import Bell
-        from wherry.journal import Journal
+        from wherry.recovery import open_journal
         from wherry.spool import Spool
         from wherry.stores import Stores
 
@@ -154,7 +154,7 @@ class Agent:
         self._config = config
         self._lock = lock
         self._stay = stay
-        self._journal = Journal(spool.journal_path, checkpoints=True)
+        self._journal = open_journal(spool, checkpoints=True)
         self._bell = Bell(spool.folder / "bell")
         self._stores = Stores()
         self._workers: dict[int, _Worker] = {}

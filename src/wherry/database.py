@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,14 @@ from wherry.config import Durability
 from wherry.errors import JournalError
 
 _BUSY_TIMEOUT_S = 30.0
-#: A child must neither use nor close its parent's connections (https://sqlite.org/howtocorrupt.html, 2.6): they stay here.
-_inherited: list[sqlite3.Connection] = []
+_REPLACEMENT_S = 1.0
+
+
+def _never_close(connection: sqlite3.Connection) -> None:
+    """Leak a connection: a child must neither use nor close its parent's (https://sqlite.org/howtocorrupt.html, 2.6)."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 class JournalDamaged(JournalError):
@@ -44,6 +51,10 @@ class Database:
         with self.transaction(read_only=True):
             pass
 
+    def __del__(self) -> None:
+        if getattr(self, "_connection", None) is not None:
+            self.close()
+
     @contextmanager
     def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
         """All or nothing. After the block the changes are on disk, as far as `durability` asks for."""
@@ -71,11 +82,13 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self._pid != os.getpid():
             if self._connection is not None:
-                _inherited.append(self._connection)
+                _never_close(self._connection)
             # Another thread may have held the lock at the fork.
             self._connection, self._lock, self._pid = None, threading.RLock(), os.getpid()
         while self._connection is None:
             before = self._file()
+            if before is None and self._inode is not None:
+                before = self._wait_for_file()
             db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -92,6 +105,15 @@ class Database:
             else:
                 db.close()  # it was put aside just now, and nobody can tell which of the two is open
         return self._connection
+
+    def _wait_for_file(self) -> int:
+        """Wait for the file that replaces a damaged one: it comes in an instant, unless somebody has deleted the old one."""
+        until_s = time.monotonic() + _REPLACEMENT_S
+        while (found := self._file()) is None:
+            if time.monotonic() > until_s:
+                raise JournalDamaged(f"the journal {self.path} is gone")
+            time.sleep(0.01)  # a file system tells nobody
+        return found
 
     def _file(self) -> int | None:
         """Which file has the name now."""
@@ -129,7 +151,7 @@ class Database:
 
     def close(self) -> None:
         """Close this process's connection. It opens again when it is needed."""
-        if self._pid == os.getpid():
+        if self._pid == os.getpid():  # a child has nothing to close
             with self._lock:
                 if self._connection is not None:
                     self._connection.close()

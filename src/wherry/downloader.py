@@ -200,10 +200,16 @@ def _figures(size_bytes: int, crc32c: int | None) -> str:
     return f"{size_bytes} bytes" + ("" if crc32c is None else f" with CRC32C {format_crc32c(crc32c)}")
 
 
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, where a bar is drawn though stderr is no terminal."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
 @contextmanager
 def _progress(name: str, size_bytes: int, *, shown: bool) -> Iterator[Callable[[int], object]]:
     """A bar of bytes on stderr, if somebody is there to look at it: a terminal or a notebook."""
-    if not (shown and sys.stderr is not None and ("ipykernel" in sys.modules or sys.stderr.isatty())):
+    if not (shown and sys.stderr is not None and (_in_notebook() or sys.stderr.isatty())):
         yield lambda n_bytes: None
         return
     from tqdm.auto import tqdm

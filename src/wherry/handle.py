@@ -27,9 +27,17 @@ class UploadHandle:
     """
 
     def __init__(
-        self, uri: str, ids: Sequence[JobId], journal: Journal, wait: Callable[[Sequence[JobId], float | None], bool]
+        self,
+        uri: str,
+        ids: Sequence[JobId],
+        journal: Journal,
+        wait: Callable[[Sequence[JobId], float | None], bool],
+        *,
+        made: ObjectMeta | None = None,
     ) -> None:
+        """`made`: what was uploaded at once, around the journal; there are no jobs then."""
         self.uri = uri
+        self._made = made
         self.ids = tuple(ids)
         self._journal = journal
         self._wait = wait
@@ -53,7 +61,9 @@ class UploadHandle:
     @property
     def state(self) -> JobState:
         """queued, leased, done, failed, superseded or discarded; of a folder, the least finished of its files."""
-        states = {job.state for job in self._journal.jobs(ids=self.ids)}
+        if self._made is not None:
+            return JobState.DONE
+        states = {job.state for job in self._journal.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
         return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -66,9 +76,14 @@ class UploadHandle:
         A superseded upload gives what its newer version became. Raises UploadFailed, which flush() and close() then do not
         raise again for it, or TimeoutError after `timeout_s`.
         """
+        if self._made is not None:
+            return self._made
         if not self.wait(timeout_s):
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
         jobs = self._jobs()
+        if len(jobs) < len(self.ids):
+            why = "the journal does not know it any more: it was damaged and put aside (see quarantine in the spool), or a week has passed"
+            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why)])
         pending = [job.id for job in jobs if not job.state.is_final]
         if pending and not self._wait(pending, timeout_s):
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")

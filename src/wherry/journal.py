@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wherry.config import Durability
 from wherry.database import Database
-from wherry.errors import JobFailure
+from wherry.errors import JobFailure, JournalError
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.store import StoredPart
 
@@ -68,6 +68,10 @@ MAX_LEASES_LOST = 5
 SUSPECT_AFTER = 2
 #: Finished jobs are remembered for a while, for handles and for `status`.
 _KEEP_FINISHED_S = 7 * 86_400.0
+
+
+class JournalReplaced(JournalError):
+    """The journal is not the one that the store was registered in: that one was put aside. Register it again."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,8 @@ class Journal:
         ids: list[JobId] = []
         freed: list[str] = []
         with self._transaction() as db:
+            if db.execute("SELECT 1 FROM stores WHERE id = ?", (store_id,)).fetchone() is None:
+                raise JournalReplaced(f"the journal {self.path} does not know the store {store_id}: it is a new one")
             for job in new:
                 cursor = db.execute(
                     "INSERT INTO jobs (kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, created_s,"
@@ -185,6 +191,12 @@ class Journal:
                         )
                         freed.append(object_id)
         return ids, self._unneeded(freed)
+
+    def number_from(self, first: int) -> None:
+        """Give no job that is accepted from now on a lower number than this."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO sqlite_sequence SELECT 'jobs', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence)")
+            db.execute("UPDATE sqlite_sequence SET seq = MAX(seq, ?) WHERE name = 'jobs'", (first - 1,))
 
     def _unneeded(self, object_ids: Iterable[str]) -> list[str]:
         """Those staged files that no unfinished or failed job refers to."""
@@ -564,15 +576,20 @@ class Journal:
 
 def readable_jobs(path: Path) -> list[tuple[str, str, int]]:
     """What can still be read of a damaged journal: (object id, uri, size in bytes) of unfinished and failed jobs."""
-    found: list[tuple[str, str, int]] = []
+    found: dict[int, tuple[str, str, int]] = {}
     with suppress(sqlite3.DatabaseError):
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
-            for row in db.execute("SELECT object_id, uri, size_bytes FROM jobs WHERE state IN ('queued', 'leased', 'failed')"):
-                found.append((str(row[0]), str(row[1]), int(row[2])))  # noqa: PERF401  rows before the damage count
+            for order in ("id", "id DESC"):  # from both ends up to the damage; an index may be damaged elsewhere
+                with suppress(sqlite3.DatabaseError):
+                    for row in db.execute(
+                        "SELECT id, object_id, uri, size_bytes FROM jobs NOT INDEXED"
+                        f" WHERE state IN ('queued', 'leased', 'failed') ORDER BY {order}"
+                    ):
+                        found[int(row[0])] = (str(row[1]), str(row[2]), int(row[3]))
         finally:
             db.close()
-    return found
+    return [found[job_id] for job_id in sorted(found)]
 
 
 def _job(row: tuple[object, ...]) -> Job:

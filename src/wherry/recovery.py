@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from wherry.database import JournalDamaged
 from wherry.journal import Journal, readable_jobs
@@ -12,25 +14,41 @@ from wherry.spool import Spool, quarantine
 
 log = logging.getLogger("wherry")
 
+#: SQLite's smallest page; a shorter file is a database that was never written, or was cut off at its head.
+_SMALLEST_BYTES = 512
 
-def open_journal(spool: Spool, *, keep: Sequence[str] = ()) -> Journal:
+
+def open_journal(spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False) -> Journal:
     """Open the spool's journal; a damaged one is quarantined first, which is logged with a list of the staged files.
 
     `keep` are staged files of uploads that are just being accepted: they stay where they are.
     """
     try:
-        return _opened(spool)
-    except JournalDamaged as damage:
+        return _opened(spool, checkpoints)
+    except JournalDamaged:
         with spool.locked("quarantine.lock"):
             try:
-                return _opened(spool)  # another process was faster
-            except JournalDamaged:
+                return _opened(spool, checkpoints)  # another process was faster
+            except JournalDamaged as damage:
                 log.error("%s", _put_aside(spool, str(damage), keep))
-                return _opened(spool)
+                journal = Journal(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+                # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
+                journal.number_from(time.time_ns() // 1_000_000)
+                return journal
 
 
-def _opened(spool: Spool) -> Journal:
-    journal = Journal(spool.journal_path, spool.config.durability)
+def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
+    """Fetch staged files back that were put aside with a damaged journal just before the new one accepted their jobs."""
+    for object_id in object_ids:
+        if not spool.path(object_id).exists():
+            for aside in spool.folder.glob(f"quarantine/*/objects/{object_id}"):
+                aside.rename(spool.path(object_id))
+
+
+def _opened(spool: Spool, checkpoints: bool) -> Journal:
+    if _is_lost(spool):
+        raise JournalDamaged(f"the journal {spool.journal_path} is gone or empty, but there are staged files")
+    journal = Journal(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
     try:
         journal.check()
     except JournalDamaged:
@@ -39,11 +57,25 @@ def _opened(spool: Spool) -> Journal:
     return journal
 
 
+def _is_lost(spool: Spool) -> bool:
+    """Whether there are staged files, but no journal to say what they are: a new one would take them for orphans."""
+    if _size_bytes(spool.journal_path) >= _SMALLEST_BYTES:
+        return False
+    staged = os.listdir(spool.objects)  # before the second look: a journal is there before the first file is staged
+    return bool(staged) and _size_bytes(spool.journal_path) < _SMALLEST_BYTES
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _put_aside(spool: Spool, reason: str, keep: Sequence[str]) -> str:
     known = {object_id: (uri, size) for object_id, uri, size in readable_jobs(spool.journal_path)}
-    aside = quarantine(spool, reason, time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000:06d}")
-    for object_id in keep:
-        (aside / "objects" / object_id).rename(spool.path(object_id))
+    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
+    aside = quarantine(spool, reason, stamp, keep)
     lines = []
     for file in sorted((aside / "objects").iterdir()):
         uri = known.get(file.name, ("an unknown name", 0))[0]

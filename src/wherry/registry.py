@@ -58,7 +58,7 @@ _GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connection
 
 BACKENDS: dict[str, BackendEntry] = {
     "file": BackendEntry("wherry.backends.local:LocalStore", None, (), frozenset({"fsync"}), frozenset()),
-    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("boto3",), frozenset(_S3_OPTIONS), frozenset(_S3_SECRETS)),
+    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("botocore",), frozenset(_S3_OPTIONS), frozenset(_S3_SECRETS)),
     "gs": BackendEntry(
         "wherry.backends.gcs:GCSStore", "gcs", ("google.cloud.storage",), frozenset(_GCS_OPTIONS), frozenset(_GCS_SECRETS)
     ),

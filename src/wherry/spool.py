@@ -19,9 +19,8 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +98,7 @@ class Spool:
         SourceChangedError, SpoolError when the spool is full. Nothing half-written is left.
         """
         found = source.stat()
-        _require_regular(source, found)
+        require_regular(source, found)
         object_id = f"{client}-{secrets.token_hex(8)}"
         target = self.path(object_id)
         # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
@@ -136,7 +135,7 @@ class Spool:
     def _copy(self, source: Path, target: Path, object_id: str) -> Staged:
         with open(source, "rb", buffering=0) as reader:
             before = os.fstat(reader.fileno())
-            _require_regular(source, before)
+            require_regular(source, before)
             out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 method = "reflink" if _reflink(reader.fileno(), out) else "copy"
@@ -300,7 +299,8 @@ class Spool:
         return []
 
 
-def _require_regular(path: Path, found: os.stat_result) -> None:
+def require_regular(path: Path, found: os.stat_result) -> None:
+    """Raise ConfigError for a folder, FIFO, socket or device; none of them is opened, for that may block."""
     if not stat.S_ISREG(found.st_mode):
         names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
         kind = names.get(stat.S_IFMT(found.st_mode), "a device")
@@ -366,14 +366,17 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def quarantine(spool: Spool, reason: str, stamp: str) -> Path:
-    """Move a damaged journal and all staged files aside, into quarantine/<stamp>; nothing is deleted."""
+def quarantine(spool: Spool, reason: str, stamp: str, keep: Sequence[str] = ()) -> Path:
+    """Move a damaged journal and the staged files, all but `keep`, aside, into quarantine/<stamp>; nothing is deleted."""
     aside = spool.folder / "quarantine" / stamp
-    aside.mkdir(mode=0o700, parents=True)
+    (aside / "objects").mkdir(mode=0o700, parents=True)
+    for folder in (aside.parent, aside):
+        folder.chmod(0o700)
+    (aside / "REASON").write_text(reason + "\n")
+    for entry in list(os.scandir(spool.objects)):  # one by one: who stages a file just now needs the folder
+        if entry.name not in keep:
+            os.rename(entry.path, aside / "objects" / entry.name)
     for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
         if (spool.folder / name).exists():
-            shutil.move(spool.folder / name, aside / name)
-    spool.objects.rename(aside / "objects")
-    spool.objects.mkdir(mode=0o700)
-    (aside / "REASON").write_text(reason + "\n")
+            os.rename(spool.folder / name, aside / name)
     return aside

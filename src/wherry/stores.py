@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from wherry.config import RetryConfig, TransferConfig
 from wherry.journal import StoreRecord
@@ -34,6 +35,7 @@ class Stores:
 
     def __init__(self) -> None:
         self._secrets: dict[int, Mapping[str, object]] = {}
+        self._values: set[str] = set()  # of replaced secrets, too: a late error may still name them
         self._open: dict[int, OpenStore] = {}
         self._lock = threading.Lock()
 
@@ -43,6 +45,7 @@ class Stores:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
             self._secrets[store_id] = dict(secrets)
+            self._values.update(_strings(secrets))
             self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
             return True
 
@@ -72,9 +75,10 @@ class Stores:
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""
         with self._lock:
-            values = [value for secrets in self._secrets.values() for value in _strings(secrets)]
-        for value in sorted(values, key=len, reverse=True):
-            text = text.replace(value, "***")
+            values = set(self._values)
+        forms = values | {quote(value) for value in values} | {quote(value, safe="") for value in values}  # as in a URL
+        for form in sorted(forms, key=len, reverse=True):
+            text = text.replace(form, "***")
         return text
 
 

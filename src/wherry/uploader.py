@@ -27,10 +27,10 @@ from wherry.drain import wait_until_drained
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.journal import Journal, NewJob
-from wherry.recovery import open_journal
+from wherry.journal import Journal, JournalReplaced, NewJob
+from wherry.recovery import bring_back, open_journal
 from wherry.registry import backend_for, check_usable, open_store, split_options
-from wherry.spool import Spool, Staged, copy_out
+from wherry.spool import Spool, Staged, copy_out, require_regular
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
 from wherry.symlinks import SYMLINK_SUFFIX, resolve
@@ -191,12 +191,14 @@ class Uploader:
             )
             for (object_id, size_bytes), name in zip(staged, names, strict=True)
         ]  # fmt: skip
+        object_ids = [object_id for object_id, _ in staged]
         try:
             ids, freed = self.journal.submit(self._owner, self._store_id, new)
-        except JournalDamaged:
-            self.journal = open_journal(self.spool, keep=[object_id for object_id, _ in staged])
-            self._store_id = self._register(split_options(self.uri.scheme, self._options)[0])
+        except (JournalDamaged, JournalReplaced):
+            open_journal(self.spool, keep=object_ids).close()
+            self._register(split_options(self.uri.scheme, self._options)[0])
             ids, freed = self.journal.submit(self._owner, self._store_id, new)
+        bring_back(self.spool, object_ids)
         self.spool.free(freed)
         return ids
 
@@ -234,16 +236,20 @@ class Uploader:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
         with ThreadPoolExecutor(POOL_THREADS) as pool:
             sender = Sender(None, pool, scratch_folder(self.spool))
+            made: list[ObjectMeta] = []
             for file, file_name in sources:
+                require_regular(file, file.stat())
                 self._wait_for_name(self.uri_for(file_name))
                 job = Job(
                     JobId(0), JobKind.PUT, self._owner, self._store_id, self.uri_for(file_name), self.uri.key_for(file_name), "",
                     file.stat().st_size, overwrite, secrets.token_hex(16), JobState.LEASED, 1, time.time(), time.time(),
                 )  # fmt: skip
-                sender.send(job, file, self._own_store(), self.config.transfer, frozen=False)
+                made.append(sender.send(job, file, self._own_store(), self.config.transfer, frozen=False))
                 if move:
                     file.unlink()
-        return UploadHandle(self.uri_for(name), (), self.journal, self._wait_for)
+        uri = self.uri_for(name)
+        whole = made[0] if len(made) == 1 else ObjectMeta(uri, sum(one.size_bytes for one in made))
+        return UploadHandle(uri, (), self.journal, self._wait_for, made=whole)
 
     def _wait_for_name(self, uri: str) -> None:
         while self.journal.newest_open(uri) is not None:
@@ -352,8 +358,8 @@ class Uploader:
         if self._pieces is not None:
             self._pieces.shutdown()
         self._client.sign_off()
+        self.journal.close()  # a handle that is still in use opens it again
         if self._own_spool is not None:
-            self.journal.close()
             self._own_spool.cleanup()
 
     def _check_open(self) -> None:

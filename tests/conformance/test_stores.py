@@ -15,6 +15,7 @@ import pytest
 
 from wherry import store as contract
 from wherry.backends.fsspec_store import FsspecStore
+from wherry.backends.gcs import GCSStore
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.backends.s3 import S3Store
@@ -22,7 +23,8 @@ from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, StoreError
 from wherry.store import ObjectMeta, ObjectStore, StoredPart
 from wherry.testing import FaultyStore, StoreConformance
-from wherry.testing.servers import S3Server
+from wherry.testing.gcs_server import GCSServer, strict_gcs
+from wherry.testing.servers import S3Server, Server, fast_folder
 from wherry.uri import StoreURI
 from wherry.wrappers import LimitStore, RetryStore
 
@@ -140,11 +142,8 @@ class S3Conformance(StoreConformance):
 
     @pytest.fixture
     def store(self, server: S3Server) -> Iterator[ObjectStore]:
-        with S3Store(StoreURI("s3", server.bucket), self.options(server)) as store:
+        with S3Store(StoreURI("s3", server.bucket), server.options) as store:
             yield store
-
-    def options(self, server: S3Server) -> dict[str, object]:
-        return server.options
 
     def test_close_frees_the_connections(self, store: ObjectStore, server: S3Server, prefix: str, tmp_path: Path) -> None:
         before = n_connections_to(server.port)
@@ -178,26 +177,52 @@ class TestSeaweedFSOverTLS(TestSeaweedFS):
         return seaweedfs_tls
 
 
-class GCSConformance(StoreConformance):
-    @pytest.fixture
-    def options(self) -> dict[str, object]:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, options: dict[str, object]) -> Iterator[ObjectStore]:
-        with GCSStore(StoreURI("gs", "wherry"), options) as store:
-            yield store
-
-
 class TestJuiceFS(S3Conformance):
-    """The lax S3 server: no conditions, no checksums."""
+    """The lax S3 server: no conditions, no checksums, and a moment in each replacement when it answers 500 or without an ETag."""
 
     @pytest.fixture
     def server(self, juicefs_server: S3Server) -> S3Server:
         return juicefs_server
 
-    def options(self, server: S3Server) -> dict[str, object]:
-        return {**server.options, "conditional_writes": False}
+    @pytest.fixture
+    def store(self, server: S3Server) -> Iterator[ObjectStore]:
+        with S3Store(StoreURI("s3", server.bucket), {**server.options, "conditional_writes": False}) as store:
+            store.capabilities = replace(store.capabilities, atomic_replace=False)
+            yield store
+
+
+@pytest.fixture(scope="module")
+def strict_gcs_server() -> Iterator[GCSServer]:
+    with fast_folder() as folder, strict_gcs(folder) as server:
+        yield server
+
+
+class TestStrictGCS(StoreConformance):
+    """Our own server, which refuses what Google refuses."""
+
+    server: GCSServer
+
+    @pytest.fixture
+    def store(self, strict_gcs_server: GCSServer) -> Iterator[ObjectStore]:
+        self.server = strict_gcs_server
+        with GCSStore(StoreURI("gs", self.server.bucket), self.server.options) as store:
+            yield store
+
+    def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
+        return self.server.names(f"{prefix}/")
+
+
+class TestFakeGCS(StoreConformance):
+    """An independent server, and a lax one: it keeps ifGenerationMatch on simple uploads only, and names of files at most."""
+
+    longest_part_bytes = 200
+
+    @pytest.fixture
+    def store(self, fake_gcs_server: Server) -> Iterator[ObjectStore]:
+        options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True}
+        with GCSStore(StoreURI("gs", fake_gcs_server.bucket), options) as store:
+            store.capabilities = replace(store.capabilities, conditional_complete=False)
+            yield store
 
 
 class WritesInPlace(MemoryStore):

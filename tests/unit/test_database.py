@@ -117,6 +117,7 @@ def test_threads_write_one_after_the_other(database: Database) -> None:
 def test_a_replaced_file_is_noticed_at_the_next_transaction(database: Database, path: Path) -> None:
     write(database, "old")
     put_aside(path)
+    open_database(path).close()
     write(database, "new")
     assert ["new"] == words(database)
     assert ["old"] == [row[0] for row in _rows(path.with_name("aside-journal.db"))]
@@ -130,28 +131,46 @@ def _rows(path: Path) -> list[tuple[str]]:
         db.close()
 
 
-def test_a_file_that_was_replaced_while_it_was_closed_is_made_anew(database: Database, path: Path) -> None:
+def test_a_file_that_was_replaced_while_it_was_closed_is_noticed(database: Database, path: Path) -> None:
     database.close()
     put_aside(path)
+    open_database(path).close()
     write(database, "new")
     assert ["new"] == words(database)
 
 
-def test_many_who_find_the_file_replaced_make_one_new_database(path: Path) -> None:
-    n = 8
-    databases = [open_database(path) for _ in range(n)]
+def test_the_replacement_is_waited_for(database: Database, path: Path) -> None:
     put_aside(path)
+    writer = threading.Thread(target=write, args=(database, "new"))
+    writer.start()
+    open_database(path).close()
+    writer.join()
+    assert ["new"] == words(database)
+
+
+def test_a_file_that_was_deleted_is_never_silently_made_anew(database: Database, path: Path) -> None:
+    """What was accepted would be forgotten, and its staged files taken for orphans."""
+    put_aside(path)
+    with pytest.raises(JournalDamaged, match="is gone"):
+        write(database, "new")
+    assert not path.exists()
+
+
+def test_many_who_find_no_file_make_one_database(path: Path) -> None:
+    n = 8
     together = threading.Barrier(n)
 
     def add(number: int) -> None:
         together.wait()
-        write(databases[number], str(number))
+        database = open_database(path)
+        write(database, str(number))
+        database.close()
 
     with ThreadPoolExecutor(n) as pool:
         list(pool.map(add, range(n)))
-    assert {str(number) for number in range(n)} == set(words(databases[0]))
-    for database in databases:
-        database.close()
+    database = open_database(path)
+    assert {str(number) for number in range(n)} == set(words(database))
+    database.close()
 
 
 def test_a_child_uses_neither_the_connection_nor_the_lock_of_its_parent(path: Path) -> None:

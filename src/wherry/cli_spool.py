@@ -1,0 +1,265 @@
+"""The verbs of ``wherry`` that are about the spool: status, drain, retry, discard, agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wherry.cli_arguments import (
+    AllOption,
+    FileOption,
+    JobsArgument,
+    JsonOption,
+    SpoolOption,
+    TimeoutOption,
+    YesOption,
+    command,
+    confirm,
+    keep_quiet_about,
+    read_options_file,
+    say,
+    spool_folder,
+)
+from wherry.errors import ConfigError, SpoolError
+from wherry.exits import Exit
+
+if TYPE_CHECKING:
+    from wherry.jobs import Counts, Job, JobId
+    from wherry.journal import Journal
+
+_NOTHING = "nothing was ever uploaded from here"
+
+
+def status(
+    spool: SpoolOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Renew it every second until Ctrl-C.")] = False,
+) -> None:
+    """Say what is on its way, what failed and why, and what uploads are waiting for.
+
+    Example: wherry status --watch
+    """
+    import sys
+
+    from wherry import cli_status
+
+    folder = spool_folder(spool)
+    if watch and not as_json:
+        if not sys.stdout.isatty():
+            raise ConfigError("--watch needs a terminal; for a program, --watch --json writes a line every second")
+        cli_status.watch(folder)
+        return
+    while True:
+        found = cli_status.look(folder)
+        typer.echo(found.as_json() if as_json else "\n".join(cli_status.status_lines(found)))
+        if not watch:
+            return
+        try:
+            time.sleep(cli_status.REFRESH_S)
+        except KeyboardInterrupt:
+            return
+
+
+def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
+    """Wait until everything in the spool is uploaded, starting an agent if there is none.
+
+    Secret options that nobody remembers (wherry status names them) come with
+    --options-file: {"option": "value"} for every store that misses just these, or
+    {"store number": {"option": "value"}}. Ctrl-C leaves the rest to the background.
+
+    Example: wherry drain --timeout 3600
+    """
+    from wherry.cli_status import failure_lines, waiting_for_secrets, waiting_lines
+    from wherry.client import Client
+    from wherry.config import AgentConfig
+    from wherry.drain import wait_until_drained
+    from wherry.jobs import JobKind, JobState
+    from wherry.recovery import open_journal
+    from wherry.spool import Spool
+
+    folder = spool_folder(spool)
+    given = read_options_file(options_file) if options_file is not None else {}
+    if not (folder / "journal.db").exists():
+        typer.echo(f"{_NOTHING}: {folder} has no journal")
+        return
+    place = Spool(folder)
+    journal = open_journal(place)
+    secrets = secrets_for(journal, given)
+    agent_pid = place.agent_pid()
+    before = journal.counts()
+    client = Client(place, AgentConfig())
+    client.secrets = {str(store_id): options for store_id, options in secrets.items()}
+    try:
+        client.call_agent()
+        is_done = wait_until_drained(_doable(journal, agent_pid, secrets), client.wait, timeout_s=timeout, progress=True)
+    except KeyboardInterrupt:
+        left = journal.counts()
+        say(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    finally:
+        client.sign_off()
+    counts = journal.counts()
+    waiting = waiting_for_secrets(journal, agent_pid, secrets)
+    failures = journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
+    journal.close()
+    n_left = counts.queued + counts.leased
+    typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
+    if failures:
+        say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *failure_lines(failures)]))
+        say(f"try again: {command('retry', folder)} --all    give up: {command('discard', folder)} --all")
+    if waiting:
+        say("\n".join(waiting_lines(waiting, folder)))
+    if not is_done:
+        say(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
+    if n_left:
+        raise typer.Exit(Exit.TIMED_OUT)
+    if failures:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]) -> Callable[[], Counts]:
+    """Counts of the uploads that somebody can make; those that wait for secrets would be waited for in vain."""
+    from wherry.cli_status import waiting_for_secrets
+    from wherry.jobs import JobKind, JobState
+
+    def counts() -> Counts:
+        found = journal.counts()
+        if not (waiting := {one.store_id for one in waiting_for_secrets(journal, agent_pid, given)}):
+            return found
+        jobs = [job for job in journal.jobs(states=[JobState.QUEUED], kind=JobKind.PUT) if job.store_id in waiting]
+        return replace(
+            found, queued=found.queued - len(jobs), bytes_queued=found.bytes_queued - sum(job.size_bytes for job in jobs)
+        )
+
+    return counts
+
+
+def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict[str, object]]:
+    """Which stores of the journal get which secret options, from what the user wrote in an options file.
+
+    ``{"3": {...}}`` is for store 3. ``{"name": ...}`` is for every store that misses just these names; public options among
+    them must be those of the store. ConfigError if that fits no store.
+    """
+    stores = journal.stores()
+    for store in stores.values():
+        keep_quiet_about([given[name] for name in store.secret_names if name in given])
+    found: dict[int, dict[str, object]] = {}
+    if given and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items()):
+        for key, options in given.items():
+            store_id = int(key)
+            names = stores[store_id].secret_names if store_id in stores else ()
+            assert isinstance(options, dict)
+            keep_quiet_about(options)
+            if set(options) != set(names):
+                needs = f"it misses {', '.join(names)}" if names else "it misses no secret options"
+                raise ConfigError(f"the options for store {key} do not fit: {needs}")
+            found[store_id] = options
+        return found
+    for store in stores.values():
+        public = {name: value for name, value in given.items() if name not in store.secret_names}
+        if store.secret_names and set(store.secret_names) <= set(given) and public.items() <= dict(store.options).items():
+            found[store.id] = {name: given[name] for name in store.secret_names}
+    if given and not found:
+        lines = [
+            f"store {s.id} ({s.scheme}://{s.root}) misses {', '.join(s.secret_names)}" for s in stores.values() if s.secret_names
+        ]
+        raise ConfigError(f"the options given fit no store of this spool: {'; '.join(lines) or 'none misses any'}")
+    return found
+
+
+def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption = None) -> None:
+    """Queue failed uploads again, and start the agent.
+
+    One whose name has a newer upload by now is dropped: it must not put older bytes back.
+
+    Example: wherry retry 17
+    """
+    from wherry.client import Client
+    from wherry.config import AgentConfig, RetryConfig
+    from wherry.spool import Spool
+
+    folder = spool_folder(spool)
+    journal, jobs, ids = _failed(folder, job, all_)
+    n_queued, freed = journal.retry(ids, time.time() + RetryConfig().job_deadline_s)
+    place = Spool(folder)
+    place.free(freed)
+    if n_queued:
+        client = Client(place, AgentConfig())
+        client.call_agent()
+        client.sign_off()
+    journal.close()
+    dropped = f", {len(jobs) - n_queued} dropped for a newer upload of the name" if len(jobs) > n_queued else ""
+    typer.echo(f"{n_queued} queued again{dropped}; to wait for them: {command('drain', folder)}")
+
+
+def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
+    """Give failed uploads up and free their files in the spool. This cannot be undone.
+
+    It asks first, unless --yes is given.
+
+    Example: wherry discard 17
+    """
+    from wherry.cli_status import size_text
+    from wherry.spool import Spool
+
+    folder = spool_folder(spool)
+    journal, jobs, ids = _failed(folder, job, all_)
+    if jobs:
+        size = size_text(sum(one.size_bytes for one in jobs))
+        confirm(f"Give up {len(jobs)} upload(s) and delete their staged files, {size}?", yes=yes)
+    n_discarded, freed = journal.discard(ids)
+    Spool(folder).free(freed)
+    journal.close()
+    typer.echo(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
+
+
+def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
+    """The journal, and those failed uploads that the user named. ConfigError for numbers that are no failed upload's."""
+    from wherry.jobs import JobId, JobKind, JobState
+    from wherry.recovery import open_journal
+    from wherry.spool import Spool
+
+    if bool(ids) == all_:
+        raise ConfigError("name the uploads by their numbers (wherry status shows them), or all of them with --all")
+    if not (folder / "journal.db").exists():
+        raise ConfigError(f"{_NOTHING}: {folder} has no journal; is it the right --spool?")
+    journal = open_journal(Spool(folder))
+    jobs = [job for job in journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT) if all_ or job.id in (ids or ())]
+    if unknown := set(ids or ()) - {job.id for job in jobs}:
+        raise ConfigError(
+            f"no failed upload has the number {min(unknown)}: {command('status', folder)} lists those that have failed"
+        )
+    return journal, jobs, [JobId(job.id) for job in jobs]
+
+
+def agent(
+    spool: SpoolOption = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes at most.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Do not leave when there is nothing to do.")] = False,
+) -> None:
+    """Run the agent in the foreground: one for all processes of a node that share a spool.
+
+    It logs to stderr; SIGTERM and Ctrl-C end it, and what is not uploaded stays queued.
+
+    Example: wherry agent --stay --workers 4
+    """
+    import logging
+    import sys
+
+    from wherry.agent import run_agent
+    from wherry.recovery import open_journal
+    from wherry.spool import Spool
+
+    place = Spool(spool_folder(spool))
+    if (pid := place.agent_pid()) is not None:
+        raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
+    open_journal(place).close()  # a damaged one is put aside, and said
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
+    )
+    raise typer.Exit(run_agent(place.folder, {} if workers is None else {"n_workers": workers}, stay=stay))

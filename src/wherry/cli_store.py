@@ -1,0 +1,289 @@
+"""The verbs of ``wherry`` that are about a store: put, get, ls, cat, rm."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wherry.cli_arguments import (
+    FileOption,
+    JsonOption,
+    OverwriteOption,
+    PairsOption,
+    SpoolOption,
+    TimeoutOption,
+    UriArgument,
+    YesOption,
+    confirm,
+    destinations,
+    error_text,
+    is_folder_like,
+    parse_target,
+    reader,
+    say,
+    split_target,
+    spool_folder,
+    storage_options,
+)
+from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, UploadFailed, WherryError
+from wherry.exits import Exit, exit_for
+
+if TYPE_CHECKING:
+    from wherry.handle import UploadHandle
+    from wherry.uploader import Uploader
+
+_DELETES_AT_ONCE = 8
+
+
+def put(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)],
+    uri: UriArgument,
+    overwrite: OverwriteOption = False,
+    move: Annotated[bool, typer.Option("--move", help="Give the files away: their old names are gone.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all is uploaded and verified.")] = True,
+    timeout: TimeoutOption = None,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload files or folders.
+
+    A URI that ends in / (or is a local folder) gets the name of each PATH appended;
+    several PATHs need such a URI. What is uploaded is what a file holds now. Ctrl-C
+    while waiting leaves the rest to the background.
+
+    Example: wherry put model.pt logs s3://my-bucket/run1/
+    """
+    from wherry.uploader import Uploader
+
+    target, names = destinations(paths, uri)
+    for path in paths:
+        path.stat()  # nothing is accepted when one of them is missing
+    options = storage_options(target.scheme, option or [], options_file)
+    uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
+    code = Exit.OK
+    with _left_to_the_background(uploader):
+        handles = [uploader.put(path, name, overwrite=overwrite, move=move) for path, name in zip(paths, names, strict=True)]
+        if wait:
+            try:
+                uploader.flush(timeout, progress_bar=True)
+            except UploadFailed as error:
+                say(error_text(error))
+                code = _why(uploader, error, overwrite=overwrite)
+        for handle in handles:
+            _show_upload(handle, uploader, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
+    """Sign off in any case, without waiting; after Ctrl-C say how to wait for the rest."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        counts = uploader.counts()
+        n_left = counts.queued + counts.leased
+        rest = f"{n_left} upload(s), {counts.bytes_queued} bytes, go on in the background. To wait: {uploader.drain_command()}"
+        say(f"interrupted; {rest if n_left else 'nothing is left to upload'}")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    finally:
+        try:
+            uploader.close(0.0)
+        except TimeoutError:
+            pass  # this is what the background is for
+        except UploadFailed as error:
+            say(error_text(error))
+            raise typer.Exit(Exit.FAILED) from None
+
+
+def _why(uploader: Uploader, error: UploadFailed, *, overwrite: bool) -> Exit:
+    """The exit code for failed uploads. The journal keeps an error's words only, so the store is asked for its kind."""
+    key = error.failures[0].uri.removeprefix(uploader.uri.uri_for(""))
+    try:
+        uploader.head(uploader.uri.name_for(key))
+    except BucketNotFoundError:
+        return Exit.NOT_FOUND
+    except NotFoundError:
+        return Exit.FAILED
+    except (WherryError, OSError) as now:
+        return exit_for(now)
+    return Exit.FAILED if overwrite else Exit.ALREADY_EXISTS
+
+
+def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
+    from wherry.checksum import format_crc32c
+    from wherry.cli_status import size_text
+
+    jobs = uploader.journal.jobs(ids=handle.ids)
+    state, size_bytes = handle.state.value, sum(job.size_bytes for job in jobs)
+    crc32c = jobs[0].crc32c if len(jobs) == 1 else None
+    if as_json:
+        shown = {
+            "uri": handle.uri,
+            "state": state,
+            "size_bytes": size_bytes,
+            "crc32c": None if crc32c is None else format_crc32c(crc32c),
+            "jobs": handle.ids,
+        }
+        typer.echo(json.dumps(shown))
+    elif state != "failed":
+        typer.echo(f"{state:<6}  {size_text(size_bytes):>8}  {handle.uri}")
+
+
+def get(
+    uri: UriArgument,
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.", show_default=False)],
+    overwrite: OverwriteOption = False,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Download one object, verified. The file appears whole or not at all.
+
+    What is still queued for upload on this machine comes from the spool. A pointer
+    (NAME.symlink) is followed.
+
+    Example: wherry get s3://my-bucket/run1/latest.pt .
+    """
+    target, name = split_target(uri)
+    if str(dest) == "-":
+        raise ConfigError("to write an object to standard output: wherry cat URI")
+    if dest.is_dir():
+        dest /= name
+    if not overwrite and (dest.exists() or dest.is_symlink()):
+        raise FileExistsError(17, "exists already: give --overwrite or another name", str(dest))
+    with reader(target, storage_options(target.scheme, option or [], options_file), spool_folder(spool)) as uploader:
+        uploader.get(name, dest, overwrite=overwrite, progress_bar=True)
+
+
+def ls(
+    uri: UriArgument,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List an object, or all objects below a prefix: size, date, name.
+
+    Names are relative to the URI. Those that are queued for upload on this machine are
+    listed, too, and marked so.
+
+    Example: wherry ls s3://my-bucket/run1/
+    """
+    import time
+
+    from wherry.cli_status import size_text
+
+    target = parse_target(uri)
+    below = True
+    if not is_folder_like(uri):
+        folder, name = split_target(uri)
+        below = False
+    with reader(
+        target if below else folder, storage_options(target.scheme, option or [], options_file), spool_folder(spool)
+    ) as found:
+        queued = {job.key: job.state.value for job in found.journal.open_under(found.uri.uri_for(""))}
+        n_shown = 0
+        for meta in found.list("" if below else name):
+            if not below and meta.key != name and not meta.key.startswith(f"{name}/"):
+                continue
+            n_shown += 1
+            shown_uri = found.uri_for(meta.key)
+            state = queued.get(found.uri.key_for(meta.key), "stored")
+            if as_json:
+                typer.echo(
+                    json.dumps(
+                        {
+                            "uri": shown_uri,
+                            "name": meta.key,
+                            "size_bytes": meta.size_bytes,
+                            "modified_s": meta.modified_s,
+                            "state": state,
+                        }
+                    )
+                )
+                continue
+            date = "" if meta.modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meta.modified_s))
+            mark = "" if state == "stored" else f"  ({state})"
+            typer.echo(f"{size_text(meta.size_bytes):>8}  {date:19}  {meta.key}{mark}")
+    if not n_shown and target.prefix:
+        raise NotFoundError("there is no object of this name or below it", operation="list", uri=str(target))
+
+
+def cat(
+    uri: UriArgument,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Write one object to standard output, once all of it is here and verified.
+
+    It is downloaded into a temporary file first ($TMPDIR), so that a program that
+    reads the output never gets wrong bytes.
+
+    Example: wherry cat s3://my-bucket/run1/metrics.json
+    """
+    import shutil
+    from tempfile import TemporaryDirectory
+
+    target, name = split_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    with TemporaryDirectory(prefix="wherry-") as folder, reader(target, options, spool_folder(spool)) as uploader:
+        path = Path(folder, "object")
+        uploader.get(name, path, progress_bar=not sys.stdout.isatty())
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
+        sys.stdout.buffer.flush()
+
+
+def rm(
+    uri: UriArgument,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All objects below a prefix.")] = False,
+    yes: YesOption = False,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Delete one object, or with -r all objects below a prefix.
+
+    Uploads of these names that are queued on this machine are taken back. With -r it
+    asks first, unless --yes is given.
+
+    Example: wherry rm -r s3://my-bucket/run1/
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from wherry.cli_status import size_text
+    from wherry.uploader import Uploader
+
+    target = parse_target(uri)
+    if not target.prefix:
+        raise ConfigError(f"{uri!r} names a whole store: name a prefix, or delete the bucket with its provider's own tools")
+    if uri.endswith("/") and not recursive:
+        raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete all objects below it")
+    folder, name = (target, "") if uri.endswith("/") else split_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    with reader(folder, options, spool_folder(spool)) as found:
+        metas = [meta for meta in found.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/")]
+    if not metas:
+        raise NotFoundError("there is no object of this name or below it", operation="delete", uri=str(target))
+    if not recursive and [name] != [meta.key for meta in metas]:
+        if name not in [meta.key for meta in metas]:
+            raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete the {len(metas)} object(s) below it")
+        metas = [meta for meta in metas if meta.key == name]
+    if recursive:
+        size = size_text(sum(meta.size_bytes for meta in metas))
+        confirm(f"Delete {len(metas)} object(s), {size}, at and below {target}?", yes=yes)
+    with (
+        Uploader(str(folder), storage_options=options, spool=spool_folder(spool)) as uploader,
+        ThreadPoolExecutor(_DELETES_AT_ONCE) as pool,
+    ):
+        list(pool.map(uploader.delete, [meta.key for meta in metas]))  # raises the first error
+    typer.echo(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")

@@ -1,0 +1,55 @@
+"""Exit codes of the command ``wherry``: one number a kind of trouble, so that scripts need not read messages."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from wherry.errors import ConfigError, IntegrityError, SpoolError, UploadFailed
+
+
+class Exit(IntEnum):
+    """What the command's exit status says. 2 is also what a wrong command line gives."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    ALREADY_EXISTS = 4
+    ACCESS_DENIED = 5
+    TIMED_OUT = 6
+    INTEGRITY = 7
+    SPOOL = 8
+    INTERRUPTED = 130
+
+
+#: What each code says, for --help and the documentation.
+MEANINGS: dict[Exit, str] = {
+    Exit.OK: "done",
+    Exit.FAILED: "an upload failed, or the store had another error",
+    Exit.USAGE: "wrong command line, option, URI or name; nothing was done",
+    Exit.NOT_FOUND: "no such object, bucket or file",
+    Exit.ALREADY_EXISTS: "the name is taken and --overwrite was not given",
+    Exit.ACCESS_DENIED: "the store (or the file system) refuses us",
+    Exit.TIMED_OUT: "time is up; what is left goes on in the background or stays in the spool",
+    Exit.INTEGRITY: "the bytes are not what they must be",
+    Exit.SPOOL: "the spool is full, damaged, in use or not ours",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C",
+}
+
+#: The first that fits counts: an AccessDeniedError is a PermissionError, a SpoolError an OSError as they all are.
+_BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
+    (ConfigError, Exit.USAGE),
+    (SpoolError, Exit.SPOOL),
+    (UploadFailed, Exit.FAILED),
+    (IntegrityError, Exit.INTEGRITY),
+    (FileNotFoundError, Exit.NOT_FOUND),
+    (FileExistsError, Exit.ALREADY_EXISTS),
+    (PermissionError, Exit.ACCESS_DENIED),
+    (TimeoutError, Exit.TIMED_OUT),
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+)
+
+
+def exit_for(error: BaseException) -> Exit:
+    """The exit code of an error; FAILED for those without one of their own."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)

@@ -1,0 +1,53 @@
+"""Waiting for the end of uploads: how long, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from wherry.drain import wait_until_drained
+from wherry.jobs import Counts
+
+
+def counts(queued: int, leased: int = 0, failed: int = 0) -> Counts:
+    return Counts(queued, leased, 0, failed, 0, 1000 * queued, 0, 0.0, 0)
+
+
+def series(*states: Counts) -> Callable[[], Counts]:
+    left: Iterator[Counts] = iter(states)
+    return lambda: next(left)
+
+
+def test_nothing_to_wait_for() -> None:
+    waited: list[float] = []
+    assert wait_until_drained(series(counts(0)), waited.append)
+    assert [] == waited
+
+
+def test_it_waits_until_nothing_is_queued_or_leased() -> None:
+    waited: list[float] = []
+    assert wait_until_drained(series(counts(2), counts(1), counts(0, leased=1), counts(0)), waited.append)
+    assert [1.0] * 3 == waited
+
+
+def test_failed_uploads_are_finished() -> None:
+    assert wait_until_drained(series(counts(1), counts(0, failed=1)), lambda timeout_s: None)
+
+
+def test_no_time_is_no_waiting() -> None:
+    waited: list[float] = []
+    assert not wait_until_drained(series(counts(1)), waited.append, timeout_s=0.0)
+    assert [] == waited
+
+
+def test_no_wait_is_longer_than_the_time_that_is_left() -> None:
+    waited: list[float] = []
+    assert wait_until_drained(series(counts(1), counts(0)), waited.append, timeout_s=0.25)
+    assert len(waited) == 1
+    assert waited[0] <= 0.25
+
+
+def test_uploads_that_end_at_once_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert wait_until_drained(series(counts(1), counts(0)), lambda timeout_s: None, progress=True)
+    assert ("", "") == capsys.readouterr()

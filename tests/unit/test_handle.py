@@ -1,0 +1,150 @@
+"""A handle shows what the journal knows: of one file, of a folder, of a version that was superseded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support import new_job, store_id
+
+from wherry.errors import UploadFailed
+from wherry.handle import UploadHandle
+from wherry.jobs import JobId, JobState
+from wherry.journal import Journal
+
+Wait = Callable[[Sequence[JobId], "float | None"], bool]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.db")
+    yield opened
+    opened.close()
+
+
+def never(ids: Sequence[JobId], timeout_s: float | None) -> bool:
+    return False
+
+
+def at_once(ids: Sequence[JobId], timeout_s: float | None) -> bool:
+    return True
+
+
+def accept(journal: Journal, *names: str, uri: str = "s3://bucket/a", wait: Wait = at_once) -> UploadHandle:
+    ids, _ = journal.submit("me", store_id(journal), [new_job(name, size_bytes=10) for name in names])
+    return UploadHandle(uri, ids, journal, wait)
+
+
+def finish(journal: Journal, n: int = 1, error: str | None = None) -> None:
+    for _ in range(n):
+        job = journal.lease("w", 60.0)
+        assert job is not None
+        if error is None:
+            journal.set_crc32c(job.id, 0xABCD)
+            journal.ack(job.id, "w", "etag")
+        else:
+            journal.fail(job.id, "w", error)
+
+
+def test_a_handle_follows_its_job(journal: Journal) -> None:
+    handle = accept(journal, "a")
+    assert JobState.QUEUED is handle.state
+    job = journal.lease("w", 60.0)
+    assert job is not None
+    assert JobState.LEASED is handle.state
+    journal.ack(job.id, "w", None)
+    assert JobState.DONE is handle.state
+
+
+def test_a_result_describes_the_object(journal: Journal) -> None:
+    handle = accept(journal, "a")
+    finish(journal)
+    meta = handle.result()
+    assert ("a", 10, "etag", 0xABCD) == (meta.key, meta.size_bytes, meta.etag, meta.crc32c)
+
+
+def test_a_result_that_does_not_come_in_time_says_that_it_goes_on(journal: Journal) -> None:
+    handle = accept(journal, "a", wait=never)
+    assert not handle.wait(0.0)
+    with pytest.raises(TimeoutError, match=r"s3://bucket/a.*goes on in the background"):
+        handle.result(0.0)
+
+
+def test_the_result_of_a_failed_upload_is_its_failure(journal: Journal) -> None:
+    handle = accept(journal, "a")
+    finish(journal, error="the server said no")
+    for _ in range(2):
+        with pytest.raises(UploadFailed, match="the server said no") as caught:
+            handle.result()
+        assert handle.ids == tuple(failure.job_id for failure in caught.value.failures)
+    assert JobState.FAILED is handle.state
+
+
+def test_the_result_of_a_discarded_upload_is_no_success(journal: Journal) -> None:
+    handle = accept(journal, "a")
+    journal.cancel("s3://bucket/a")
+    with pytest.raises(UploadFailed, match="discarded"):
+        handle.result()
+
+
+def test_a_superseded_upload_gives_what_became_of_its_newest_version(journal: Journal) -> None:
+    first = accept(journal, "a")
+    accept(journal, "a")
+    newest = accept(journal, "a")
+    assert JobState.SUPERSEDED is first.state
+    finish(journal)
+    assert newest.result() == first.result()
+    assert JobState.DONE is newest.state
+
+
+def test_a_superseded_upload_waits_for_its_newest_version(journal: Journal) -> None:
+    waited: list[tuple[JobId, ...]] = []
+
+    def wait(ids: Sequence[JobId], timeout_s: float | None) -> bool:
+        waited.append(tuple(ids))
+        if len(waited) == 2:
+            finish(journal)
+        return True
+
+    first = accept(journal, "a", wait=wait)
+    newest = accept(journal, "a")
+    first.result()
+    assert [first.ids, newest.ids] == waited
+
+
+def test_a_superseded_upload_fails_with_its_newest_version(journal: Journal) -> None:
+    first = accept(journal, "a")
+    accept(journal, "a")
+    finish(journal, error="no")
+    with pytest.raises(UploadFailed, match="no"):
+        first.result()
+
+
+def test_a_folder_is_as_far_as_its_last_file(journal: Journal) -> None:
+    handle = accept(journal, "a/1", "a/2", "a/3")
+    finish(journal, 2)
+    assert JobState.QUEUED is handle.state
+    finish(journal)
+    assert JobState.DONE is handle.state
+    assert ("s3://bucket/a", 30) == (handle.result().key, handle.result().size_bytes)
+
+
+def test_a_folder_with_a_file_that_failed_has_failed_and_names_it(journal: Journal) -> None:
+    handle = accept(journal, "a/1", "a/2")
+    finish(journal)
+    finish(journal, error="no")
+    assert JobState.FAILED is handle.state
+    with pytest.raises(UploadFailed) as caught:
+        handle.result()
+    assert ["s3://bucket/a/2"] == [failure.uri for failure in caught.value.failures]
+
+
+def test_an_upload_that_the_journal_does_not_know_is_never_a_success(journal: Journal) -> None:
+    handle = UploadHandle("s3://bucket/a", [JobId(77)], journal, at_once)
+    with pytest.raises(UploadFailed, match="journal"):
+        handle.result()
+
+
+def test_a_handle_shows_its_uri_and_state(journal: Journal) -> None:
+    assert "<UploadHandle s3://bucket/a queued>" == repr(accept(journal, "a"))

@@ -1,0 +1,102 @@
+"""The stores of a worker: opened once, opened anew with new secrets, and no secret in any text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from support import SETTINGS
+
+from wherry.config import RetryConfig, TransferConfig
+from wherry.errors import ConfigError
+from wherry.journal import Journal, StoreRecord
+from wherry.stores import Stores
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.db")
+    yield opened
+    opened.close()
+
+
+def record(journal: Journal, scheme: str = "file", root: str = "", secret_names: tuple[str, ...] = ()) -> StoreRecord:
+    store_id = journal.store_id(scheme, root, {}, secret_names, SETTINGS)
+    return journal.stores()[store_id]
+
+
+def test_a_store_is_opened_once_with_its_own_settings(journal: Journal) -> None:
+    stores = Stores()
+    opened = stores.open(record(journal))
+    assert opened is stores.open(record(journal))
+    assert RetryConfig(**SETTINGS["retry"]) == opened.retry
+    assert TransferConfig(**{name: int(value) for name, value in SETTINGS["transfer"].items()}) == opened.transfer
+
+
+def test_a_store_with_new_secrets_is_opened_anew(journal: Journal) -> None:
+    stores = Stores()
+    found = record(journal)
+    first = stores.open(found)
+    assert stores.learn(found.id, {})
+    second = stores.open(found)
+    assert first is not second
+    assert not stores.learn(found.id, {})
+    assert second is stores.open(found)
+
+
+def test_a_store_that_cannot_be_opened_says_why_each_time(journal: Journal) -> None:
+    stores = Stores()
+    found = record(journal)
+    stores.learn(found.id, {"no_such_option": 1})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no_such_option"):
+            stores.open(found)
+
+
+def test_a_store_is_unusable_until_all_its_secrets_are_known(journal: Journal) -> None:
+    stores = Stores()
+    open_one, closed = record(journal), record(journal, "s3", "b", ("token", "key"))
+    records = journal.stores()
+    assert {closed.id} == stores.unusable(records)
+    stores.learn(closed.id, {"key": "k"})
+    assert {closed.id} == stores.unusable(records)
+    stores.learn(closed.id, {"key": "k", "token": "t"})
+    assert set() == stores.unusable(records)
+    assert open_one.id not in stores.unusable(records)
+    assert {closed.id: {"key": "k", "token": "t"}} == stores.known()
+
+
+@pytest.mark.parametrize("shape", [lambda s: s, lambda s: {"deep": s}, lambda s: [s], lambda s: {"deep": [{"er": s}]}])
+def test_a_secret_is_taken_out_of_a_text_however_deep_it_lies(shape: object) -> None:
+    stores = Stores()
+    stores.learn(1, {"option": shape("hunter2+/=hunter2")})  # type: ignore[operator]
+    assert "refused: key=*** (***)" == stores.scrub("refused: key=hunter2+/=hunter2 (hunter2+/=hunter2)")
+
+
+def test_a_secret_is_taken_out_of_a_url_as_well() -> None:
+    stores = Stores()
+    secret = "wJalr/XUtn+FEMI=K7 MDENG"
+    stores.learn(1, {"key": secret})
+    for form in (secret, quote(secret), quote(secret, safe="")):
+        assert "GET /?signature=***&x=1" == stores.scrub(f"GET /?signature={form}&x=1")
+
+
+def test_a_secret_that_holds_another_is_taken_out_whole() -> None:
+    stores = Stores()
+    stores.learn(1, {"user": "someone", "line": "someone:password"})
+    assert "login *** failed" == stores.scrub("login someone:password failed")
+
+
+def test_short_values_are_words_and_stay() -> None:
+    stores = Stores()
+    stores.learn(1, {"flag": "true", "number": 12, "nothing": None})
+    assert "that is true, 12 times" == stores.scrub("that is true, 12 times")
+
+
+def test_a_rotated_secret_stays_secret() -> None:
+    stores = Stores()
+    stores.learn(1, {"token": "the-old-token"})
+    stores.learn(1, {"token": "the-new-token"})
+    assert "*** and ***" == stores.scrub("the-old-token and the-new-token")
