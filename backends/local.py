@@ -43,6 +43,8 @@ _RECORD = "user.wherry"
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Why a file that could be opened cannot be linked; ENOENT: its name was deleted since. A copy needs no link to it.
+_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT})
 _PASSING = frozenset(
     {
         errno.EAGAIN,
@@ -250,7 +252,7 @@ class LocalStore(ObjectStore):
         try:
             self._publish(key, path, target, if_absent)
         except OSError as error:
-            if error.errno in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS):
+            if error.errno in _NO_LINK:
                 return False
             raise
         return True
@@ -328,6 +330,8 @@ def _translate(error: OSError, operation: str, uri: str, writing: bool) -> Store
         return PermanentError("a file has the name of one of the folders above", operation=operation, uri=uri)
     if writing and code == errno.EISDIR:
         return PermanentError("a folder has this name", operation=operation, uri=uri)
+    if writing and code == errno.ENOENT:
+        return TransientError("the folder was removed meanwhile", operation=operation, uri=uri)
     if code in _ABSENT:
         return NotFoundError("there is no such file", operation=operation, uri=uri)
     return PermanentError(words, operation=operation, uri=uri)

@@ -6,6 +6,7 @@ Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,10 +85,12 @@ def _start(
     logging.basicConfig(format="wherry: %(message)s", level=logging.WARNING)
 
 
-for verb in (cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm):
-    app.command()(verb)
-for verb in (cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent):
-    app.command()(verb)
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm),
+    *(cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent),
+)
+for _verb in _VERBS:
+    app.command()(_verb)
 
 
 @app.command()
@@ -98,10 +101,10 @@ def doctor(
     options_file: FileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out what is wrong: with this machine's spool, or with the store at URI.
+    """Find out what is wrong with a store, or the spool.
 
-    At the URI a small object is written, read, listed and deleted; each step says how
-    long it took, what the endpoint can do and what the server answered.
+    At the URI small objects are written, read, listed and deleted; each step
+    says how long it took, what the endpoint can do and what it answered.
 
     Example: wherry doctor s3://my-bucket/run1
     """
@@ -149,7 +152,9 @@ def _show_finding(finding: Finding) -> None:
 def demo(
     uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="Where to upload; else a server made for it.")] = None,
 ) -> None:
-    """Show it on this machine: a model trains, its trainer is killed, uploads finish.
+    """Show on this machine what it is all about.
+
+    A model trains, its trainer is killed, its uploads finish all the same.
 
     Example: wherry demo
     """

@@ -40,7 +40,10 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Renew it every second until Ctrl-C.")] = False,
 ) -> None:
-    """Say what is on its way, what failed and why, and what uploads are waiting for.
+    """Say what is on its way and what failed.
+
+    Also why it failed, what uploads wait for, whether an agent is running,
+    and what a damaged journal left behind. The spool is not changed.
 
     Example: wherry status --watch
     """
@@ -66,11 +69,12 @@ def status(
 
 
 def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
-    """Wait until everything in the spool is uploaded, starting an agent if there is none.
+    """Wait until everything in the spool is uploaded.
 
-    Secret options that nobody remembers (wherry status names them) come with
-    --options-file: {"option": "value"} for every store that misses just these, or
-    {"store number": {"option": "value"}}. Ctrl-C leaves the rest to the background.
+    It starts an agent if there is none. Secret options that nobody remembers
+    (wherry status names them) come with --options-file: {"option": "value"}
+    for every store that misses just these, or {"store number": {"option":
+    "value"}}. Ctrl-C leaves the rest to the background.
 
     Example: wherry drain --timeout 3600
     """
@@ -173,9 +177,10 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
 
 
 def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption = None) -> None:
-    """Queue failed uploads again, and start the agent.
+    """Queue failed uploads again.
 
-    One whose name has a newer upload by now is dropped: it must not put older bytes back.
+    It starts the agent and does not wait. An upload whose name has a newer
+    one by now is dropped: it must not put older bytes back.
 
     Example: wherry retry 17
     """
@@ -194,13 +199,15 @@ def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption 
         client.sign_off()
     journal.close()
     dropped = f", {len(jobs) - n_queued} dropped for a newer upload of the name" if len(jobs) > n_queued else ""
-    typer.echo(f"{n_queued} queued again{dropped}; to wait for them: {command('drain', folder)}")
+    hint = f"; to wait for that: {command('drain', folder)}" if n_queued else ""
+    typer.echo(f"{n_queued} queued again{dropped}{hint}")
 
 
 def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
-    """Give failed uploads up and free their files in the spool. This cannot be undone.
+    """Give failed uploads up.
 
-    It asks first, unless --yes is given.
+    Their files in the spool are deleted, which cannot be undone. It asks
+    first, unless --yes is given.
 
     Example: wherry discard 17
     """
@@ -242,9 +249,10 @@ def agent(
     workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes at most.")] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Do not leave when there is nothing to do.")] = False,
 ) -> None:
-    """Run the agent in the foreground: one for all processes of a node that share a spool.
+    """Run the agent in the foreground, as a service.
 
-    It logs to stderr; SIGTERM and Ctrl-C end it, and what is not uploaded stays queued.
+    One agent serves all processes of a node that share a spool. It logs to
+    stderr. SIGTERM and Ctrl-C end it; what is not uploaded stays queued.
 
     Example: wherry agent --stay --workers 4
     """

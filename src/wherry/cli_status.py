@@ -229,23 +229,22 @@ class Speed:
     _at_s: float | None = None
     _done: int = 0
     _newest: int = 0
-    _sent: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # open job -> (bytes sent, its size)
+    _sent: Mapping[int, int] = field(default_factory=dict)  # unfinished upload -> its bytes that have arrived
 
     def look(self, journal: Journal, counts: Counts, now_s: float) -> list[tuple[Job, int]]:
         """Take one look, at `now_s` since the epoch; returns the uploads under way, each with the bytes that arrived."""
         jobs = journal.jobs(states=_OPEN, kind=JobKind.PUT)
         leased = [(job, _sent_bytes(journal, job)) for job in jobs if job.state is JobState.LEASED]
-        sent: dict[int, tuple[int, int]] = {job.id: (0, job.size_bytes) for job in jobs} | {
-            job.id: (done, job.size_bytes) for job, done in leased
-        }
+        arrived = {job.id: n_bytes for job, n_bytes in leased}
+        sent = {int(job.id): arrived.get(job.id, 0) for job in jobs}
         newest = max((*sent, self._newest))
         if self._at_s is not None and now_s > self._at_s:
-            moved = sum(max(0, n - self._sent.get(job_id, (0, 0))[0]) for job_id, (n, _) in sent.items())
+            moved = sum(max(0, n_bytes - self._sent.get(job_id, 0)) for job_id, n_bytes in sent.items())
             gone = [job_id for job_id in self._sent if job_id not in sent]
             fresh = range(self._newest + 1, self._newest + 1 + _NEW_JOBS)
             for job in journal.jobs(ids=[JobId(job_id) for job_id in (*gone, *fresh)], states=[JobState.DONE], kind=JobKind.PUT):
                 if (job.finished_s or 0.0) > self._at_s:
-                    moved += job.size_bytes - self._sent.get(job.id, (0, 0))[0]
+                    moved += job.size_bytes - self._sent.get(job.id, 0)
                 newest = max(newest, job.id)
             passed_s = now_s - self._at_s
             self.bytes_per_s += (moved / passed_s - self.bytes_per_s) / 3

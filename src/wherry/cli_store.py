@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,9 +57,9 @@ def put(
 ) -> None:
     """Upload files or folders.
 
-    A URI that ends in / (or is a local folder) gets the name of each PATH appended;
-    several PATHs need such a URI. What is uploaded is what a file holds now. Ctrl-C
-    while waiting leaves the rest to the background.
+    A URI that ends in / (or is a local folder) gets the name of each PATH
+    appended; several PATHs need such a URI. What is uploaded is what a file
+    holds now. Ctrl-C while waiting leaves the rest to the background.
 
     Example: wherry put model.pt logs s3://my-bucket/run1/
     """
@@ -139,28 +141,27 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
 
 def get(
     uri: UriArgument,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.", show_default=False)],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.", show_default=False)],
     overwrite: OverwriteOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Download one object, verified. The file appears whole or not at all.
+    """Download one object, verified.
 
-    What is still queued for upload on this machine comes from the spool. A pointer
-    (NAME.symlink) is followed.
+    The file appears whole or not at all. What is still queued for upload on
+    this machine comes from the spool. A pointer (NAME.symlink) is followed.
 
     Example: wherry get s3://my-bucket/run1/latest.pt .
     """
     target, name = split_target(uri)
-    if str(dest) == "-":
+    if dest == "-":
         raise ConfigError("to write an object to standard output: wherry cat URI")
-    if dest.is_dir():
-        dest /= name
-    if not overwrite and (dest.exists() or dest.is_symlink()):
-        raise FileExistsError(17, "exists already: give --overwrite or another name", str(dest))
+    path = Path(dest, name) if dest.endswith("/") or os.path.isdir(dest) else Path(dest)
+    if not overwrite and os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
     with reader(target, storage_options(target.scheme, option or [], options_file), spool_folder(spool)) as uploader:
-        uploader.get(name, dest, overwrite=overwrite, progress_bar=True)
+        uploader.get(name, path, overwrite=overwrite, progress_bar=True)
 
 
 def ls(
@@ -170,10 +171,10 @@ def ls(
     options_file: FileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List an object, or all objects below a prefix: size, date, name.
+    """List objects: size, date, name.
 
-    Names are relative to the URI. Those that are queued for upload on this machine are
-    listed, too, and marked so.
+    Everything at or below the URI is listed, names relative to it. What is
+    still queued for upload on this machine is listed, too, and marked so.
 
     Example: wherry ls s3://my-bucket/run1/
     """
@@ -223,10 +224,10 @@ def cat(
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Write one object to standard output, once all of it is here and verified.
+    """Write one object to standard output, verified.
 
-    It is downloaded into a temporary file first ($TMPDIR), so that a program that
-    reads the output never gets wrong bytes.
+    It is downloaded into a temporary file first ($TMPDIR): a program that
+    reads the output gets nothing before all of it is known to be right.
 
     Example: wherry cat s3://my-bucket/run1/metrics.json
     """
@@ -251,10 +252,11 @@ def rm(
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Delete one object, or with -r all objects below a prefix.
+    """Delete one object, or all below a prefix.
 
-    Uploads of these names that are queued on this machine are taken back. With -r it
-    asks first, unless --yes is given.
+    Uploads of these names that are queued on this machine are taken back.
+    -r deletes all objects at and below the URI; it asks first, unless --yes
+    is given.
 
     Example: wherry rm -r s3://my-bucket/run1/
     """

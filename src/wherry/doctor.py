@@ -7,6 +7,8 @@ Ctrl-C (closing the generator does it).
 from __future__ import annotations
 
 import secrets
+import socket
+import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -25,7 +27,6 @@ from wherry.errors import (
     NotFoundError,
     SpoolError,
     StoreError,
-    TransientError,
     WherryError,
 )
 from wherry.exits import Exit, exit_for
@@ -194,10 +195,26 @@ class _Probe:
     def failed(self, what: str, error: Exception) -> Finding:
         """A step that did not work, in the server's own words."""
         text = error.message if isinstance(error, StoreError) else str(error)
-        remedy = error.hint if isinstance(error, StoreError) else ""
-        if isinstance(error, TransientError) and "tried" not in remedy:
-            remedy = f"{remedy}; it may pass: try again".removeprefix("; ")
-        return self.finding(what, Level.BAD, text, remedy, exit_for(error))
+        remedies = [_network_remedy(error), error.hint if isinstance(error, StoreError) else ""]
+        return self.finding(what, Level.BAD, text, "; ".join(filter(None, remedies)), exit_for(error))
+
+
+def _network_remedy(error: BaseException) -> str:
+    """What to do about the trouble on the way to the store that lies at the bottom of an error; empty if there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "the host name is not known (DNS): check its spelling and this machine's network"
+        if isinstance(cause, ConnectionRefusedError):
+            return "nothing listens there: check host and port, and whether the server is running"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "the certificate is not trusted: give its authority's file, or correct the host name"
+        if isinstance(cause, ssl.SSLError):
+            return "TLS does not work with this server: does it speak http:// only?"
+        if isinstance(cause, TimeoutError):
+            return "no answer: check the address, firewalls and proxies"
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Finding, None, None]:
@@ -226,7 +243,6 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
         yield probe.failed("write", error)
         return
     yield probe.finding("write", Level.OK, f"{len(data)} bytes to {probe.uri.uri_for(key)}")
-    yield _try_to_replace(probe, key)
     try:
         meta = probe.timed(lambda: probe.store.head(key))
         yield probe.finding("describe", Level.OK, f"{meta.size_bytes} bytes, etag {meta.etag or 'none'}")
@@ -237,6 +253,7 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
         yield _try_parts(probe, data, crc)
     except (WherryError, OSError) as error:
         yield probe.failed("read", error)
+    yield _try_to_replace(probe, key)
     yield _try_delete(probe, key)
 
 
@@ -359,7 +376,7 @@ def _clean(probe: _Probe) -> None:
     """Delete the probe objects that may be there; what refuses was reported by its step."""
     for key in probe.left:
         with suppress(WherryError, OSError):
-            probe.store.delete(key)
+            probe.store.inner.delete(key)  # once: a dead endpoint was waited for already
 
 
 def _missing_folders(uri: StoreURI) -> list[Path]:

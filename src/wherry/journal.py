@@ -278,10 +278,12 @@ class Journal:
             )
 
     def requirements(self, job_id: JobId) -> list[Requirement]:
-        """What must exist before the job may start."""
+        """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
         with self._transaction(read_only=True) as db:
             rows = db.execute(
-                "SELECT r.key, e.state, e.crc32c FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
+                "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.id >= e.id AND n.state = 'done'"
+                "   AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
+                " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
                 (job_id,),
             ).fetchall()
         return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]

@@ -128,7 +128,9 @@ class Sender:
             parts = [held[number] for number in range(1, len(ranges) + 1)]
             return store.complete(job.key, upload_id, parts, if_absent=not job.overwrite, crc32c=crc, metadata=metadata)
         except NotFoundError as error:
-            if (meta := self._landed(job, crc, store)) is not None:
+            meta = self._landed(job, crc, store)
+            store.abort(job.key, upload_id)  # what may be left of it
+            if meta is not None:
                 return meta
             self._note_upload(job, None, None)
             raise TransientError(

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -88,7 +89,7 @@ class Performer:
         except (WherryError, OSError) as error:
             self._fail(job, error)
         except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
-            log.exception("job %d failed in an unexpected way", job.id)
+            log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
             self._fail(job, error)
         self._ring_clients()
 
@@ -207,6 +208,7 @@ class Worker:
                 if timeout_s <= 0:
                     self._performer.clean_abandoned()
                     return
+            if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
                 _, next_s = self._journal.ready()
                 if next_s is not None:
                     timeout_s = min(timeout_s, max(0.0, next_s - time.time()) + 0.01)
@@ -252,7 +254,8 @@ class Worker:
         warm = message.get("warm")
         if isinstance(warm, list):
             for store_id in warm:
-                self._warm(int(store_id))
+                with suppress(KeyError):  # it was registered in a journal that is damaged and put aside; its jobs bring it along
+                    self._warm(int(store_id))
 
     def _warm(self, store_id: int) -> None:
         """Load the backend and open the store before its first job comes, so that its first byte leaves early."""

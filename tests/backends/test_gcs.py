@@ -113,7 +113,7 @@ def scripted(*answers: tuple[int, Mapping[str, str], bytes] | None) -> Iterator[
                 return
             status, headers, text = answer
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(text)), **headers}.items():
+            for name, value in {"Content-Length": str(len(text)), "Connection": "close", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text)

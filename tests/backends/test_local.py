@@ -198,6 +198,7 @@ def test_too_long_name_says_so(folder: Folder) -> None:
         (errno.ENOENT, False, NotFoundError),
         (errno.ENOTDIR, False, NotFoundError),
         (errno.EISDIR, False, NotFoundError),
+        (errno.ENOENT, True, TransientError),
         (errno.ENOTDIR, True, PermanentError),
         (errno.EACCES, False, AccessDeniedError),
         (errno.EPERM, True, AccessDeniedError),

@@ -100,8 +100,8 @@ def test_the_list_says_what_the_files_were_to_become_where_it_can_be_read(spool:
     damage_a_page_in_the_middle(spool.journal_path)
     open_journal(spool).close()
     listing = (quarantined(spool) / "FILES").read_text()
-    assert "was to become s3://bucket/run/file-000" in listing
-    assert "was to become s3://bucket/run/file-199" in listing
+    assert 200 == listing.count(" was to become ")
+    assert 150 < listing.count(" was to become s3://bucket/run/file-") < 200
 
 
 def test_the_new_journal_works(spool: Spool) -> None:
