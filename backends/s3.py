@@ -164,7 +164,7 @@ class S3Store(MultipartStore):
             answer = self._client.put_object(
                 Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(metadata or {}), **extra
             )
-        return ObjectMeta(key, source.size_bytes, _etag(answer["ETag"]), None if crc32c is None else self._confirmed(answer))
+        return ObjectMeta(key, source.size_bytes, _etag(answer.get("ETag")), None if crc32c is None else self._confirmed(answer))
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
@@ -247,7 +247,7 @@ class S3Store(MultipartStore):
             answer = self._client.upload_part(
                 Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=part.number, Body=source.body(), **extra
             )
-        return StoredPart(part.number, part.size_bytes, _etag(answer["ETag"]), self._confirmed(answer))
+        return StoredPart(part.number, part.size_bytes, _etag(answer.get("ETag")), self._confirmed(answer))
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says."""
@@ -260,7 +260,7 @@ class S3Store(MultipartStore):
                 )
             for part in answer.get("Parts", []):
                 crc32c = _decode_crc32c(part.get("ChecksumCRC32C"))
-                parts.append(StoredPart(part["PartNumber"], part["Size"], _etag(part["ETag"]), crc32c))
+                parts.append(StoredPart(part["PartNumber"], part["Size"], _etag(part.get("ETag")), crc32c))
             if not answer.get("IsTruncated") or not answer.get("Parts"):
                 return sorted(parts, key=lambda part: part.number)
             marker = parts[-1].number
@@ -293,7 +293,7 @@ class S3Store(MultipartStore):
         except _DigestError as error:  # each part arrived whole, so this is no fault of the way
             raise self._error(IntegrityError, "complete", key, error.message) from error
         size_bytes = sum(part.size_bytes for part in joined)
-        return ObjectMeta(key, size_bytes, _etag(answer["ETag"]), None if crc32c is None else self._confirmed(answer))
+        return ObjectMeta(key, size_bytes, _etag(answer.get("ETag")), None if crc32c is None else self._confirmed(answer))
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
@@ -404,7 +404,7 @@ class S3Store(MultipartStore):
                 answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **extra)
             for found in answer.get("Contents", []):
                 if TEMPORARY_MARK not in found["Key"]:
-                    etag, modified_s = _etag(found["ETag"]), found["LastModified"].timestamp()
+                    etag, modified_s = _etag(found.get("ETag")), found["LastModified"].timestamp()
                     yield ObjectMeta(found["Key"], found["Size"], etag, modified_s=modified_s)
             if not answer.get("IsTruncated"):
                 return
@@ -701,11 +701,13 @@ def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
     if crc32c is None and re.fullmatch(r"[0-9a-f]{8}", ours := metadata.get(CRC32C_METADATA, "")):
         crc32c = int(ours, 16)
     modified_s = answer["LastModified"].timestamp() if "LastModified" in answer else None
-    return ObjectMeta(key, answer["ContentLength"], _etag(answer["ETag"]), crc32c, modified_s, metadata)
+    return ObjectMeta(key, answer["ContentLength"], _etag(answer.get("ETag")), crc32c, modified_s, metadata)
 
 
-def _etag(text: str) -> str:
-    """Without the quotes, which some servers leave out of some answers."""
+def _etag(text: str | None) -> str:
+    """Without the quotes, which some servers leave out of some answers. No ETag at all means a server in mid-change."""
+    if not text:
+        raise TransientError("the answer has no ETag: the server was just replacing the object", operation="s3")
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 

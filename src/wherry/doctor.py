@@ -195,8 +195,8 @@ class _Probe:
     def failed(self, what: str, error: Exception) -> Finding:
         """A step that did not work, in the server's own words."""
         text = error.message if isinstance(error, StoreError) else str(error)
-        remedies = [_network_remedy(error), error.hint if isinstance(error, StoreError) else ""]
-        return self.finding(what, Level.BAD, text, "; ".join(filter(None, remedies)), exit_for(error))
+        remedy = _network_remedy(error) or (error.hint if isinstance(error, StoreError) else "")
+        return self.finding(what, Level.BAD, text, remedy, exit_for(error))
 
 
 def _network_remedy(error: BaseException) -> str:

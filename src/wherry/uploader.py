@@ -9,9 +9,11 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -46,6 +48,7 @@ log = logging.getLogger("wherry")
 
 _open_uploaders: set[Uploader] = set()
 _warned_spools: set[Path] = set()
+_private_spools: dict[Path, int] = {}
 _Self = TypeVar("_Self", bound="Uploader")
 
 
@@ -77,14 +80,17 @@ class Uploader:
         except TypeError as error:
             raise ConfigError(f"storage_options must be plain JSON values, to be handed to the agent: {error}") from None
         self._in_caller = self.config.agent.run_in == "caller"
-        self._own_spool: tempfile.TemporaryDirectory[str] | None = None
-        if backend_for(self.uri.scheme).process_local:
-            # Only this process sees the objects, so only this process may have the jobs.
-            self._own_spool = tempfile.TemporaryDirectory(prefix="wherry-")
-            spool, self._in_caller = self._own_spool.name, True
+        # Of a store that only this process sees, only this process may have the jobs.
+        is_private = backend_for(self.uri.scheme).process_local
+        if is_private:
+            spool, self._in_caller = tempfile.mkdtemp(prefix="wherry-"), True
         self.spool = Spool(spool, self.config.spool)
-        self._say_warnings()
+        if not is_private:
+            self._say_warnings()
         self.journal: Journal = open_journal(self.spool)
+        if is_private:  # kept for as long as a handle may ask for it
+            _private_spools[self.spool.folder] = os.getpid()
+            weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
         self._store_id = self._register(public)
         self._client = Client(self.spool, None if self._in_caller else self.config.agent)
         self._owner = self._client.name
@@ -102,7 +108,7 @@ class Uploader:
         return f"<Uploader {self.uri} spool={self.spool.folder}>"
 
     def _say_warnings(self) -> None:
-        if self.spool.folder not in _warned_spools and self._own_spool is None:
+        if self.spool.folder not in _warned_spools:
             _warned_spools.add(self.spool.folder)
             for text in self.spool.warnings():
                 log.warning("%s", text)
@@ -170,14 +176,19 @@ class Uploader:
         if not self._make_room(0):
             raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
         object_id, file = self.spool.open_writer(self._owner)
+        accepted: list[JobId] = []
 
         def accept(written: object) -> UploadHandle:
             path = self.spool.path(object_id)
             self.spool.make_durable(path)
-            ids = self._submit([(object_id, path.stat().st_size)], [name], not mode.startswith("x"), requires)
-            return self._accepted(name, ids)
+            accepted.extend(self._submit([(object_id, path.stat().st_size)], [name], not mode.startswith("x"), requires))
+            return self._accepted(name, accepted)
 
-        return SpoolWriter(file, name, accept, lambda: self.spool.free([object_id]))
+        def discard() -> None:
+            if not accepted:  # else what failed, or was interrupted, is only the upload: the journal has the job
+                self.spool.free([object_id])
+
+        return SpoolWriter(file, name, accept, discard)
 
     def _submit(
         self, staged: Sequence[tuple[str, int]], names: Sequence[str], overwrite: bool, requires: Sequence[str]
@@ -359,8 +370,6 @@ class Uploader:
             self._pieces.shutdown()
         self._client.sign_off()
         self.journal.close()  # a handle that is still in use opens it again
-        if self._own_spool is not None:
-            self._own_spool.cleanup()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -499,9 +508,16 @@ def _files_below(folder: Path) -> list[Path]:
     return found
 
 
+def _remove_private(folder: Path) -> None:
+    if _private_spools.pop(folder, 0) == os.getpid():  # a forked child has a copy of us, but not of the folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _close_all() -> None:
     for uploader in list(_open_uploaders):
         uploader._close_at_exit()
+    for folder in list(_private_spools):
+        _remove_private(folder)
 
 
 atexit.register(_close_all)

@@ -52,7 +52,8 @@ class QueuedView(WrappedStore):
         """Both, by key; of a key that is stored and queued, the queued version."""
         queued = {job.key: _describe(job) for job in self._journal.open_under(self._uri.uri_for(prefix))}
         stored = {meta.key: meta for meta in super().list(prefix)} | queued
-        for key in sorted(stored, key=str.encode):
+        # surrogateescape: a local folder may hold names that are no UTF-8
+        for key in sorted(stored, key=lambda key: key.encode(errors="surrogateescape")):
             yield stored[key]
 
 

@@ -1,0 +1,112 @@
+"""The real command ``wherry`` in processes of its own: as a script runs it, and as a person at a terminal does."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from fcntl import ioctl
+from pathlib import Path
+
+#: Makes standard input the controlling terminal, so that a Ctrl-C typed there is a signal to the whole group.
+_LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+_WHERRY = [sys.executable, "-m", "wherry.cli"]
+
+
+class CommandLine:
+    """Runs ``wherry`` in `folder`, with a spool of its own there that is made by the first command which needs one."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.spool = folder / "spool"
+        self.environment = {**os.environ, **(environment or {}), "WHERRY_SPOOL": str(self.spool), "COLUMNS": "80"}
+
+    def run(self, *arguments: object, expected: int = 0, env: Mapping[str, str] | None = None, stdin: str = "") -> tuple[str, str]:
+        """Run one command to its end: (stdout, stderr). Its exit code must be `expected`."""
+        done = subprocess.run(
+            [*_WHERRY, *map(str, arguments)],
+            cwd=self.folder,
+            env={**self.environment, **(env or {})},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert expected == done.returncode, (done.stdout, done.stderr)
+        return done.stdout, done.stderr
+
+    def refuse(self, *arguments: object, expected: int, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
+        """Run a command that must fail, with a message on stderr, nothing on stdout and no traceback: that message."""
+        out, err = self.run(*arguments, expected=expected, env=env, stdin=stdin)
+        assert "" == out
+        assert err.startswith("wherry: ")
+        assert "Traceback" not in err
+        return err
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start a command that goes on; its stderr is a pipe."""
+        return subprocess.Popen(
+            [*_WHERRY, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+class Terminal:
+    """A command on a terminal of 80 x 24: what it shows, and what is typed."""
+
+    def __init__(self, line: CommandLine, *arguments: object) -> None:
+        self.seen = ""
+        self._primary, secondary = pty.openpty()
+        ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = {name: value for name, value in line.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, *_WHERRY, *map(str, arguments)],
+            cwd=line.folder,
+            env=environment,
+            stdin=secondary,
+            stdout=secondary,
+            stderr=secondary,
+            start_new_session=True,
+        )
+        os.close(secondary)
+
+    def read_until(self, pattern: str, timeout_s: float = 60.0) -> None:
+        """Wait until what was shown since the start matches."""
+        until_s = time.monotonic() + timeout_s
+        while not re.search(pattern, self.seen):
+            assert time.monotonic() < until_s, self.seen
+            if select.select([self._primary], [], [], 1.0)[0] and not self._read():
+                assert re.search(pattern, self.seen), self.seen
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._primary, 65536)
+        except OSError:  # the other end is closed: EIO on Linux
+            return False
+        self.seen += data.decode(errors="replace")
+        return bool(data)
+
+    def type(self, text: str) -> None:
+        """Type; ``\\x03`` is Ctrl-C."""
+        os.write(self._primary, text.encode())
+
+    def end(self) -> int:
+        """Read to the end, and return the exit code."""
+        while self._read():
+            pass
+        code = self._process.wait(60)
+        os.close(self._primary)
+        return code
