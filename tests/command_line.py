@@ -28,7 +28,9 @@ class CommandLine:
         self.spool = folder / "spool"
         self.environment = {**os.environ, **(environment or {}), "WHERRY_SPOOL": str(self.spool), "COLUMNS": "80"}
 
-    def run(self, *arguments: object, expected: int = 0, env: Mapping[str, str] | None = None, stdin: str = "") -> tuple[str, str]:
+    def run(
+        self, *arguments: object, expected: int = 0, env: Mapping[str, str] | None = None, stdin: str = ""
+    ) -> tuple[str, str]:
         """Run one command to its end: (stdout, stderr). Its exit code must be `expected`."""
         done = subprocess.run(
             [*_WHERRY, *map(str, arguments)],

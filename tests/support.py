@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -15,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gate import wait_until
-
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
 from wherry.jobs import Job, JobId, JobKind, JobState
 from wherry.journal import Journal, NewJob
@@ -27,10 +28,12 @@ __all__ = [
     "SETTINGS",
     "agent_gone",
     "caller",
+    "damage_journal",
     "end_agent",
     "file_of",
     "leased_job",
     "new_job",
+    "own_mounts",
     "run_script",
     "spool_texts",
     "store_id",
@@ -54,7 +57,11 @@ SETTINGS: dict[str, dict[str, float]] = {
 
 
 def caller(
-    spool: SpoolConfig | None = None, *, on_failure: str = "warn", retry: RetryConfig = IMPATIENT, transfer: TransferConfig | None = None
+    spool: SpoolConfig | None = None,
+    *,
+    on_failure: str = "warn",
+    retry: RetryConfig = IMPATIENT,
+    transfer: TransferConfig | None = None,
 ) -> Config:
     """Uploads are made inside the call, so that a test sees their end without waiting."""
     return Config(
@@ -89,7 +96,7 @@ def run_script(
     `env` is added to the environment; `prefix` is a command that runs the interpreter (``unshare ...``).
     """
     done = subprocess.run(
-        [*prefix, sys.executable, "-c", textwrap.dedent(text), *map(os.fspath, arguments)],
+        [*prefix, sys.executable, "-c", textwrap.dedent(text), *(os.fspath(argument) for argument in arguments)],
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -98,8 +105,22 @@ def run_script(
         timeout=timeout_s,
         check=False,
     )
-    assert expected == done.returncode, done.stdout
-    return done.stdout
+    said: str = done.stdout
+    assert expected == done.returncode, said
+    return said
+
+
+@functools.lru_cache
+def own_mounts() -> tuple[str, ...]:
+    """A command before which a program may mount: as root at once, as any other user with a user namespace."""
+    said = []
+    for prefix in (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")):
+        probe = [*prefix, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+        done = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return prefix
+        said.append(done.stderr.strip())
+    raise AssertionError(f"no disk of our own can be made here: {'; '.join(said)}")
 
 
 def agent_gone(spool: Path) -> bool:
@@ -117,6 +138,17 @@ def end_agent(spool: Path) -> Iterator[Path]:
         if spool.is_dir() and (pid := Spool(spool).agent_pid()) is not None:
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: agent_gone(spool), what="the agent to leave")
+
+
+def damage_journal(path: Path) -> None:
+    """Overwrite every page of a journal, so that also those who have it open read the damage."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE stores SET scheme = scheme")  # a change, after which nobody trusts the pages that he remembers
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    size_bytes = path.stat().st_size
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * size_bytes)
+    db.close()
 
 
 def spool_texts(spool: Path) -> dict[str, bytes]:
@@ -144,16 +176,25 @@ def new_job(
     wanted = tuple((f"{root}/{key}", key) for key in requires)
     until_s = time.time() + 60.0 if deadline_s is None else deadline_s
     return NewJob(
-        kind, f"{root}/{name}", name, object_id or secrets.token_hex(8), size_bytes, overwrite, secrets.token_hex(16), until_s, wanted
+        kind,
+        f"{root}/{name}",
+        name,
+        object_id or secrets.token_hex(8),
+        size_bytes,
+        overwrite,
+        secrets.token_hex(16),
+        until_s,
+        wanted,
     )
 
 
 def leased_job(key: str, size_bytes: int, *, overwrite: bool = True, attempts: int = 1, root: str = "s3://bucket") -> Job:
     """A job as a worker has it, known to no journal."""
+    now_s = time.time()
+    put, leased, token = JobKind.PUT, JobState.LEASED, secrets.token_hex(16)
     return Job(
-        JobId(0), JobKind.PUT, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, secrets.token_hex(16), JobState.LEASED,
-        attempts, time.time(), time.time() + 60.0,
-    )  # fmt: skip
+        JobId(0), put, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, token, leased, attempts, now_s, now_s + 60.0
+    )
 
 
 def submit_many(path: Path, owner: str, n: int) -> None:

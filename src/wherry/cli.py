@@ -95,7 +95,7 @@ for _verb in _VERBS:
 
 @app.command()
 def doctor(
-    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="The store to examine; without it, the spool.")] = None,
+    uri: Annotated[str | None, typer.Argument(metavar="URI", help="The store to examine; without it, the spool.")] = None,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -108,7 +108,8 @@ def doctor(
 
     Example: wherry doctor s3://my-bucket/run1
     """
-    from wherry.doctor import Level, examine_spool, examine_store
+    from wherry.doctor import Level, examine_spool
+    from wherry.doctor_store import examine_store
 
     if uri is None:
         examination = examine_spool(spool_folder(spool))
@@ -150,17 +151,18 @@ def _show_finding(finding: Finding) -> None:
 
 @app.command()
 def demo(
-    uri: Annotated[str | None, typer.Argument(metavar="[URI]", help="Where to upload; else a server made for it.")] = None,
+    uri: Annotated[str | None, typer.Option("--uri", help="Where to upload; else an S3 server made for it, or a folder.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's folder for a look.")] = False,
 ) -> None:
     """Show on this machine what it is all about.
 
-    A model trains, its trainer is killed, its uploads finish all the same.
+    A model trains, its trainer is killed, its uploads finish all the same, and a second run restores and completes.
 
     Example: wherry demo
     """
     from wherry.demo import run
 
-    raise typer.Exit(run(uri))
+    raise typer.Exit(run(uri, keep=keep))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite/--no-overwrite", help="Replace what has the name already.")]
 TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Wait S seconds at most.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", help="Numbers that `wherry status` shows.")]
+JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
 
 #: Secret option values of this command: every message is cleaned of them before it is shown.

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,13 +39,15 @@ from wherry.exits import Exit, exit_for
 
 if TYPE_CHECKING:
     from wherry.handle import UploadHandle
+    from wherry.store import ObjectMeta
     from wherry.uploader import Uploader
+    from wherry.uri import StoreURI
 
 _DELETES_AT_ONCE = 8
 
 
 def put(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.", show_default=False)],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders.", show_default=False)],
     uri: UriArgument,
     overwrite: OverwriteOption = False,
     move: Annotated[bool, typer.Option("--move", help="Give the files away: their old names are gone.")] = False,
@@ -107,7 +110,10 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
 
 def _why(uploader: Uploader, error: UploadFailed, *, overwrite: bool) -> Exit:
     """The exit code for failed uploads. The journal keeps an error's words only, so the store is asked for its kind."""
-    key = error.failures[0].uri.removeprefix(uploader.uri.uri_for(""))
+    failure = next((failure for failure in error.failures if failure.job_id), None)
+    if failure is None:  # not an upload: the journal itself was damaged
+        return Exit.SPOOL
+    key = failure.uri.removeprefix(uploader.uri.uri_for(""))
     try:
         uploader.head(uploader.uri.name_for(key))
     except BucketNotFoundError:
@@ -183,39 +189,29 @@ def ls(
     from wherry.cli_status import size_text
 
     target = parse_target(uri)
-    below = True
-    if not is_folder_like(uri):
-        folder, name = split_target(uri)
-        below = False
-    with reader(
-        target if below else folder, storage_options(target.scheme, option or [], options_file), spool_folder(spool)
-    ) as found:
-        queued = {job.key: job.state.value for job in found.journal.open_under(found.uri.uri_for(""))}
-        n_shown = 0
-        for meta in found.list("" if below else name):
-            if not below and meta.key != name and not meta.key.startswith(f"{name}/"):
-                continue
+    folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    n_shown = 0
+    with reader(folder, options, spool_folder(spool)) as uploader:
+        queued = {job.key: job.state.value for job in uploader.journal.open_under(str(folder))}
+        for meta in _at_or_below(uploader, name):
             n_shown += 1
-            shown_uri = found.uri_for(meta.key)
-            state = queued.get(found.uri.key_for(meta.key), "stored")
+            state = queued.get(folder.key_for(meta.key), "stored")
             if as_json:
-                typer.echo(
-                    json.dumps(
-                        {
-                            "uri": shown_uri,
-                            "name": meta.key,
-                            "size_bytes": meta.size_bytes,
-                            "modified_s": meta.modified_s,
-                            "state": state,
-                        }
-                    )
-                )
+                shown = {
+                    "uri": uploader.uri_for(meta.key),
+                    "name": meta.key,
+                    "size_bytes": meta.size_bytes,
+                    "modified_s": meta.modified_s,
+                    "state": state,
+                }
+                typer.echo(json.dumps(shown))
                 continue
             date = "" if meta.modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meta.modified_s))
             mark = "" if state == "stored" else f"  ({state})"
             typer.echo(f"{size_text(meta.size_bytes):>8}  {date:19}  {meta.key}{mark}")
     if not n_shown and target.prefix:
-        raise NotFoundError("there is no object of this name or below it", operation="list", uri=str(target))
+        raise _nothing_at(target, "list")
 
 
 def cat(
@@ -271,21 +267,37 @@ def rm(
     if uri.endswith("/") and not recursive:
         raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete all objects below it")
     folder, name = (target, "") if uri.endswith("/") else split_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
-    with reader(folder, options, spool_folder(spool)) as found:
-        metas = [meta for meta in found.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/")]
+    options, place = storage_options(target.scheme, option or [], options_file), spool_folder(spool)
+    with reader(folder, options, place) as found:
+        metas = list(_at_or_below(found, name)) if recursive else [_only_object(found, name)]
+        is_busy = bool(found.journal.open_under(str(target)))
     if not metas:
-        raise NotFoundError("there is no object of this name or below it", operation="delete", uri=str(target))
-    if not recursive and [name] != [meta.key for meta in metas]:
-        if name not in [meta.key for meta in metas]:
-            raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete the {len(metas)} object(s) below it")
-        metas = [meta for meta in metas if meta.key == name]
+        raise _nothing_at(target, "delete")
     if recursive:
         size = size_text(sum(meta.size_bytes for meta in metas))
         confirm(f"Delete {len(metas)} object(s), {size}, at and below {target}?", yes=yes)
-    with (
-        Uploader(str(folder), storage_options=options, spool=spool_folder(spool)) as uploader,
-        ThreadPoolExecutor(_DELETES_AT_ONCE) as pool,
-    ):
+    # An upload under way must end first, and if its agent has died, another must finish it.
+    deleting = Uploader(str(folder), storage_options=options, spool=place) if is_busy else reader(folder, options, place)
+    with deleting as uploader, ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(uploader.delete, [meta.key for meta in metas]))  # raises the first error
     typer.echo(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
+
+
+def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:
+    """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
+    return (meta for meta in uploader.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
+
+
+def _only_object(uploader: Uploader, name: str) -> ObjectMeta:
+    try:
+        return replace(uploader.head(name), key=name)
+    except BucketNotFoundError:
+        raise
+    except NotFoundError as error:
+        if next(uploader.list(f"{name}/"), None) is not None:
+            raise ConfigError(f"{uploader.uri_for(name)} is a prefix and no object: give -r to delete all below it") from error
+        raise
+
+
+def _nothing_at(target: StoreURI, operation: str) -> NotFoundError:
+    return NotFoundError("there is no object of this name or below it", operation=operation, uri=str(target))

@@ -46,6 +46,8 @@ class Database:
         self._durability = durability
         self._pid = 0
         self._inode: int | None = None
+        #: How often the file was found to be another one.
+        self.replacements = 0
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         with self.transaction(read_only=True):
@@ -66,6 +68,7 @@ class Database:
                 if self._is_replaced():
                     self.close()
                     db = self._connect()
+                    self.replacements += 1
                 db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db

@@ -1,52 +1,28 @@
-"""The doctor's examination: tries what a spool or an endpoint must be able to do, and says in plain words what it found.
-
-Each function yields a finding as soon as it has one. Nothing is left behind: a probe object is deleted also after an error or
-Ctrl-C (closing the generator does it).
-"""
+"""What the doctor finds, and the examination of a spool. That of a store is in `wherry.doctor_store`."""
 
 from __future__ import annotations
 
 import secrets
-import socket
-import ssl
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
-from wherry.checksum import crc32c, format_crc32c
-from wherry.config import RetryConfig
 from wherry.doorbell import Bell, ring
 from wherry.errors import (
-    AccessDeniedError,
-    AlreadyExistsError,
-    NotFoundError,
     SpoolError,
-    StoreError,
     WherryError,
 )
-from wherry.exits import Exit, exit_for
+from wherry.exits import Exit
 from wherry.jobs import Counts
 from wherry.journal import Journal
-from wherry.registry import check_usable, open_store
 from wherry.spool import Spool
-from wherry.store import CRC32C_METADATA, TOKEN_METADATA, ObjectMeta, Part
-from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore
 
-#: Somebody waits for the answer: a dead endpoint is found out in seconds.
-_PATIENCE = RetryConfig(call_deadline_s=4.0, first_wait_s=0.2, longest_wait_s=1.0)
 _LITTLE_ROOM_BYTES = 2 * 10**9
 _NO_ROOM_BYTES = 10**8
-#: Amazon refuses requests that are signed a quarter of an hour too early or late; a minute is worth a word.
-_SKEW_S = 60.0
 _SAMPLE_BYTES = 64 * 1024
-
-_T = TypeVar("_T")
 
 
 class Level(str, Enum):
@@ -137,7 +113,7 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
             journal.close()
     open_jobs = counts.queued + counts.leased
     text = f"whole: {open_jobs} to send, {counts.done} done, {counts.failed} failed"
-    yield Finding("journal", Level.OK, text, took_ms=_ms_since(started_s))
+    yield Finding("journal", Level.OK, text, took_ms=ms_since(started_s))
     if counts.failed:
         yield Finding("failed", Level.WARN, f"{counts.failed} upload(s) failed, their files are kept", "wherry status says why")
     if asides := sorted((folder / "quarantine").glob("*")):
@@ -157,241 +133,6 @@ def _examine_agent(spool: Spool, counts: Counts) -> Finding:
     return Finding("agent", Level.WARN, f"process {pid} is starting, leaving or stuck", f"see {spool.folder / 'agent.log'}")
 
 
-@dataclass
-class _Probe:
-    """The steps of one examination, and what must be deleted after it."""
-
-    store: RetryStore
-    uri: StoreURI
-    folder: Path
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    left: list[str] = field(default_factory=list)
-    took_ms: float = 0.0
-
-    def key(self, what: str) -> str:
-        """The key of a probe object, which is going to be deleted."""
-        key = self.uri.key_for(f"wherry-doctor-{self.token}-{what}")
-        self.left.append(key)
-        return key
-
-    def file(self, name: str, data: bytes) -> Path:
-        """A local file with these bytes."""
-        path = self.folder / name
-        path.write_bytes(data)
-        return path
-
-    def timed(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns; how long it took is in `took_ms`."""
-        started_s = time.monotonic()
-        try:
-            return call()
-        finally:
-            self.took_ms = _ms_since(started_s)
-
-    def finding(self, what: str, level: Level, text: str, remedy: str = "", exit: Exit = Exit.OK) -> Finding:  # noqa: A002
-        """A finding with the time that the last call took."""
-        return Finding(what, level, text, remedy, self.took_ms, exit)
-
-    def failed(self, what: str, error: Exception) -> Finding:
-        """A step that did not work, in the server's own words."""
-        text = error.message if isinstance(error, StoreError) else str(error)
-        remedy = _network_remedy(error) or (error.hint if isinstance(error, StoreError) else "")
-        return self.finding(what, Level.BAD, text, remedy, exit_for(error))
-
-
-def _network_remedy(error: BaseException) -> str:
-    """What to do about the trouble on the way to the store that lies at the bottom of an error; empty if there is none."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, socket.gaierror):
-            return "the host name is not known (DNS): check its spelling and this machine's network"
-        if isinstance(cause, ConnectionRefusedError):
-            return "nothing listens there: check host and port, and whether the server is running"
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return "the certificate is not trusted: give its authority's file, or correct the host name"
-        if isinstance(cause, ssl.SSLError):
-            return "TLS does not work with this server: does it speak http:// only?"
-        if isinstance(cause, TimeoutError):
-            return "no answer: check the address, firewalls and proxies"
-        cause = cause.__cause__ or cause.__context__
-    return ""
-
-
-def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Finding, None, None]:
-    """Write, read, list and delete small objects below `uri`, and say what the endpoint can do."""
-    with ExitStack() as stack:
-        try:
-            check_usable(uri.scheme, options)
-            store = RetryStore(open_store(uri, options), _PATIENCE)
-        except (WherryError, ImportError) as error:
-            yield Finding("settings", Level.BAD, str(error), exit=exit_for(error))
-            return
-        stack.callback(store.close)
-        stack.callback(_remove_empty, _missing_folders(uri))
-        probe = _Probe(store, uri, Path(stack.enter_context(TemporaryDirectory(prefix="wherry-doctor-"))))
-        stack.callback(_clean, probe)
-        yield from _examine(probe)
-
-
-def _examine(probe: _Probe) -> Iterator[Finding]:
-    data = secrets.token_bytes(1000)
-    key, path, crc = probe.key("object"), probe.file("sent", data), crc32c(data)
-    metadata = {TOKEN_METADATA: probe.token, CRC32C_METADATA: format_crc32c(crc)}
-    try:
-        put = probe.timed(lambda: probe.store.put_file(key, path, if_absent=True, crc32c=crc, metadata=metadata))
-    except (WherryError, OSError) as error:
-        yield probe.failed("write", error)
-        return
-    yield probe.finding("write", Level.OK, f"{len(data)} bytes to {probe.uri.uri_for(key)}")
-    try:
-        meta = probe.timed(lambda: probe.store.head(key))
-        yield probe.finding("describe", Level.OK, f"{meta.size_bytes} bytes, etag {meta.etag or 'none'}")
-        yield from _compare(probe, meta, put, metadata, crc)
-        yield from _read_back(probe, key, data)
-        yield _try_wrong_checksum(probe, put)
-        yield _try_list(probe, key)
-        yield _try_parts(probe, data, crc)
-    except (WherryError, OSError) as error:
-        yield probe.failed("read", error)
-    yield _try_to_replace(probe, key)
-    yield _try_delete(probe, key)
-
-
-def _try_to_replace(probe: _Probe, key: str) -> Finding:
-    if not probe.store.capabilities.conditional_put:
-        text = "looked up first, then written: of two writers at one moment both may succeed"
-        return Finding("create once", Level.WARN, text, "give each writer names of its own")
-    other = probe.file("other", b"another writer")
-    try:
-        probe.timed(lambda: probe.store.put_file(key, other, if_absent=True, crc32c=crc32c(b"another writer")))
-    except AlreadyExistsError:
-        return probe.finding("create once", Level.OK, "a second writer of one name is refused")
-    except (WherryError, OSError) as error:
-        return probe.failed("create once", error)
-    text = "the condition is ignored: a second writer of one name replaces the first, in spite of overwrite=False"
-    remedy = "give the storage option conditional_writes=false (then wherry looks first), or each writer names of its own"
-    return probe.finding("create once", Level.WARN, text, remedy)
-
-
-def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping[str, str], crc: int) -> Iterator[Finding]:
-    if {name: meta.metadata.get(name) for name in metadata} == dict(metadata):
-        yield Finding("metadata", Level.OK, "kept: downloads from any machine are verified")
-    elif meta.crc32c == crc:
-        yield Finding("metadata", Level.OK, "not kept, but the checksum is: downloads from any machine are verified")
-    else:
-        text = "not kept: a download from another machine can only compare sizes"
-        yield Finding("metadata", Level.WARN, text)
-    if put.crc32c == crc:
-        yield Finding("checksum", Level.OK, "CRC32C, computed by the store itself and compared with ours")
-    else:
-        yield Finding("checksum", Level.OK, "none from the store: each upload is read back and compared")
-    if meta.modified_s is not None and abs(skew_s := meta.modified_s - time.time()) > _SKEW_S:
-        text = f"the store's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} this machine's"
-        yield Finding(
-            "clock", Level.WARN, text, "set this machine's clock (NTP): from a quarter of an hour on, requests are refused"
-        )
-
-
-def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
-    if put.crc32c is None:
-        return Finding("damage", Level.OK, "not looked for by the store, but by wherry")
-    key, path = probe.key("damaged"), probe.file("damaged", b"these bytes")
-    try:
-        probe.timed(lambda: probe.store.put_file(key, path, crc32c=crc32c(b"those bytes")))
-    except StoreError:
-        return probe.finding("damage", Level.OK, "bytes that do not fit their checksum are refused")
-    text = "bytes that do not fit their checksum are accepted, though the store confirms checksums"
-    return probe.finding("damage", Level.WARN, text, "give the storage option checksums=false: then wherry reads back")
-
-
-def _read_back(probe: _Probe, key: str, data: bytes) -> Iterator[Finding]:
-    target = probe.file("whole", b"")
-    probe.timed(lambda: probe.store.get_file(key, target))
-    same = target.read_bytes() == data
-    if same:
-        yield probe.finding("read", Level.OK, "the same bytes came back")
-    else:
-        text = "other bytes came back than were written"
-        yield probe.finding("read", Level.BAD, text, "do not trust this store", Exit.INTEGRITY)
-    if not probe.store.capabilities.ranged_get:
-        yield Finding("read a range", Level.OK, "no: each download is one stream")
-        return
-    target = probe.file("range", bytes(len(data)))
-    probe.timed(lambda: probe.store.get_file(key, target, start=100, end=200))
-    if target.read_bytes()[100:200] == data[100:200]:
-        yield probe.finding("read a range", Level.OK, "yes: large downloads are made of ranges side by side")
-    else:
-        yield probe.finding("read a range", Level.BAD, "other bytes came than were asked for", "", Exit.INTEGRITY)
-
-
-def _try_list(probe: _Probe, key: str) -> Finding:
-    try:
-        found = probe.timed(lambda: [meta.key for meta in probe.store.list(key)])
-    except (WherryError, OSError) as error:
-        return probe.failed("list", error)
-    if key in found:
-        return probe.finding("list", Level.OK, "a new object is listed at once")
-    return probe.finding("list", Level.WARN, "a new object is not listed at once", "listings may be behind: rely on names")
-
-
-def _try_parts(probe: _Probe, data: bytes, crc: int) -> Finding:
-    if not probe.store.capabilities.multipart:
-        return Finding("parts", Level.OK, "no: each object is sent in one piece")
-    key, path, part = probe.key("parts"), probe.folder / "sent", Part(1, 0, len(data), crc)
-
-    def send() -> None:
-        upload_id = probe.store.begin(key, size_bytes=len(data), crc32c=crc)
-        try:
-            stored = probe.store.put_part(key, upload_id, path, part)
-            probe.store.complete(key, upload_id, [stored], crc32c=crc)
-        except BaseException:
-            with suppress(WherryError):  # the first error counts
-                probe.store.abort(key, upload_id)
-            raise
-
-    try:
-        probe.timed(send)
-    except (WherryError, OSError) as error:
-        return probe.failed("parts", error)
-    return probe.finding("parts", Level.OK, "yes: large objects are sent in parts side by side, and resumed")
-
-
-def _try_delete(probe: _Probe, key: str) -> Finding:
-    try:
-        probe.timed(lambda: probe.store.delete(key))
-        with suppress(NotFoundError, AccessDeniedError):  # who may not list is told "forbidden" of what is not there
-            probe.store.head(key)
-            return probe.finding(
-                "delete", Level.WARN, "accepted, but the object is still there", "is the bucket versioned or locked?"
-            )
-    except (WherryError, OSError) as error:
-        finding = probe.failed("delete", error)
-        remedy = f"allow it where checkpoints are to be removed. Left behind: {probe.uri.uri_for(key)}"
-        return Finding("delete", Level.WARN, finding.text, remedy, finding.took_ms)
-    probe.left.remove(key)
-    return probe.finding("delete", Level.OK, "the object is gone")
-
-
-def _clean(probe: _Probe) -> None:
-    """Delete the probe objects that may be there; what refuses was reported by its step."""
-    for key in probe.left:
-        with suppress(WherryError, OSError):
-            probe.store.inner.delete(key)  # once: a dead endpoint was waited for already
-
-
-def _missing_folders(uri: StoreURI) -> list[Path]:
-    """Folders that a put to a local store is going to make, the innermost first."""
-    if uri.scheme != "file":
-        return []
-    folder = Path("/", uri.prefix)
-    return [path for path in (folder, *folder.parents) if not path.exists()]
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # somebody else uses it by now
-            folder.rmdir()
-
-
-def _ms_since(started_s: float) -> float:
+def ms_since(started_s: float) -> float:
+    """Milliseconds since `started_s` of the monotonic clock."""
     return (time.monotonic() - started_s) * 1000

@@ -82,7 +82,7 @@ class UploadHandle:
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
         jobs = self._jobs()
         if len(jobs) < len(self.ids):
-            why = "the journal does not know it any more: it was damaged and put aside (see quarantine in the spool), or a week has passed"
+            why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
             raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why)])
         pending = [job.id for job in jobs if not job.state.is_final]
         if pending and not self._wait(pending, timeout_s):

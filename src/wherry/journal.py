@@ -120,6 +120,11 @@ class Journal:
         self.check = self._database.check
         self.close = self._database.close
 
+    @property
+    def replacements(self) -> int:
+        """How often it was found to be another one: the old one was damaged and is put aside, with all that was in it."""
+        return self._database.replacements
+
     # -- what the training process does
 
     def store_id(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 from wherry.database import JournalDamaged
-from wherry.journal import Journal, readable_jobs
+from wherry.jobs import JobId
+from wherry.journal import Journal, NewJob, readable_jobs
 from wherry.spool import Spool, quarantine
 
 log = logging.getLogger("wherry")
@@ -18,10 +21,51 @@ log = logging.getLogger("wherry")
 _SMALLEST_BYTES = 512
 
 
+_T = TypeVar("_T")
+
+
+class MendedJournal(Journal):
+    """A journal that is put aside and begun anew when a call finds it damaged; the call is then made again, once."""
+
+    def __init__(self, spool: Spool, *, checkpoints: bool) -> None:
+        self._spool = spool
+        super().__init__(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+
+    def submit(self, owner: str, store_id: int, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+        """As `Journal.submit`. The files of these jobs are kept when a damaged journal is put aside."""
+        try:
+            return super().submit(owner, store_id, new)
+        except JournalDamaged:
+            self.mend(keep=[job.object_id for job in new])
+            return super().submit(owner, store_id, new)
+
+    def mend(self, keep: Sequence[str] = ()) -> None:
+        """Put the journal aside if it is damaged. Nothing happens if another process was faster."""
+        open_journal(self._spool, keep=keep).close()
+
+
+def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
+    @wraps(call)
+    def again(self: MendedJournal, *args: object, **options: object) -> _T:
+        try:
+            return call(self, *args, **options)
+        except JournalDamaged:
+            self.mend()
+            return call(self, *args, **options)
+
+    return again
+
+
+for _name, _member in list(vars(Journal).items()):
+    if callable(_member) and not _name.startswith("_") and _name not in vars(MendedJournal):
+        setattr(MendedJournal, _name, _mended(_member))
+
+
 def open_journal(spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False) -> Journal:
     """Open the spool's journal; a damaged one is quarantined first, which is logged with a list of the staged files.
 
-    `keep` are staged files of uploads that are just being accepted: they stay where they are.
+    So it is when the damage shows later, see `MendedJournal`. `keep` are staged files of uploads that are just being
+    accepted: they stay where they are.
     """
     try:
         return _opened(spool, checkpoints)
@@ -31,9 +75,9 @@ def open_journal(spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = 
                 return _opened(spool, checkpoints)  # another process was faster
             except JournalDamaged as damage:
                 log.error("%s", _put_aside(spool, str(damage), keep))
-                journal = Journal(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+                journal = MendedJournal(spool, checkpoints=checkpoints)
                 # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
-                journal.number_from(time.time_ns() // 1_000_000)
+                Journal.number_from(journal, time.time_ns() // 1_000_000)
                 return journal
 
 
@@ -48,7 +92,7 @@ def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
 def _opened(spool: Spool, checkpoints: bool) -> Journal:
     if _is_lost(spool):
         raise JournalDamaged(f"the journal {spool.journal_path} is gone or empty, but there are staged files")
-    journal = Journal(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+    journal = MendedJournal(spool, checkpoints=checkpoints)
     try:
         journal.check()
     except JournalDamaged:

@@ -107,7 +107,7 @@ class Spool:
                 os.link(source, target)
             except OSError as error:
                 if error.errno not in _CANNOT:
-                    raise self._explain(error, source, found.st_size) from error
+                    raise self.explain(error, source, found.st_size) from error
             else:
                 staged = os.stat(target)
                 if staged.st_uid == os.getuid():
@@ -126,7 +126,7 @@ class Spool:
             target.unlink(missing_ok=True)
             if isinstance(error, SpoolError):
                 raise
-            raise self._explain(error, source, found.st_size) from error
+            raise self.explain(error, source, found.st_size) from error
         except BaseException:
             target.unlink(missing_ok=True)
             raise
@@ -185,13 +185,18 @@ class Spool:
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 
-    def _explain(self, error: OSError, source: Path, size_bytes: int) -> OSError:
-        """Tell a trouble of the spool from one of the source; the source's own errors pass as they are."""
+    def explain(self, error: OSError, what: object, size_bytes: int | None = None) -> OSError:
+        """Tell a trouble of the spool from one of the source; the source's own errors pass as they are.
+
+        `what` was to be staged; it takes `size_bytes`, if that is known.
+        """
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed = "more than that is needed" if size_bytes is None else f"{size_bytes} bytes are needed"
             return SpoolError(
                 error.errno,
-                f"no room in the spool {self.folder} for {source}: {size_bytes} bytes are needed, {self.free_bytes()} are free. "
-                "Free some space, put the spool elsewhere (spool= or $WHERRY_SPOOL), or hand the file over with move=True",
+                f"no room in the spool {self.folder} for {what}: {needed}, {self.free_bytes()} are free. "
+                "Free some space, or put the spool elsewhere (spool= or $WHERRY_SPOOL): where the files are, "
+                "move=True takes no room",
             )
         if error.errno == errno.EROFS or error.filename == str(self.path("")).rstrip("/"):
             return SpoolError(error.errno, f"the spool {self.folder} cannot be written: {error.strerror}")

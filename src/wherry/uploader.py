@@ -23,10 +23,9 @@ from typing import TypeVar
 
 from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
-from wherry.database import JournalDamaged
 from wherry.downloader import check_destination, download, place
 from wherry.drain import wait_until_drained
-from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, SpoolError, UploadFailed
+from wherry.errors import BucketNotFoundError, ConfigError, JobFailure, NotFoundError, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import Journal, JournalReplaced, NewJob
@@ -98,6 +97,8 @@ class Uploader:
             self._client.secrets = {str(self._store_id): self._secrets}
         self._store: RetryStore | None = None
         self._closed = False
+        self._has_accepted = False
+        self._seen_replacements = 0
         self._warned: set[int] = set()
         self._performer: Performer | None = None
         self._pieces: ThreadPoolExecutor | None = None
@@ -179,6 +180,7 @@ class Uploader:
         accepted: list[JobId] = []
 
         def accept(written: object) -> UploadHandle:
+            bring_back(self.spool, [object_id])
             path = self.spool.path(object_id)
             self.spool.make_durable(path)
             accepted.extend(self._submit([(object_id, path.stat().st_size)], [name], not mode.startswith("x"), requires))
@@ -188,7 +190,7 @@ class Uploader:
             if not accepted:  # else what failed, or was interrupted, is only the upload: the journal has the job
                 self.spool.free([object_id])
 
-        return SpoolWriter(file, name, accept, discard)
+        return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
     def _submit(
         self, staged: Sequence[tuple[str, int]], names: Sequence[str], overwrite: bool, requires: Sequence[str]
@@ -203,15 +205,20 @@ class Uploader:
             for (object_id, size_bytes), name in zip(staged, names, strict=True)
         ]  # fmt: skip
         object_ids = [object_id for object_id, _ in staged]
-        try:
-            ids, freed = self.journal.submit(self._owner, self._store_id, new)
-        except (JournalDamaged, JournalReplaced):
-            open_journal(self.spool, keep=object_ids).close()
-            self._register(split_options(self.uri.scheme, self._options)[0])
-            ids, freed = self.journal.submit(self._owner, self._store_id, new)
+        ids, freed = self._journalize(new)
         bring_back(self.spool, object_ids)
         self.spool.free(freed)
         return ids
+
+    def _journalize(self, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+        try:
+            accepted = self.journal.submit(self._owner, self._store_id, new)
+        except JournalReplaced:
+            self._register(split_options(self.uri.scheme, self._options)[0])
+            accepted = self.journal.submit(self._owner, self._store_id, new)
+        if not self._has_accepted:
+            self._has_accepted, self._seen_replacements = True, self.journal.replacements
+        return accepted
 
     def _accepted(self, name: str, ids: Sequence[JobId]) -> UploadHandle:
         handle = UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)
@@ -298,7 +305,7 @@ class Uploader:
         check = NewJob(
             JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "", time.time() + self.config.retry.call_deadline_s
         )
-        ids, _ = self.journal.submit(self._owner, self._store_id, [check])
+        ids, _ = self._journalize([check])
         if self._in_caller:
             self._perform(ids)
         else:
@@ -317,13 +324,23 @@ class Uploader:
         """Report uploads that failed since the last time: as warnings in the log, or as UploadFailed, as `on_failure` says."""
         raising = self.config.on_failure == "raise"
         checks = self.journal.failures(self._owner, kind=JobKind.CHECK)
-        puts = self.journal.failures(self._owner, mark=raising)
+        puts = [*self._lost(), *self.journal.failures(self._owner, mark=raising)]
+        if raising:
+            self._seen_replacements = self.journal.replacements
         if raising and (checks or puts):
             raise UploadFailed([*checks, *puts], remedy=self._remedy() if puts else "")
         for failure in [*checks, *puts]:
             if failure.job_id not in self._warned:
                 self._warned.add(failure.job_id)
                 log.warning("upload of %s failed: %s", failure.uri, failure.error)
+
+    def _lost(self) -> list[JobFailure]:
+        """A report that the journal was damaged and put aside, if it was: what had not been uploaded by then is not known."""
+        if self.journal.replacements == self._seen_replacements or not self._has_accepted:
+            return []
+        where = self.spool.folder / "quarantine"
+        text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
+        return [JobFailure(0, str(self.uri), 0, text)]
 
     def _remedy(self) -> str:
         return f"their files are kept: wherry retry --spool {shlex.quote(str(self.spool.folder))} (or discard)"
@@ -344,8 +361,11 @@ class Uploader:
                 f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; "
                 f"they go on in the background: {self.drain_command()}"
             )
-        if failures := self.journal.failures(self._owner):
-            raise UploadFailed(failures, remedy=self._remedy())
+        failures = self.journal.failures(self._owner)
+        if lost := self._lost():
+            self._seen_replacements = self.journal.replacements
+        if lost or failures:
+            raise UploadFailed([*lost, *failures], remedy=self._remedy())
 
     def drain_command(self) -> str:
         """The command that finishes what is in the spool."""

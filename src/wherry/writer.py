@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
 class SpoolWriter(io.BufferedIOBase):
     """A seekable binary file in the spool. close() hands it over; `handle` is then its upload.
 
-    Leaving a ``with`` block by an exception, or losing the file without closing it, throws it away: half a checkpoint is
-    never uploaded.
+    Leaving a ``with`` block by an exception, losing the file without closing it, or closing it after a write that failed,
+    throws it away: half a checkpoint is never uploaded.
     """
 
     def __init__(
-        self, file: BinaryIO, name: str, accept: Callable[[BinaryIO], UploadHandle], discard: Callable[[], None]
+        self,
+        file: BinaryIO,
+        name: str,
+        accept: Callable[[BinaryIO], UploadHandle],
+        discard: Callable[[], None],
+        explain: Callable[[OSError], OSError] = lambda error: error,
     ) -> None:
+        """`explain` makes of an error in writing one that says what to do."""
+        self._explain = explain
+        self._broken: OSError | None = None
         self._file = file
         self.name = name
         self._accept = accept
@@ -32,7 +41,8 @@ class SpoolWriter(io.BufferedIOBase):
 
     def write(self, data: Buffer, /) -> int:
         """Write all of `data`; returns how many bytes that is."""
-        return self._file.write(data)
+        with self._explained():
+            return self._file.write(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read back what was written."""
@@ -48,12 +58,22 @@ class SpoolWriter(io.BufferedIOBase):
 
     def truncate(self, size: int | None = None, /) -> int:
         """As in any file."""
-        return self._file.truncate(size)
+        with self._explained():
+            return self._file.truncate(size)
 
     def flush(self) -> None:
         """Hand buffered bytes to the operating system."""
         if not self._file.closed:
-            self._file.flush()
+            with self._explained():
+                self._file.flush()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._broken = self._explain(error)
+            raise self._broken from error
 
     def fileno(self) -> int:
         """The descriptor of the spool's file, for libraries that write to it themselves."""
@@ -81,7 +101,9 @@ class SpoolWriter(io.BufferedIOBase):
         if self._file.closed:
             return
         try:
-            self._file.flush()
+            if self._broken is not None:  # somebody has caught that error, but bytes are missing all the same
+                raise self._broken
+            self.flush()
             self.handle = self._accept(self._file)
         except BaseException:
             self.abort()
@@ -92,7 +114,8 @@ class SpoolWriter(io.BufferedIOBase):
         """Throw the file away; nothing is uploaded."""
         if not self._file.closed:
             try:
-                self._file.close()
+                with suppress(OSError):  # what is still in its buffer finds no room, and is not wanted
+                    self._file.close()
             finally:
                 self._discard()
 

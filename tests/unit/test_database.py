@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import run_script
 
+from support import run_script
 from wherry.config import Durability
 from wherry.database import Database, JournalDamaged
 from wherry.errors import JournalError

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import SETTINGS, new_job, run_script, store_id, submit_many
 
+from support import SETTINGS, new_job, run_script, store_id, submit_many
 from wherry.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState
 from wherry.journal import MAX_LEASES_LOST, SUSPECT_AFTER, Journal, NewJob, readable_jobs
 from wherry.store import StoredPart

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support import file_of, new_job, store_id
 
+from support import file_of, new_job, store_id
 from wherry.jobs import JobState
 from wherry.journal import JournalReplaced
 from wherry.recovery import bring_back, open_journal

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import file_of, wait_until
 
+from support import file_of, wait_until
 from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
 from wherry.spool import Spool, Staged, copy_out
@@ -154,7 +154,7 @@ def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool,
     writer = threading.Thread(target=keep_changing)
     writer.start()
     try:
-        with pytest.raises(SourceChangedError, match="changed while|shrank while"):
+        with pytest.raises(SourceChangedError, match=r"changed while|shrank while"):
             spool.stage(source, CLIENT)
     finally:
         stop.set()

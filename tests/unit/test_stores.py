@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support import SETTINGS
 
+from support import SETTINGS
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import ConfigError
 from wherry.journal import Journal, StoreRecord

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import SETTINGS, file_of, leased_job, new_job
 
+from support import SETTINGS, file_of, leased_job, new_job
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c, format_crc32c
@@ -146,7 +146,9 @@ def test_the_checksum_is_computed_once_and_kept(sender: Sender, memory: MemorySt
     assert crc32c(path.read_bytes()) == again(journal, job).crc32c
 
 
-def test_the_checksum_of_a_large_file_is_that_of_its_pieces(memory: MemoryStore, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_the_checksum_of_a_large_file_is_that_of_its_pieces(
+    memory: MemoryStore, tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
     path = file_of(tmp_path / "file", 64 * MIB + 1)
     job = leased_job("key", path.stat().st_size)
     meta = Sender(None, pool, tmp_path).send(job, path, memory, TransferConfig())
@@ -481,7 +483,9 @@ def test_a_local_object_that_was_copied_is_read_back_and_one_that_was_linked_is_
     assert path.read_bytes() == (tmp_path / "dest" / "a").read_bytes() == (tmp_path / "dest" / "b").read_bytes()
 
 
-def test_the_receipts_of_parts_are_those_of_the_store(memory: MemoryStore, sender: Sender, journal: Journal, tmp_path: Path) -> None:
+def test_the_receipts_of_parts_are_those_of_the_store(
+    memory: MemoryStore, sender: Sender, journal: Journal, tmp_path: Path
+) -> None:
     path = file_of(tmp_path / "file", 3 * PART)
     job = accept(journal, path)
     with pytest.raises(NotFoundError):

@@ -1,4 +1,4 @@
-"""The uploader: what it accepts and refuses, what its reader sees, how it reports, how it ends. Uploads are made in the caller."""
+"""The uploader: what it accepts and refuses, what its reader sees, how it reports and ends. Uploads are made in the caller."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import CALLER, caller, end_agent, file_of, run_script, wait_until
 
 import wherry
+from support import CALLER, caller, end_agent, file_of, run_script, wait_until
 from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, NotFoundError, SpoolError, UploadFailed
 from wherry.jobs import JobId, JobState
@@ -424,10 +424,12 @@ def test_a_missing_object_leaves_no_file(uploader: Uploader, tmp_path: Path) -> 
         uploader.head("missing")
 
 
-def test_the_object_of_a_failed_upload_is_missing_with_the_reason(uploader: Uploader, dest: Path, source: Path, tmp_path: Path) -> None:
+def test_the_object_of_a_failed_upload_is_missing_with_the_reason(
+    uploader: Uploader, dest: Path, source: Path, tmp_path: Path
+) -> None:
     name = block(dest)
     uploader.put(source, name)
-    with pytest.raises(NotFoundError, match="its upload failed: .*the file is kept"):
+    with pytest.raises(NotFoundError, match=r"its upload failed: .*the file is kept"):
         uploader.get(name, tmp_path / "back")
     uploader.journal.discard(None)
 

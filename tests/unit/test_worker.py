@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import IMPATIENT, file_of, new_job, store_id, wait_until
 
+from support import IMPATIENT, file_of, new_job, store_id, wait_until
 from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
 from wherry.doorbell import Bell

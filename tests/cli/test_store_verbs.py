@@ -1,0 +1,266 @@
+"""put, get, ls, cat, rm, as a script uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from command_line import CommandLine
+from gate import Gate
+from support import end_agent, file_of
+from wherry.checksum import crc32c, format_crc32c
+from wherry.testing.servers import S3Server
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[CommandLine]:
+    line = CommandLine(tmp_path)
+    with end_agent(line.spool):
+        yield line
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+@pytest.fixture
+def gated(gate: Gate) -> Iterator[CommandLine]:
+    """A command line whose uploads to ``gated://x`` wait until the gate opens."""
+    line = CommandLine(gate.folder, gate.environment)
+    with end_agent(line.spool):
+        yield line
+
+
+@pytest.mark.parametrize("target", ["dest/model.pt", "file://{folder}/dest/model.pt", "dest/"])
+def test_put_uploads_a_file_and_names_it(line: CommandLine, target: str) -> None:
+    source = file_of(line.folder / "model.pt", 100_000)
+    out, err = line.run("put", "model.pt", target.format(folder=line.folder))
+    assert f"done    100.0 kB  file://{line.folder}/dest/model.pt\n" == out
+    assert "" == err
+    assert source.read_bytes() == (line.folder / "dest/model.pt").read_bytes()
+
+
+def test_put_appends_names_below_a_local_folder_that_exists(line: CommandLine) -> None:
+    file_of(line.folder / "a", 10)
+    file_of(line.folder / "logs/deep/b", 20)
+    (line.folder / "dest").mkdir()
+    line.run("put", "a", "logs/", "dest")
+    assert {"a", "logs/deep/b"} == {
+        str(path.relative_to(line.folder / "dest")) for path in (line.folder / "dest").rglob("*") if path.is_file()
+    }
+
+
+def test_put_says_in_json_what_was_uploaded(line: CommandLine) -> None:
+    data = file_of(line.folder / "a", 1000).read_bytes()
+    out, _ = line.run("put", "a", "dest/a", "--json")
+    expected = {
+        "uri": f"file://{line.folder}/dest/a",
+        "state": "done",
+        "size_bytes": 1000,
+        "crc32c": format_crc32c(crc32c(data)),
+        "jobs": [1],
+    }
+    assert expected == json.loads(out)
+
+
+def test_put_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> None:
+    file_of(line.folder / "a", 10, seed=1)
+    there = file_of(line.folder / "dest/a", 10, seed=2)
+    before = there.read_bytes()
+    assert "is there already" in line.refuse("put", "a", "dest/", expected=4)
+    assert before == there.read_bytes()
+    line.run("put", "a", "dest/", "--overwrite")
+    assert (line.folder / "a").read_bytes() == there.read_bytes()
+
+
+def test_put_move_gives_the_file_away(line: CommandLine) -> None:
+    file_of(line.folder / "a", 10)
+    line.run("put", "--move", "a", "dest/")
+    assert not (line.folder / "a").exists()
+    assert (line.folder / "dest/a").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("put", "a", "nowhere", "dest/"), 3, "nowhere: No such file"),
+        (("put", "a", "b", "dest/c"), 2, "end it with '/'"),
+        (("put", "a", "sub/a", "dest/"), 2, "several sources are called a"),
+        (("put", "a", "s3:/bucket/a"), 2, "write s3://bucket/a"),
+        (("put", "a", "s3://"), 2, "names no bucket"),
+        (("put", "a", "nonsense://x/a"), 2, "unknown scheme 'nonsense'"),
+        (("put", "a", "s3://bucket/a", "-o", "zone=3"), 2, "unknown storage option(s) zone"),
+        (("put", "a", "s3://bucket/a", "-o", "region"), 2, "KEY=VALUE"),
+        (("put", "a", "s3://bucket/a", "--options-file", "a"), 2, "no JSON"),
+        (("put", "a", "s3://bucket/a", "--options-file", "none"), 3, "none: No such file"),
+    ],
+)
+def test_put_refuses_before_anything_is_accepted(line: CommandLine, arguments: tuple[str, ...], code: int, text: str) -> None:
+    for name in ("a", "b", "sub/a"):
+        file_of(line.folder / name, 10)
+    assert text in line.refuse(*arguments, expected=code)
+    assert not (line.folder / "dest").exists()
+    assert not line.spool.exists()
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/a", "gs://bucket/a", "sftp://host/a"])
+@pytest.mark.parametrize("verb", [("put", "a"), ("ls",), ("doctor",)])
+def test_secret_option_on_the_command_line_is_refused(line: CommandLine, verb: tuple[str, ...], uri: str) -> None:
+    file_of(line.folder / "a", 10)
+    name = {"s3": "aws_secret_access_key", "gs": "token", "sf": "password"}[uri[:2]]
+    message = line.refuse(*verb, uri, "-o", f"{name}=hunter2hunter2", expected=2)
+    assert name in message
+    assert "--options-file" in message
+    assert "hunter2" not in message
+
+
+def test_secrets_come_from_a_file_or_stdin_and_are_written_nowhere(line: CommandLine, seaweedfs_server: S3Server) -> None:
+    (line.folder / "a").write_text("text")
+    options = json.dumps(seaweedfs_server.options)
+    (line.folder / "options.json").write_text(options)
+    uri = f"s3://{seaweedfs_server.bucket}/{line.folder.name}"
+    line.run("put", "a", f"{uri}/", "--options-file", "options.json")
+    out, _ = line.run("cat", f"{uri}/a", "--options-file", "-", stdin=options)
+    assert "text" == out
+    secret = seaweedfs_server.secret_key.encode()
+    assert [] == [path for path in line.spool.rglob("*") if path.is_file() and secret in path.read_bytes()]
+
+
+def test_no_wait_returns_while_the_upload_goes_on(gate: Gate, gated: CommandLine) -> None:
+    file_of(gated.folder / "a", 10)
+    out, _ = gated.run("put", "--no-wait", "a", "gated://x/a")
+    assert out.endswith("gated://x/a\n")
+    assert not (gate.dest / "a").exists()
+    gate.open()
+    gated.run("drain")
+    assert (gate.dest / "a").exists()
+
+
+def test_time_out_leaves_the_upload_to_the_background_and_says_so(gate: Gate, gated: CommandLine) -> None:
+    file_of(gated.folder / "a", 10)
+    message = gated.refuse("put", "--timeout", "0.1", "a", "gated://x/a", expected=6)
+    assert f"wherry drain --spool {gated.spool}" in message
+    assert "1 left" in gated.run("drain", "--timeout", "0.1", expected=6)[0]
+    gate.open()
+    gated.run("drain")
+    assert (gate.dest / "a").exists()
+
+
+def test_what_is_queued_is_read_and_listed_and_taken_back(gate: Gate, gated: CommandLine) -> None:
+    data = "what is on its way\n"
+    (gated.folder / "a").write_text(data)
+    gated.run("put", "--no-wait", "a", "gated://x/wherry-test-a")
+    assert data == gated.run("cat", "gated://x/wherry-test-a")[0]
+    gated.run("get", "gated://x/wherry-test-a", "b")
+    assert data == (gated.folder / "b").read_text()
+    states = {json.loads(text)["state"] for text in gated.run("ls", "gated://x/wherry-test-a", "--json")[0].splitlines()}
+    assert states <= {"queued", "leased"}
+    assert states
+    assert gated.run("ls", "gated://x/wherry-test-a")[0].rstrip().endswith(")")
+    gate.open()
+
+
+def test_get_writes_a_file_or_into_a_folder(line: CommandLine) -> None:
+    data = file_of(line.folder / "dest/a", 1000).read_bytes()
+    (line.folder / "there").mkdir()
+    for target, path in (("b", "b"), ("there", "there/a"), ("new/", "new/a")):
+        assert ("", "") == line.run("get", "dest/a", target)
+        assert data == (line.folder / path).read_bytes()
+
+
+def test_get_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> None:
+    file_of(line.folder / "dest/a", 10)
+    (line.folder / "b").write_text("mine")
+    assert "--overwrite" in line.refuse("get", "dest/a", "b", expected=4)
+    assert "mine" == (line.folder / "b").read_text()
+    line.run("get", "dest/a", "b", "--overwrite")
+    assert (line.folder / "dest/a").read_bytes() == (line.folder / "b").read_bytes()
+
+
+def test_reading_makes_no_spool_and_starts_no_agent(line: CommandLine) -> None:
+    (line.folder / "dest").mkdir()
+    (line.folder / "dest/a").write_text("text")
+    line.run("ls", "dest/")
+    line.run("get", "dest/a", "b")
+    assert "text" == line.run("cat", "dest/a")[0]
+    assert not line.spool.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("get", "dest/a", "b"), 3),
+        (("get", "dest/", "b"), 2),
+        (("get", "dest/a", "-"), 2),
+        (("cat", "dest/a"), 3),
+        (("ls", "dest/a"), 3),
+    ],
+)
+def test_missing_objects_and_wrong_uris_are_told_apart(line: CommandLine, arguments: tuple[str, ...], code: int) -> None:
+    line.refuse(*arguments, expected=code)
+    assert [] == [path for path in line.folder.iterdir() if path != line.spool]
+
+
+def test_cat_writes_the_very_bytes(line: CommandLine) -> None:
+    (line.folder / "dest").mkdir()
+    (line.folder / "dest/a").write_bytes(b"caf\xc3\xa9\r\nline\n")
+    out, _ = line.run("cat", "dest/a")
+    assert "café\nline\n" == out.replace("\r\n", "\n")
+
+
+def test_ls_lists_an_object_and_what_lies_below_a_prefix(line: CommandLine) -> None:
+    for name in ("run1/a", "run1/deep/b", "run10/c"):
+        file_of(line.folder / "dest" / name, 1500)
+    names = [json.loads(text)["name"] for text in line.run("ls", "dest/run1/", "--json")[0].splitlines()]
+    assert ["a", "deep/b"] == names
+    assert ["a", "deep/b"] == [text.split()[-1] for text in line.run("ls", "dest/run1")[0].splitlines()]
+    out, _ = line.run("ls", "dest/run1/a")
+    assert out.startswith("  1.5 kB  20")
+    assert out.endswith("  a\n")
+
+
+def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
+    for name in ("run1/a", "run1/b", "run10/c"):
+        file_of(line.folder / "dest" / name, 10)
+    for prefix in ("dest/run1", "dest/run1/"):
+        assert "-r" in line.refuse("rm", prefix, expected=2)
+    assert "deleted 1 object\n" == line.run("rm", "dest/run1/a")[0]
+    line.refuse("rm", "dest/run1/a", expected=3)
+    assert {"b"} == {path.name for path in (line.folder / "dest/run1").iterdir()}
+
+
+def test_rm_recursive_wants_a_yes_and_keeps_neighbours(line: CommandLine) -> None:
+    for name in ("run1/a", "run1/deep/b", "run10/c"):
+        file_of(line.folder / "dest" / name, 10)
+    assert "--yes" in line.refuse("rm", "-r", "dest/run1", expected=2)
+    assert "deleted 2 objects\n" == line.run("rm", "-r", "--yes", "dest/run1")[0]
+    assert {"c"} == {path.name for path in (line.folder / "dest").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("uri", ["/", "file:///", "s3://bucket", "s3://bucket/"])
+def test_rm_never_deletes_a_whole_store(line: CommandLine, uri: str) -> None:
+    assert "whole store" in line.refuse("rm", "-r", "--yes", uri, expected=2)
+
+
+def test_exit_codes_tell_why_a_put_failed(line: CommandLine, seaweedfs_server: S3Server) -> None:
+    file_of(line.folder / "a", 10)
+    options = dict(seaweedfs_server.options)
+    (line.folder / "good.json").write_text(json.dumps(options))
+    (line.folder / "bad.json").write_text(json.dumps(options | {"aws_secret_access_key": "not-the-right-one"}))
+    uri = f"s3://{seaweedfs_server.bucket}/{line.folder.name}/"
+    assert "SignatureDoesNotMatch" in line.refuse("put", "a", uri, "--options-file", "bad.json", expected=5)
+    assert "NoSuchBucket" in line.refuse("put", "a", "s3://no-such-bucket/", "--options-file", "good.json", expected=3)
+    line.run("put", "a", uri, "--options-file", "good.json")
+    assert "there already" in line.refuse("put", "a", uri, "--options-file", "good.json", expected=4)
+    assert "SignatureDoesNotMatch" in line.refuse("ls", uri, "--options-file", "bad.json", expected=5)
+
+
+def test_debug_shows_the_traceback(line: CommandLine) -> None:
+    out, err = line.run("--debug", "get", "dest/a", "b", expected=1)
+    assert "" == out
+    assert "Traceback (most recent call last)" in err
+    assert "NotFoundError" in err

@@ -1,0 +1,144 @@
+"""A real full disk under the spool: a clear error, nothing half-written, nothing lost, and what was accepted still arrives."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gate import Gate
+from support import own_mounts, run_script
+
+#: Mounts a small disk at argv[1], in a mount namespace of its own, before it does anything else.
+MOUNT = """
+import logging, os, subprocess, sys
+from pathlib import Path
+import wherry
+from wherry.errors import SpoolError
+from support import file_of, wait_until
+
+logging.getLogger("wherry").setLevel(logging.ERROR)  # a small disk is made of memory, of which it warns
+disk, dest = Path(sys.argv[1]), Path(sys.argv[2])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)], check=True)
+spool = disk / "spool"
+objects = lambda: sorted(path.name for path in (spool / "objects").iterdir())
+
+def fill():
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            pass
+"""
+TESTS = str(Path(__file__).parents[1])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    return folder
+
+
+def run_on_small_disk(text: str, disk: Path, **env: str) -> str:
+    (disk.parent / "dest").mkdir(exist_ok=True)
+    script = MOUNT + textwrap.dedent(text)
+    return run_script(script, disk, disk.parent / "dest", prefix=own_mounts(), env={"PYTHONPATH": TESTS, **env})
+
+
+def test_a_file_that_does_not_fit_is_refused_with_figures_and_earlier_ones_arrive(disk: Path) -> None:
+    text = """
+    from support import end_agent
+    small, large = file_of(dest.parent / "small", 1_000_000), dest.parent / "large"
+    large.write_bytes(b"x" * 40_000_000)
+    with end_agent(spool), wherry.Uploader(dest, spool=spool) as uploader:
+        for i in range(3):
+            uploader.put(small, f"{i}")
+        before = set(objects())
+        try:
+            uploader.put(large, "large")
+        except SpoolError as error:
+            print(error.errno, error)
+        assert set(objects()) <= before, objects()
+        uploader.put(small, "3")
+    assert objects() == []
+    assert sorted(path.name for path in dest.iterdir()) == ["0", "1", "2", "3"]
+    assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
+    """
+    said = run_on_small_disk(text, disk)
+    assert "no room in the spool" in said
+    assert "40000000 bytes are needed" in said
+    assert "are free" in said
+    assert said.startswith("28 ")
+
+
+def test_a_disk_that_fills_while_a_file_is_written_leaves_nothing_half_written(disk: Path) -> None:
+    text = """
+    from support import CALLER
+    with wherry.Uploader(dest, spool=spool, config=CALLER) as uploader:
+        try:
+            with uploader.open("a") as file:
+                while True:
+                    file.write(bytes(1_000_000))
+        except SpoolError as error:
+            print(error.errno, error)
+        assert objects() == []
+        writer = uploader.open("b")
+        writer.write(b"in a buffer")
+        fill()
+        try:
+            writer.close()
+        except SpoolError as error:
+            print(error.errno, error)
+        assert writer.closed
+        assert objects() == []
+        try:
+            uploader.put("/proc/self/exe", "c")
+        except SpoolError as error:
+            print(error.errno, error)
+        assert objects() == []
+        (disk / "filler").unlink()
+        with uploader.open("d") as file:
+            file.write(b"there is room again")
+    assert [path.name for path in dest.iterdir()] == ["d"]
+    """
+    lines = run_on_small_disk(text, disk).splitlines()
+    assert [True] * 3 == [line.startswith("28 [Errno 28] no room in the spool") for line in lines], lines
+
+
+def test_a_spool_cannot_be_opened_on_a_full_disk_and_says_so(disk: Path) -> None:
+    text = """
+    fill()
+    try:
+        wherry.Uploader(dest, spool=spool)
+    except SpoolError as error:
+        print(error)
+    """
+    said = run_on_small_disk(text, disk)
+    assert "full" in said or "No space left" in said
+    assert "Traceback" not in said
+
+
+def test_what_was_accepted_arrives_although_the_disk_is_full(disk: Path) -> None:
+    """Somebody else fills the disk while uploads wait: they are verified and acknowledged, at the latest when there is room."""
+    gate = Gate(disk.parent)
+    text = """
+    from support import end_agent
+    small = file_of(dest.parent / "small", 1_000_000)
+    with end_agent(spool), wherry.Uploader("gated://x", spool=spool) as uploader:
+        handles = [uploader.put(small, f"{i}") for i in range(3)]
+        wait_until(lambda: (dest.parent / "puts").exists(), what="the first put")
+        fill()
+        (dest.parent / "is_open").touch()
+        wait_until(lambda: len([path for path in dest.iterdir() if path.stat().st_size == 1_000_000]) == 3, what="the objects")
+        (disk / "filler").unlink()
+        for handle in handles:
+            handle.result(30.0)
+    assert objects() == []
+    assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
+    """
+    environment = {name: gate.environment[name] for name in ("GATE",)}
+    said = run_on_small_disk(text, disk, **environment, PYTHONPATH=f"{TESTS}:{gate.environment['PYTHONPATH']}")
+    assert "" == said, said
