@@ -151,12 +151,15 @@ def _show_finding(finding: Finding) -> None:
 
 @app.command()
 def demo(
-    uri: Annotated[str | None, typer.Option("--uri", help="Where to upload; else an S3 server made for it, or a folder.")] = None,
+    uri: Annotated[
+        str | None, typer.Option("--uri", metavar="URI", help="Where to upload; else an S3 server made for it, or a folder.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's folder for a look.")] = False,
 ) -> None:
     """Show on this machine what it is all about.
 
-    A model trains, its trainer is killed, its uploads finish all the same, and a second run restores and completes.
+    A model trains, its trainer is killed, its uploads finish all the same,
+    and a second run restores and completes.
 
     Example: wherry demo
     """

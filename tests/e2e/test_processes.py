@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from gate import Gate, wait_until
 
+from gate import Gate, wait_until
 from wherry.spool import Spool
 
 
