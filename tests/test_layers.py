@@ -22,6 +22,7 @@ LAYERS: dict[str, int] = {
     "client": 1,
     "database": 1,
     "doorbell": 1,
+    "environment": 1,
     "journal": 1,
     "names": 1,
     "recovery": 1,

@@ -203,8 +203,10 @@ class Agent:
 
     def _recover(self) -> None:
         """Take over from an agent that may have been killed: no worker of it lives any more, for we have the lock."""
+        from wherry.worker import living_callers
+
         found = [entry.name for entry in os.scandir(self._spool.objects)]
-        queued, _ = self._journal.release()
+        queued, _ = self._journal.release(keep=living_callers(self._spool))
         orphans = self._spool.sweep(self._journal.referenced_objects(), found)
         for left in (self._spool.folder / "scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
@@ -283,6 +285,8 @@ class Agent:
             worker.channel.send(json.dumps(message).encode())
 
     def _wait(self, timeout_s: float) -> None:
+        from wherry.worker import release_dead_callers
+
         ready, _, _ = select.select([self._bell.fileno(), self._signal_ear.fileno()], [], [], timeout_s)
         if self._signal_ear.fileno() in ready:
             with suppress(BlockingIOError):
@@ -291,6 +295,7 @@ class Agent:
         if self._bell.fileno() in ready:
             self._hear(self._bell.answer())
         self._bury()
+        release_dead_callers(self._spool, self._journal)
         for name in self._journal.expired():
             for worker in self._workers.values():
                 if worker.name == name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -93,7 +94,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         return
     place = Spool(folder)
     journal = open_journal(place)
-    secrets = secrets_for(journal, given)
+    secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = place.agent_pid()
     before = journal.counts()
     client = Client(place, AgentConfig())
@@ -141,6 +142,19 @@ def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]
         )
 
     return counts
+
+
+def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
+    """The secrets of stores whose first user had them in the environment, as far as ours has them, too."""
+    from wherry.environment import secrets_from_environment
+
+    found: dict[int, dict[str, object]] = {}
+    for store in journal.stores().values():
+        here = secrets_from_environment(store.scheme, os.environ)
+        if "secrets" in store.settings and set(store.secret_names) <= set(here):
+            found[store.id] = {name: here[name] for name in store.secret_names}
+            keep_quiet_about(found[store.id])
+    return found
 
 
 def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict[str, object]]:

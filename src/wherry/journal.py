@@ -363,12 +363,18 @@ class Journal:
 
     # -- what the agent does
 
-    def release(self, worker: str | None = None) -> tuple[int, list[Job]]:
+    def lease_owners(self) -> set[str]:
+        """Who has jobs leased."""
+        with self._transaction(read_only=True) as db:
+            return {row[0] for row in db.execute("SELECT DISTINCT lease_owner FROM jobs WHERE state = 'leased'")}
+
+    def release(self, worker: str | None = None, *, keep: Sequence[str] = ()) -> tuple[int, list[Job]]:
         """Take the leases of a dead worker away: (jobs queued again, jobs failed because workers keep dying on them).
 
-        `None`: of all workers, after the agent itself died, which is held against no job.
+        `None`: of all workers but `keep`, after the agent itself died, which is held against no job.
         """
-        who, args = ("lease_owner = ?", (worker,)) if worker is not None else ("1", ())
+        marks = ", ".join("?" * len(keep))
+        who, args = ("lease_owner = ?", (worker,)) if worker is not None else (f"lease_owner NOT IN ({marks})", tuple(keep))
         with self._transaction() as db:
             cursor = db.execute(
                 "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + ?"

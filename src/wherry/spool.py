@@ -212,6 +212,16 @@ class Spool:
         finally:
             os.close(descriptor)
 
+    def try_lock(self, name: str) -> int | None:
+        """The descriptor that holds the lock file `name`, until it is closed; None if somebody else does."""
+        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
     def register_client(self, client: str) -> int:
         """Announce a living client and return the descriptor whose lock says so; closing it signs off."""
         path = self.clients / client

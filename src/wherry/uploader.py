@@ -25,6 +25,7 @@ from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
 from wherry.downloader import check_destination, download, place
 from wherry.drain import wait_until_drained
+from wherry.environment import with_environment
 from wherry.errors import BucketNotFoundError, ConfigError, JobFailure, NotFoundError, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
@@ -38,7 +39,7 @@ from wherry.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.transfer import POOL_THREADS, Sender
 from wherry.uri import StoreURI, check_name, parse_uri
 from wherry.view import QueuedView, explain_missing
-from wherry.worker import Performer, perform_here, scratch_folder
+from wherry.worker import Caller, scratch_folder
 from wherry.wrappers import LimitStore, RetryStore
 from wherry.writer import SpoolWriter
 
@@ -69,7 +70,8 @@ class Uploader:
     ) -> None:
         self.uri: StoreURI = parse_uri(uri)
         self.config = config or Config()
-        self._options = dict(storage_options or {})
+        self._given = frozenset(storage_options or ())
+        self._options = with_environment(self.uri.scheme, storage_options or {}, os.environ)
         check_usable(self.uri.scheme, self._options)
         if self.uri.scheme == "file" and self.config.spool.durability == "power":
             self._options.setdefault("fsync", True)
@@ -94,14 +96,14 @@ class Uploader:
         self._client = Client(self.spool, None if self._in_caller else self.config.agent)
         self._owner = self._client.name
         if self._secrets:
-            self._client.secrets = {str(self._store_id): self._secrets}
+            self._client.secrets = {str(store_id): self._secrets for store_id in self._same_stores()}
         self._store: RetryStore | None = None
         self._closed = False
         self._has_accepted = False
         self._seen_replacements = 0
         self._warned: set[int] = set()
-        self._performer: Performer | None = None
-        self._pieces: ThreadPoolExecutor | None = None
+        self._caller: Caller | None = None
+        self._pid = os.getpid()
         _open_uploaders.add(self)
         self._client.call_agent(warm=self._store_id)
 
@@ -116,7 +118,19 @@ class Uploader:
 
     def _register(self, public: Mapping[str, object]) -> int:
         settings = {"retry": asdict(self.config.retry), "transfer": asdict(self.config.transfer)}
+        if self._secrets and not set(self._secrets) & set(self._given):
+            settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
         return self.journal.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
+
+    def _same_stores(self) -> list[int]:
+        """Our store record, and those of earlier runs that differ in settings only: they need the same secrets."""
+        records = self.journal.stores()
+        ours = records[self._store_id]
+        return [
+            store_id
+            for store_id, one in records.items()
+            if (one.scheme, one.root, one.options, one.secret_names) == (ours.scheme, ours.root, ours.options, ours.secret_names)
+        ]
 
     # -- handing over
 
@@ -247,7 +261,7 @@ class Uploader:
                     f"the spool {self.spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
                     f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
                 )
-            self._client.wait(LOOK_AGAIN_S)
+            self._wait(LOOK_AGAIN_S)
         return True
 
     def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
@@ -271,21 +285,31 @@ class Uploader:
 
     def _wait_for_name(self, uri: str) -> None:
         while self.journal.newest_open(uri) is not None:
-            self._client.wait(LOOK_AGAIN_S)
+            self._wait(LOOK_AGAIN_S)
 
     # -- the agent, or its work done here
 
     def _perform(self, ids: Sequence[JobId]) -> None:
-        if self._performer is None:
+        while self.journal.unfinished(ids=ids):
+            self._wait(LOOK_AGAIN_S)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
+        if not self._in_caller:
+            self._client.wait(timeout_s)
+            return
+        self._forget_after_fork()
+        if self._caller is None:
             stores = Stores()
             stores.learn(self._store_id, self._secrets)
-            self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="wherry")
-            sender = Sender(self.journal, self._pieces, scratch_folder(self.spool))
-            self._performer = Performer(self.spool, self.journal, stores, self._owner, sender)
-        performer = self._performer
-        perform_here(
-            performer, lambda: self.journal.unfinished(ids=ids) == 0, lambda timeout_s: self._client.ear().wait(timeout_s)
-        )
+            self._caller = Caller(self.spool, self.journal, stores, self._owner)
+        if pause_s := self._caller.work():
+            self._client.ear().wait(min(pause_s, timeout_s))
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: its parent's threads are not here, and its parent's connections are not ours."""
+        if self._pid != os.getpid():
+            self._pid, self._caller, self._store = os.getpid(), None, None
 
     def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -294,7 +318,7 @@ class Uploader:
             left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
                 return False
-            self._client.wait(left_s)
+            self._wait(left_s)
         return True
 
     # -- failures and the end
@@ -343,7 +367,7 @@ class Uploader:
         return [JobFailure(0, str(self.uri), 0, text)]
 
     def _remedy(self) -> str:
-        return f"their files are kept: wherry retry --spool {shlex.quote(str(self.spool.folder))} (or discard)"
+        return f"their files are kept: wherry retry --all --spool {shlex.quote(str(self.spool.folder))} (or discard)"
 
     def counts(self) -> Counts:
         """How many of this uploader's uploads are in each state."""
@@ -355,7 +379,7 @@ class Uploader:
         Raises UploadFailed for failures that were not raised before, TimeoutError after `timeout_s` (nothing is lost then).
         """
         self._client.ear()
-        if not wait_until_drained(self.counts, self._client.wait, timeout_s=timeout_s, progress=progress_bar):
+        if not wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, progress=progress_bar):
             counts = self.counts()
             raise TimeoutError(
                 f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; "
@@ -383,11 +407,12 @@ class Uploader:
 
     def _sign_off(self) -> None:
         self._closed = True
+        self._forget_after_fork()
         _open_uploaders.discard(self)
         if self._store is not None:
             self._store.close()
-        if self._pieces is not None:
-            self._pieces.shutdown()
+        if self._caller is not None:
+            self._caller.close()
         self._client.sign_off()
         self.journal.close()  # a handle that is still in use opens it again
 
@@ -500,6 +525,7 @@ class Uploader:
 
     def _own_store(self) -> RetryStore:
         """The store, opened in this process on first use, for reading."""
+        self._forget_after_fork()
         if self._store is None:
             self._store = RetryStore(LimitStore(open_store(self.uri, self._options), max_in_flight=32), self.config.retry)
         return self._store

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
 import socket
 import threading
@@ -39,6 +40,8 @@ _RENEW_S = 15.0
 #: How often a job looks again for the objects that it requires.
 _REQUIREMENT_WAIT_S = 2.0
 _JOURNAL_WAIT_S = 1.0
+#: Before the name of a client that does its work itself: so it leases jobs, and so nobody takes it for an agent's worker.
+_CALLER = "caller:"
 
 
 @dataclass
@@ -270,15 +273,65 @@ class Worker:
             log.info("store %s is not ready: %s", record.id, self._stores.scrub(str(error)))
 
 
-def perform_here(performer: Performer, done: Callable[[], bool], wait: Callable[[float], bool]) -> None:
-    """Do an agent's work in the calling thread, job after job, until `done()`; `wait(s)` sleeps or is rung awake."""
-    while not done():
+class Caller:
+    """An agent's work, done in the calling thread. Of no use after a fork: the threads of its pool are not there any more."""
+
+    def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
+        self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="wherry")
+        sender = Sender(journal, self._pieces, scratch_folder(spool))
+        self._performer = Performer(spool, journal, stores, f"{_CALLER}{client}", sender)
+        self._release_dead()
+
+    def work(self) -> float:
+        """Carry out the next job and return 0, or return in how many seconds, at most one, there may be another."""
+        performer = self._performer
+        # It cannot renew its leases while it works: they last until it is seen to be dead.
         job = performer.journal.lease(performer.worker, 86_400.0, without_stores=performer.unusable_stores())
         if job is not None:
-            performer.perform(job)
-        else:
-            _, next_s = performer.journal.ready()
-            wait(min(1.0, max(0.0, (next_s or time.time() + 1.0) - time.time())))
+            try:
+                performer.perform(job)
+            except BaseException:  # Ctrl-C: the job is accepted and stays so
+                performer.journal.requeue(job.id, performer.worker, wait_s=0.0, error="interrupted", counts=False)
+                raise
+            return 0.0
+        if self._release_dead():
+            return 0.0
+        _, next_s = performer.journal.ready()
+        return 1.0 if next_s is None else min(1.0, max(0.0, next_s - time.time()))
+
+    def _release_dead(self) -> bool:
+        spool, journal = self._performer.spool, self._performer.journal
+        return release_dead_callers(spool, journal) or _release_dead_workers(spool, journal)
+
+    def close(self) -> None:
+        """End its threads."""
+        self._pieces.shutdown()
+
+
+def living_callers(spool: Spool) -> list[str]:
+    """The names under which living callers lease jobs."""
+    return [f"{_CALLER}{client}" for client in spool.living_clients()]
+
+
+def release_dead_callers(spool: Spool, journal: Journal) -> bool:
+    """Queue what callers were sending when they died; whether there was anything."""
+    callers = {name for name in journal.lease_owners() if name.startswith(_CALLER)}
+    dead = callers.difference(living_callers(spool)) if callers else set()
+    for name in dead:
+        journal.release(name)
+    return bool(dead)
+
+
+def _release_dead_workers(spool: Spool, journal: Journal) -> bool:
+    """The same for the workers of an agent that is gone, in a spool that may never see another."""
+    workers = {name for name in journal.lease_owners() if not name.startswith(_CALLER)}
+    if workers and (lock := spool.try_lock("agent.lock")) is not None:  # held, so that no agent starts meanwhile
+        try:
+            journal.release(keep=living_callers(spool))
+            return True
+        finally:
+            os.close(lock)
+    return False
 
 
 def scratch_folder(spool: Spool) -> Path:

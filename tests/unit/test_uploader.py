@@ -494,7 +494,8 @@ def test_a_failure_is_raised_once_by_name_and_the_others_arrive(dest: Path, spoo
         uploader.put(source, name)
     with pytest.raises(UploadFailed, match=r"1 upload\(s\) failed:\n.*/dest/blocked/file \(job \d+, 1 attempt") as caught:
         uploader.flush()
-    assert f"wherry retry --spool {spool_folder}" in str(caught.value)
+    assert "wherry retry" in str(caught.value)
+    assert f"--spool {spool_folder}" in str(caught.value)
     uploader.flush()
     uploader.close()
     assert [source.read_bytes()] * 2 == [(dest / name).read_bytes() for name in "ab"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -27,7 +28,7 @@ from wherry.stores import OpenStore, Stores
 from wherry.testing import Fault, FaultyStore
 from wherry.transfer import Sender
 from wherry.uri import StoreURI
-from wherry.worker import Performer, Worker, perform_here, scratch_folder
+from wherry.worker import Caller, Performer, Worker, scratch_folder
 
 PARTS = TransferConfig(multipart_threshold_bytes=2000, part_size_bytes=1000)
 
@@ -313,11 +314,58 @@ def test_parts_that_cannot_be_removed_now_are_removed_another_time(bench: Bench)
 # -- in the caller
 
 
-def test_the_callers_thread_works_until_its_own_jobs_are_finished(bench: Bench) -> None:
+@pytest.fixture
+def in_caller(bench: Bench) -> Iterator[Caller]:
+    registration = bench.spool.register_client("1-me")
+    caller = Caller(bench.spool, bench.journal, GivenStores(bench.store), "1-me")
+    yield caller
+    caller.close()
+    os.close(registration)
+
+
+def test_a_caller_does_one_job_after_the_other_and_says_how_long_to_wait(bench: Bench, in_caller: Caller) -> None:
     bench.store.plan = [Fault("put", TransientError("reset"), key="b")]
-    ids = [bench.accept(name) for name in ("a", "b", "c")]
-    perform_here(bench.performer, lambda: bench.journal.unfinished(ids=ids) == 0, lambda timeout_s: timeout_s > 0)
-    assert [JobState.DONE] * 3 == states(bench, *ids)
+    a, b, c = (bench.accept(name) for name in ("a", "b", "c"))
+    assert [0.0] * 3 == [in_caller.work() for _ in range(3)]
+    assert [JobState.DONE, JobState.QUEUED, JobState.DONE] == states(bench, a, b, c)
+    while bench.journal.unfinished():
+        assert in_caller.work() <= 0.01
+    assert 1.0 == in_caller.work()
+
+
+def test_an_interrupted_caller_gives_its_job_back(bench: Bench, in_caller: Caller) -> None:
+    bench.store.plan = [Fault("put", act=_press_ctrl_c)]
+    job_id = bench.accept("a")
+    with pytest.raises(KeyboardInterrupt):
+        in_caller.work()
+    assert (JobState.QUEUED, 0) == (bench.job(job_id).state, bench.job(job_id).attempts)
+    assert 0.0 == in_caller.work()
+    assert JobState.DONE is bench.job(job_id).state
+
+
+def _press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("holder", ["caller:2-dead", "123-1"])
+def test_a_caller_takes_over_from_the_dead(bench: Bench, in_caller: Caller, holder: str) -> None:
+    job_id = bench.accept("a")
+    assert bench.journal.lease(holder, 86_400.0) is not None
+    assert [0.0, 0.0] == [in_caller.work(), in_caller.work()]
+    assert JobState.DONE is bench.job(job_id).state
+
+
+def test_a_caller_takes_nothing_from_the_living(bench: Bench, in_caller: Caller) -> None:
+    other = bench.spool.register_client("2-alive")
+    ids = [bench.accept("a"), bench.accept("b")]
+    assert bench.journal.lease("caller:2-alive", 86_400.0) is not None
+    assert bench.journal.lease("123-1", 60.0) is not None
+    with bench.spool.locked("agent.lock"):
+        assert 1.0 == in_caller.work()
+    assert [JobState.LEASED] * 2 == states(bench, *ids)
+    assert 0.0 == in_caller.work()  # the agent's lock is free now
+    assert [JobState.LEASED, JobState.QUEUED] == states(bench, *ids)
+    os.close(other)
 
 
 # -- the loop of a worker process
