@@ -561,6 +561,7 @@ def _described(blob: Blob) -> ObjectMeta:
         crc32c=None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big"),
         modified_s=None if blob.updated is None else blob.updated.timestamp(),
         metadata=dict(blob.metadata or {}),
+        digest=None if blob.md5_hash is None else f"md5:{base64.b64decode(blob.md5_hash).hex()}",
     )
 
 

@@ -61,6 +61,8 @@ _ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "float": ("a number above 0", lambda value: type(value) in (int, float) and value > 0),
 }
+#: The ending of the name of every directory bucket.
+_DIRECTORY_BUCKET = "--x-s3"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
 
 
@@ -89,7 +91,8 @@ class S3Options:
     #: False for a server that ignores If-None-Match: `if_absent` then looks first and writes second, so that of two writers at
     #: one moment both may succeed.
     conditional_writes: bool = True
-    #: False for a server that fails on checksum headers. One that ignores them is found out by its answers.
+    #: False for a server that fails on checksum headers, or whose ETags look like MD5s and are none. One that ignores the headers
+    #: is found out by its answers.
     checksums: bool = True
 
     def __post_init__(self) -> None:
@@ -186,7 +189,8 @@ class S3Store(MultipartStore):
         """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""
         with self._translated("head", key):
             try:
-                return _describe(key, self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED"))
+                answer: Any = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+                return self._described(key, answer)
             except sdk.ClientError as error:
                 if _status(error) not in (400, 401, 403, 404):
                     raise
@@ -194,7 +198,7 @@ class S3Store(MultipartStore):
             # or it describes the object, which came a moment after, or which only HEAD may not see.
             answer = self._client.get_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
             answer["Body"].close()
-            return _describe(key, answer)
+            return self._described(key, answer)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the contract says. Amazon's listings come page by page; any other's is read to its end first, and sorted.
@@ -308,6 +312,12 @@ class S3Store(MultipartStore):
     @property
     def _client(self) -> S3Client:
         return self._connected().client
+
+    def _described(self, key: str, answer: Mapping[str, Any]) -> ObjectMeta:
+        """What a HEAD or GET says; digests only where the server is trusted with them: in directory buckets an ETag is no MD5."""
+        meta = _describe(key, answer)
+        is_vouched_for = self._options.checksums and not self._bucket.endswith(_DIRECTORY_BUCKET)
+        return meta if is_vouched_for else replace(meta, digest=None)
 
     def _connected(self) -> _Connection:
         """The client of this moment; made when there is none."""
@@ -679,7 +689,7 @@ def _connect(options: S3Options, bucket: str) -> _Connection:
     return _Connection(
         cast("S3Client", client),
         is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
-        lists_in_order=endpoint is None and not bucket.endswith("--x-s3"),  # the ending of every directory bucket
+        lists_in_order=endpoint is None and not bucket.endswith(_DIRECTORY_BUCKET),
     )
 
 
@@ -701,7 +711,22 @@ def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
     if crc32c is None and re.fullmatch(r"[0-9a-f]{8}", ours := metadata.get(CRC32C_METADATA, "")):
         crc32c = int(ours, 16)
     modified_s = answer["LastModified"].timestamp() if "LastModified" in answer else None
-    return ObjectMeta(key, answer["ContentLength"], _etag(answer.get("ETag")), crc32c, modified_s, metadata)
+    etag = _etag(answer.get("ETag"))
+    return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=_digest(answer, etag))
+
+
+def _digest(answer: Mapping[str, Any], etag: str) -> str | None:
+    """A digest of the whole object, other than CRC32C, that the server keeps: one of its checksums, else an ETag that is an MD5.
+
+    An ETag is no MD5 for objects made of parts, which it shows by a "-", and for those encrypted with a key of KMS or the
+    customer's, which other headers show ("Object" and "HeadObject" of the Amazon S3 API Reference).
+    """
+    if answer.get("ChecksumType") != "COMPOSITE":
+        for name, size_bytes in (("crc32", 4), ("sha1", 20), ("sha256", 32)):
+            if data := _decode_checksum(answer.get(f"Checksum{name.upper()}"), size_bytes):
+                return f"{name}:{data.hex()}"
+    is_plain = answer.get("ServerSideEncryption") in (None, "AES256") and "SSECustomerAlgorithm" not in answer
+    return f"md5:{etag.lower()}" if is_plain and re.fullmatch("[0-9a-fA-F]{32}", etag) else None
 
 
 def _etag(text: str | None) -> str:
@@ -717,11 +742,16 @@ def _encode_crc32c(crc32c: int) -> str:
 
 def _decode_crc32c(text: str | None) -> int | None:
     """A checksum header; None if there is none, or one of parts' checksums (``base64-3``)."""
+    data = _decode_checksum(text, 4)
+    return None if data is None else int.from_bytes(data, "big")
+
+
+def _decode_checksum(text: str | None, size_bytes: int) -> bytes | None:
     try:
         data = base64.b64decode(text or "", validate=True)
     except ValueError:
         return None
-    return int.from_bytes(data, "big") if len(data) == 4 else None
+    return data if len(data) == size_bytes else None
 
 
 def _split_id(upload_id: str) -> tuple[bool, str]:

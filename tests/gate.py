@@ -121,7 +121,7 @@ class Gate:
                 found[:] = [psutil.Process(int((self.spool / "agent.lock").read_text()))]
             except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
                 return False
-            return found[0].is_running()
+            return bool(found[0].is_running())
 
         wait_until(look, what="the agent")
         return found[0]

@@ -93,11 +93,13 @@ def run_script(
 ) -> str:
     """Run a user's script in a process of its own and return what it printed, on both streams.
 
-    `env` is added to the environment; `prefix` is a command that runs the interpreter (``unshare ...``).
+    It can import this module. `env` is added to the environment; `prefix` is a command that runs the interpreter (``unshare ...``).
     """
+    environment = {**os.environ, **(env or {})}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [*prefix, sys.executable, "-c", textwrap.dedent(text), *(os.fspath(argument) for argument in arguments)],
-        env={**os.environ, **(env or {})},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -80,17 +80,20 @@ class Bell:
         self._socket.close()
 
 
-def ring(path: Path, carried: Mapping[str, object] | None = None) -> bool:
-    """Wake whoever listens at `path`. False: nobody does. Never waits: a full queue means that the listener is being woken."""
+def ring(path: Path, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
+    """Wake whoever listens at `path`. False: nobody does.
+
+    Waits for room in a full queue, at most `patience_s`, only when something is carried: else a full queue means that the
+    listener is being woken anyway. What found no room is carried again by the next ring.
+    """
     data = json.dumps(carried).encode() if carried else b""
     if len(data) > _LARGEST_RING_BYTES:
         raise SpoolError(f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_RING_BYTES} can be handed over")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(path) as address:
-        sender.setblocking(bool(data))  # rings may be dropped when many are waiting, secrets may not
-        sender.settimeout(5.0 if data else 0.0)
+        sender.settimeout(patience_s if data else 0.0)
         try:
             sender.sendto(data, address)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             return True
         except (FileNotFoundError, ConnectionRefusedError):
             return False

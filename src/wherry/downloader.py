@@ -1,15 +1,17 @@
 """From an object to a file: ranges side by side into a temporary file, verified, then put in place at once.
 
-The destination appears whole and verified or not at all. The temporary file lies beside it and is gone after any error.
+The destination appears whole and verified or not at all. What an interrupted call has fetched waits beside it for the next one
+(wherry.partial).
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-import secrets
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -17,12 +19,16 @@ from pathlib import Path
 
 from wherry.checksum import combine_crc32c, crc32c_of_file, format_crc32c
 from wherry.config import RetryConfig, TransferConfig
-from wherry.errors import IntegrityError
+from wherry.errors import IntegrityError, NotFoundError
+from wherry.partial import Partial, Version, forget_partial, partial_beside, temporary_beside
 from wherry.retry import call_with_retry
-from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
+from wherry.store import ObjectMeta, ObjectStore
 
 #: An object that is replaced while it is fetched is begun again this often; then somebody writes faster than we read.
 _MOST_RESTARTS = 3
+_BLOCK_BYTES = 2**20
+_DAMAGED = "the object or the way to it is damaged: upload it again, or try from another machine"
+_DAMAGED_OR_NO_MD5 = f"{_DAMAGED}; if it is an S3 server whose ETags are no MD5s, give the storage option checksums=False"
 
 
 def download(
@@ -38,9 +44,13 @@ def download(
 ) -> ObjectMeta:
     """Fetch the object `key` into the file `destination`; returns what the store says of it. `uri` is for messages.
 
-    After return the file has the object's size and, where the store knows it, its CRC32C; all bytes are of one version of the
-    object, where the store has etags. Missing parent folders are made. The file's mode is that of any new file (umask).
-    Calls are made again after a TransientError, each for `retry.call_deadline_s`, so the store need not do it.
+    After return the file has the object's size and, where the store knows one, its CRC32C or other digest; all bytes are of one
+    version of the object, where the store has etags. Missing parent folders are made. The file's mode is that of any new file
+    (umask). Calls are made again after a TransientError, each for `retry.call_deadline_s`, so the store need not do it.
+
+    A call that was killed, interrupted or given up goes on where it was when it is made again: ranges that are there are summed
+    again and not fetched, unless the object has another etag or size by now. Of two calls to one destination at a time the
+    second begins at the first byte, in a file of its own. Objects of one range, and those without an etag, begin anew, too.
 
     Raises FileExistsError if the destination is there and `overwrite` is off, and IsADirectoryError if it is a folder, both
     before any byte moves; OSError (ENOSPC) if the disk has no room; NotFoundError, AccessDeniedError; IntegrityError if the
@@ -48,31 +58,35 @@ def download(
     """
     destination = Path(destination)
     check_destination(destination, overwrite)
-    restarts = fetched_again = 0
+    restarts = 0
     while True:
-        meta = call_with_retry(lambda: store.head(key), config=retry)
-        with _temporary_beside(destination, meta.size_bytes) as (temporary, fd):
-            os.ftruncate(fd, meta.size_bytes)
+        try:
+            meta = call_with_retry(lambda: store.head(key), config=retry)
+        except NotFoundError:
+            forget_partial(destination, uri)
+            raise
+        range_size_bytes = transfer.range_size_bytes if store.capabilities.ranged_get else max(1, meta.size_bytes)
+        version = Version(uri, meta.etag, meta.size_bytes, range_size_bytes)
+        with partial_beside(destination, version) as partial:
+            fetch = _Fetch(store, meta, partial, transfer.ranges_in_flight, retry)
             try:
                 with _progress(destination.name, meta.size_bytes, shown=progress_bar) as advance:
-                    crc32c = _fetch(store, meta, temporary, transfer, retry, advance)
+                    fetch.all(advance)
+                is_right = fetch.agrees() or fetch.repair()
             except IntegrityError:
                 restarts += 1
                 if restarts > _MOST_RESTARTS:
                     raise
                 continue
-            size_bytes = os.fstat(fd).st_size
-            if size_bytes == meta.size_bytes and meta.crc32c in (None, crc32c):
-                _publish(temporary, destination, overwrite)
-                return meta
-            fetched_again += 1
-            if fetched_again > 1:
+            if not is_right:
                 raise IntegrityError(
-                    f"{_figures(size_bytes, crc32c)} came, twice, but the store says {_figures(meta.size_bytes, meta.crc32c)}",
+                    f"{fetch.figures()} came, twice, but the store says {_figures(meta.size_bytes, meta.crc32c, meta.digest)}",
                     operation="get",
                     uri=uri,
-                    hint="the object or the way to it is damaged: upload it again, or try from another machine",
+                    hint=_DAMAGED if meta.crc32c is not None else _DAMAGED_OR_NO_MD5,
                 )
+            _publish(partial.path, destination, overwrite)
+            return meta
 
 
 def place(destination: Path, fill: Callable[[int], None], size_bytes: int, *, overwrite: bool = False) -> None:
@@ -82,7 +96,7 @@ def place(destination: Path, fill: Callable[[int], None], size_bytes: int, *, ov
     """
     destination = Path(destination)
     check_destination(destination, overwrite)
-    with _temporary_beside(destination, size_bytes) as (temporary, fd):
+    with temporary_beside(destination, size_bytes) as (temporary, fd):
         fill(fd)
         _publish(temporary, destination, overwrite)
 
@@ -101,28 +115,6 @@ def check_destination(destination: Path, overwrite: bool) -> None:
 
 def _exists(destination: Path) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "exists already: allow overwriting or give another name", str(destination))
-
-
-@contextmanager
-def _temporary_beside(destination: Path, size_bytes: int) -> Iterator[tuple[Path, int]]:
-    """A new empty file in the folder of `destination`, open for writing; removed at the end if it still has its name."""
-    folder = destination.absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    space = os.statvfs(folder)
-    free_bytes = space.f_bavail * space.f_frsize
-    if space.f_blocks and size_bytes > free_bytes:  # a file system without a size, as some in user space, cannot be asked
-        raise OSError(errno.ENOSPC, f"no room: {size_bytes} bytes are needed, {free_bytes} are free", str(folder))
-    ending = TEMPORARY_MARK + secrets.token_hex(8)
-    start = destination.name
-    while len(os.fsencode(f".{start}{ending}")) > os.pathconf(folder, "PC_NAME_MAX"):
-        start = start[:-1]
-    temporary = folder / f".{start}{ending}"
-    fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    try:
-        yield temporary, fd
-    finally:
-        os.close(fd)
-        temporary.unlink(missing_ok=True)
 
 
 def _publish(temporary: Path, destination: Path, overwrite: bool, *, link: Callable[[Path, Path], None] = os.link) -> None:
@@ -146,58 +138,169 @@ def _publish(temporary: Path, destination: Path, overwrite: bool, *, link: Calla
     os.replace(temporary, destination)
 
 
-def _fetch(
-    store: ObjectStore,
-    meta: ObjectMeta,
-    path: Path,
-    transfer: TransferConfig,
-    retry: RetryConfig,
-    advance: Callable[[int], object],
-) -> int:
-    """Write the object into `path`; return the CRC32C of what the file then holds. IntegrityError: it was replaced meanwhile."""
-    stop = threading.Event()
+class _Fetch:
+    """One version of an object on its way into one file, range by range; `crcs` are the ranges' CRC32C, as the file has them."""
 
-    def sleep(seconds: float) -> None:
-        if stop.wait(seconds):
-            raise CancelledError
+    def __init__(self, store: ObjectStore, meta: ObjectMeta, partial: Partial, in_flight: int, retry: RetryConfig) -> None:
+        self._store = store
+        self._meta = meta
+        self._partial = partial
+        self._version = partial.version
+        self._in_flight = in_flight
+        self._retry = retry
+        self._stop = threading.Event()
+        self.crcs: dict[int, int] = {}
+        #: Only for objects whose CRC32C nobody knows, and None when it has to be computed anew.
+        self._digest: str | None = None
 
-    def fetch(start: int, end: int) -> int:
-        if stop.is_set():
-            raise CancelledError
+    def all(self, advance: Callable[[int], object]) -> None:
+        """Fetch every range that the file does not hold yet. IntegrityError: the object was replaced meanwhile."""
+        follower = _Digest(self._meta.digest, self._partial.path) if self._follows_digest else None
+
+        def done(number: int) -> None:
+            start, end = self._version.range(number)
+            advance(end - start)
+            if follower is not None:
+                follower.add(start, end)
+
+        self._each(self._settle, range(self._version.n_ranges), done)
+        self._digest = None if follower is None else follower.text()
+
+    def agrees(self) -> bool:
+        """Whether the file has the size and the checksum that the store tells of the object."""
+        if self._partial.path.stat().st_size != self._meta.size_bytes:
+            return False
+        if self._meta.crc32c is not None:
+            return self._crc32c() == self._meta.crc32c
+        if not self._follows_digest:
+            return True
+        if self._digest is None:
+            whole = _Digest(self._meta.digest, self._partial.path)
+            whole.add(0, self._meta.size_bytes)
+            self._digest = whole.text()
+        return self._digest == self._meta.digest
+
+    def repair(self) -> bool:
+        """Fetch ranges again until the file agrees; False if it does not after all of them.
+
+        Stores tell one checksum, that of the whole object, so nobody can name the bad range before its bytes have come twice.
+        (Checksums of pieces in the object's metadata, 2 KB on S3, would be there for small objects of our own only.) Therefore
+        as many ranges as are in flight are fetched again at a time, in place; where one comes out differently the whole is
+        compared, and the first that makes it right ends it. At best that is one such wave, at worst the whole object.
+        """
+        os.truncate(self._partial.path, self._meta.size_bytes)
+        for first in range(0, self._version.n_ranges, self._in_flight):
+            wave = range(first, min(first + self._in_flight, self._version.n_ranges))
+            before = [self.crcs[number] for number in wave]
+            self._each(self._get, wave)
+            if before != [self.crcs[number] for number in wave]:
+                self._digest = None
+                if self.agrees():
+                    return True
+        return self.agrees()
+
+    def figures(self) -> str:
+        """What came, in words."""
+        return _figures(self._partial.path.stat().st_size, self._crc32c(), self._digest)
+
+    @property
+    def _follows_digest(self) -> bool:
+        return self._meta.crc32c is None and self._meta.digest is not None
+
+    def _crc32c(self) -> int:
+        crc = 0
+        for number in range(self._version.n_ranges):
+            start, end = self._version.range(number)
+            crc = combine_crc32c(crc, self.crcs[number], end - start)
+        return crc
+
+    def _each(
+        self, call: Callable[[int], int], numbers: Sequence[int], done: Callable[[int], object] = lambda number: None
+    ) -> None:
+        """Run `call`, which returns a range's CRC32C, for several ranges side by side; `done` is told of each by this thread."""
+        if len(numbers) <= 1:
+            for number in numbers:
+                self.crcs[number] = call(number)
+                done(number)
+            return
+        pool = ThreadPoolExecutor(min(len(numbers), self._in_flight), thread_name_prefix="wherry-get")
+        try:
+            futures = {pool.submit(call, number): number for number in numbers}
+            for future in as_completed(futures):
+                self.crcs[futures[future]] = future.result()
+                done(futures[future])
+        except BaseException:
+            self._stop.set()  # after an error or Ctrl-C: what waits is cancelled, what is under way ends with its range
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _settle(self, number: int) -> int:
+        """Take a range that an earlier call has left, if its bytes are what that call noted; else fetch it."""
+        recorded = self._partial.recorded.get(number)
+        if recorded is not None and recorded == crc32c_of_file(
+            self._partial.path, *self._version.range(number), stop=self._check
+        ):
+            return recorded
+        return self._get(number)
+
+    def _get(self, number: int) -> int:
+        self._check()
+        start, end = self._version.range(number)
 
         def get() -> None:
-            store.get_file(meta.key, path, start=start, end=end, if_match=meta.etag)
+            self._store.get_file(self._meta.key, self._partial.path, start=start, end=end, if_match=self._meta.etag)
 
-        call_with_retry(get, config=retry, sleep=sleep)
-        return crc32c_of_file(path, start, end)  # from the page cache: these bytes were just written
-
-    ranges = _ranges(meta.size_bytes, transfer.range_size_bytes if store.capabilities.ranged_get else meta.size_bytes)
-    if len(ranges) == 1:
-        crc = fetch(*ranges[0])
-        advance(meta.size_bytes)
+        call_with_retry(get, config=self._retry, sleep=self._sleep)
+        crc = crc32c_of_file(self._partial.path, start, end)  # from the page cache: these bytes were just written
+        self._partial.note(number, crc)
         return crc
-    pool = ThreadPoolExecutor(min(len(ranges), transfer.ranges_in_flight) or 1, thread_name_prefix="wherry-get")
-    try:
-        futures = {pool.submit(fetch, start, end): end - start for start, end in ranges}
-        for future in as_completed(futures):
-            future.result()
-            advance(futures[future])
-    finally:
-        stop.set()  # after an error or Ctrl-C: what waits is cancelled, what is under way ends with its range
-        pool.shutdown(cancel_futures=True)
-    crc = 0
-    for future, size_bytes in futures.items():
-        crc = combine_crc32c(crc, future.result(), size_bytes)
-    return crc
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise CancelledError
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise CancelledError
 
 
-def _ranges(size_bytes: int, range_size_bytes: int) -> Sequence[tuple[int, int]]:
-    """[start, end) of each range; none for an empty object."""
-    return [(start, min(start + range_size_bytes, size_bytes)) for start in range(0, size_bytes, max(1, range_size_bytes))]
+class _Digest:
+    """The digest of a file whose ranges are written in any order: each is read when all before it are there.
+
+    `wanted` names the algorithm: ``md5:...``. Reading is done by the thread that waits for the ranges, from the page cache.
+    """
+
+    def __init__(self, wanted: str | None, path: Path) -> None:
+        self._algorithm = (wanted or "").partition(":")[0]
+        self._path = path
+        self._sum = zlib.crc32(b"")
+        self._hash = None if self._algorithm == "crc32" else hashlib.new(self._algorithm, usedforsecurity=False)
+        self._at = 0
+        self._waiting: dict[int, int] = {}
+
+    def add(self, start: int, end: int) -> None:
+        """Tell that bytes [start, end) are there."""
+        self._waiting[start] = end
+        with open(self._path, "rb", buffering=0) as file:
+            while (stop := self._waiting.pop(self._at, None)) is not None:
+                file.seek(self._at)
+                while self._at < stop and (block := file.read(min(_BLOCK_BYTES, stop - self._at))):
+                    self._at += len(block)
+                    if self._hash is None:
+                        self._sum = zlib.crc32(block, self._sum)
+                    else:
+                        self._hash.update(block)
+
+    def text(self) -> str:
+        """The digest so far, in the form of ObjectMeta.digest."""
+        return f"{self._algorithm}:{f'{self._sum:08x}' if self._hash is None else self._hash.hexdigest()}"
 
 
-def _figures(size_bytes: int, crc32c: int | None) -> str:
-    return f"{size_bytes} bytes" + ("" if crc32c is None else f" with CRC32C {format_crc32c(crc32c)}")
+def _figures(size_bytes: int, crc32c: int | None, digest: str | None) -> str:
+    sums = [] if crc32c is None else [f"CRC32C {format_crc32c(crc32c)}"]
+    sums += [] if digest is None else [digest.replace(":", " ").upper()]
+    return f"{size_bytes} bytes" + (f" with {' and '.join(sums)}" if sums else "")
 
 
 def _in_notebook() -> bool:

@@ -172,7 +172,9 @@ class Spool:
         """A new, private file in the spool, open for writing and reading: (object id, file)."""
         object_id = f"{client}-{secrets.token_hex(8)}"
         descriptor = os.open(self.path(object_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        return object_id, open(descriptor, "w+b", buffering=2**20)
+        return object_id, open(
+            descriptor, "w+b", buffering=2**17
+        )  # larger writes, which checkpoints are made of, go around the buffer
 
     def free(self, object_ids: Iterator[str] | list[str] | tuple[str, ...]) -> None:
         """Remove staged files that no job needs any more."""

@@ -68,6 +68,9 @@ class ObjectMeta:
     metadata: Mapping[str, str] = field(default_factory=dict)
     #: Answer of put_file() only: the object was made of the frozen file's very blocks (link, reflink), so it is equal to it.
     is_shared: bool = False
+    #: Another digest of the whole object that the store surely vouches for, ``md5:<hex>`` (also sha1, sha256, crc32), where it
+    #: has one: what a download of an object without `crc32c` is checked against.
+    digest: str | None = None
 
     @property
     def token(self) -> str | None:

@@ -46,6 +46,8 @@ from wherry.writer import SpoolWriter
 log = logging.getLogger("wherry")
 
 
+#: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
+_LOST_FILE_S = 0.05
 _open_uploaders: set[Uploader] = set()
 _warned_spools: set[Path] = set()
 _private_spools: dict[Path, int] = {}
@@ -450,23 +452,33 @@ class Uploader:
         """The full URI of the remote name."""
         return self.uri.uri_for(self.uri.key_for(check_name(name)))
 
-    def get(self, name: str, dest: str | os.PathLike[str], *, overwrite: bool = False, progress_bar: bool = False) -> ObjectMeta:
+    def get(
+        self,
+        name: str,
+        dest: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        progress_bar: bool = False,
+        follow_symlinks: bool = True,
+    ) -> ObjectMeta:
         """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get.
 
-        `dest` appears whole or not at all. A ``.symlink`` object is followed. Raises FileExistsError before any byte moves if
-        `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError, IntegrityError.
+        `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off. Raises
+        FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
+        IntegrityError.
         """
         dest, name = Path(dest), check_name(name)
         check_destination(dest, overwrite)
         try:
-            if not name.endswith(SYMLINK_SUFFIX):
+            if not (follow_symlinks and name.endswith(SYMLINK_SUFFIX)):
                 try:
                     return self._fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
                 except BucketNotFoundError:
                     raise
                 except NotFoundError:
-                    pass  # then it may be the name of a pointer
-            return self._fetch(resolve(self._view(), self.uri, name), dest, overwrite, progress_bar)
+                    if not follow_symlinks:
+                        raise  # else it may be the name of a pointer
+            return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
         except NotFoundError as error:
             newest = self.journal.newest(self.uri_for(name))
             if newest is not None and newest.state is JobState.FAILED:
@@ -474,7 +486,7 @@ class Uploader:
             raise
 
     def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
-        view = self._view()
+        view = self.view()
         while (job := view.queued(key)) is not None:
             staged = self.spool.path(job.object_id)
             try:
@@ -482,7 +494,8 @@ class Uploader:
             except FileNotFoundError:
                 if staged.exists():
                     raise
-                continue  # it was uploaded and freed while we looked
+                self._wait(_LOST_FILE_S)  # it was uploaded and freed while we looked, or its job will fail
+                continue
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
         return download(
             self._own_store().inner,  # download() retries range by range
@@ -497,7 +510,7 @@ class Uploader:
 
     def head(self, name: str) -> ObjectMeta:
         """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
-        return self._view().head(self.uri.key_for(check_name(name)))
+        return self.view().head(self.uri.key_for(check_name(name)))
 
     def exists(self, name: str) -> bool:
         """Whether the object is in the store or on its way there. "Forbidden" raises AccessDeniedError and is no "no"."""
@@ -510,7 +523,7 @@ class Uploader:
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
         base = f"{self.uri.prefix}/" if self.uri.prefix else ""
-        for meta in self._view().list(base + prefix):
+        for meta in self.view().list(base + prefix):
             yield replace(meta, key=self.uri.name_for(meta.key))
 
     def delete(self, name: str) -> None:
@@ -520,7 +533,8 @@ class Uploader:
         self._wait_for_name(uri)
         self._own_store().delete(self.uri.key_for(check_name(name)))
 
-    def _view(self) -> QueuedView:
+    def view(self) -> QueuedView:
+        """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
         return QueuedView(self._own_store(), self.uri, self.journal, self.spool)
 
     def _own_store(self) -> RetryStore:

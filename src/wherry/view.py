@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,12 +50,17 @@ class QueuedView(WrappedStore):
         super().get_file(key, path, start=start, end=end, if_match=if_match)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """Both, by key; of a key that is stored and queued, the queued version."""
-        queued = {job.key: _describe(job) for job in self._journal.open_under(self._uri.uri_for(prefix))}
-        stored = {meta.key: meta for meta in super().list(prefix)} | queued
-        # surrogateescape: a local folder may hold names that are no UTF-8
-        for key in sorted(stored, key=lambda key: key.encode(errors="surrogateescape")):
-            yield stored[key]
+        """Both, by key; of a key that is stored and queued, the queued version. The store is asked as far as one reads."""
+        queued = sorted((_describe(job) for job in self._journal.open_under(self._uri.uri_for(prefix))), key=_order)
+        last: str | None = None
+        for meta in heapq.merge(queued, super().list(prefix), key=_order):  # of equal keys, that of the first list comes first
+            if meta.key != last:
+                last = meta.key
+                yield meta
+
+
+def _order(meta: ObjectMeta) -> bytes:
+    return meta.key.encode(errors="surrogateescape")  # a local folder may hold names that are no UTF-8
 
 
 def _describe(job: Job) -> ObjectMeta:

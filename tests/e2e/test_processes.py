@@ -226,7 +226,15 @@ def test_notebook(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         "handle.state.value",
     ]
     (gate.folder / "file").write_bytes(b"notebook")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    code = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = nbformat.from_dict(
+        {
+            "cells": [{**code, "id": f"cell{i}", "source": cell} for i, cell in enumerate(cells)],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     assert "'done'" == notebook.cells[2].outputs[0]["data"]["text/plain"]
     assert b"notebook" == (gate.dest / "from-notebook").read_bytes()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gate import DRAIN, Gate, kill, wait_until
 
+from gate import DRAIN, Gate, kill, wait_until
 from wherry.journal import Journal
 from wherry.spool import Spool
 from wherry.testing.servers import S3Server

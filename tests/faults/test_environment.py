@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gate import kill, wait_until
 
+from gate import kill, wait_until
 from wherry.environment import with_environment
 from wherry.journal import Journal
 from wherry.spool import Spool

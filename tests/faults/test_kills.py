@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gate import Gate, kill, wait_until
 
+from gate import Gate, kill, wait_until
 from wherry.spool import Spool
 
 #: Uploads N files, says so, and is killed without any chance to close.

@@ -12,8 +12,6 @@ import wherry
 from support import CALLER, file_of, own_mounts, run_script
 from wherry.errors import SpoolError
 
-TESTS = str(Path(__file__).parents[1])
-
 
 def folder_of_another_user(tmp_path: Path) -> Path:
     """As root a folder that is given to nobody; for everyone else one of root's."""
@@ -50,7 +48,7 @@ def run_on_read_only_disk(text: str, tmp_path: Path) -> str:
     (tmp_path / "disk").mkdir()
     (tmp_path / "dest").mkdir()
     whole = textwrap.dedent(script) + textwrap.dedent(text)
-    return run_script(whole, tmp_path / "disk", tmp_path / "dest", prefix=own_mounts(), env={"PYTHONPATH": TESTS})
+    return run_script(whole, tmp_path / "disk", tmp_path / "dest", prefix=own_mounts())
 
 
 def test_a_read_only_spool_is_refused_whether_it_is_new_or_not(tmp_path: Path) -> None:
@@ -100,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name_and_nothing_is_left() -> 
             closed.chmod(0o700)
             print(os.listdir(folder / "spool" / "objects"), uploader.counts().failed)
     """
-    assert "PermissionError True\nPermissionError True\n[] 0\n" == run_script(text, env={"PYTHONPATH": TESTS})
+    assert "PermissionError True\nPermissionError True\n[] 0\n" == run_script(text)
 
 
 def test_a_spool_below_a_folder_that_is_closed_to_us_is_refused(tmp_path: Path) -> None:
@@ -140,4 +138,4 @@ def test_a_spool_deeper_than_a_socket_address_works_with_the_agent(tmp_path: Pat
         print(handle.result(30.0).size_bytes)
     """
     source = file_of(tmp_path / "source", 1000)
-    assert "1000\n" == run_script(text, tmp_path, source, env={"PYTHONPATH": TESTS})
+    assert "1000\n" == run_script(text, tmp_path, source)

@@ -32,8 +32,6 @@ def fill():
         except OSError:
             pass
 """
-TESTS = str(Path(__file__).parents[1])
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
@@ -45,7 +43,7 @@ def disk(tmp_path: Path) -> Path:
 def run_on_small_disk(text: str, disk: Path, **env: str) -> str:
     (disk.parent / "dest").mkdir(exist_ok=True)
     script = MOUNT + textwrap.dedent(text)
-    return run_script(script, disk, disk.parent / "dest", prefix=own_mounts(), env={"PYTHONPATH": TESTS, **env})
+    return run_script(script, disk, disk.parent / "dest", prefix=own_mounts(), env=env)
 
 
 def test_a_file_that_does_not_fit_is_refused_with_figures_and_earlier_ones_arrive(disk: Path) -> None:

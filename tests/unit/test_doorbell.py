@@ -70,6 +70,13 @@ def test_plain_rings_never_block_when_nobody_answers(bell: Bell) -> None:
     assert bell.wait(0.0)
 
 
+def test_secrets_wait_for_room_but_not_for_ever(bell: Bell) -> None:
+    carried: dict[str, object] = {"secrets": "x" * 50_000}
+    for _ in range(50):
+        assert ring(bell.path, carried, patience_s=0.01)
+    assert carried in bell.answer()
+
+
 def test_the_longest_secrets_fit(bell: Bell) -> None:
     carried: dict[str, object] = {"secrets": "x" * 99_000}
     assert ring(bell.path, carried)

@@ -599,7 +599,7 @@ def test_a_forked_child_opens_its_own_connection_and_the_parent_goes_on(tmp_path
     journal.check()
     print(len(journal.jobs(owner="parent")), len(journal.jobs(owner="child")))
     """
-    assert "22 20\n" == run_script(text, tmp_path / "journal.db", env={"PYTHONPATH": str(Path(__file__).parents[1])})
+    assert "22 20\n" == run_script(text, tmp_path / "journal.db")
 
 
 # -- the state machine

@@ -388,6 +388,15 @@ def test_what_is_still_queued_can_be_fetched_by_its_name(uploader: Uploader, tmp
     uploader.delete("a")
 
 
+def test_a_queued_file_that_is_gone_from_the_spool_is_an_error_and_no_endless_wait(uploader: Uploader, tmp_path: Path) -> None:
+    queue(uploader, "a", b"queued")
+    for path in staged(uploader):
+        path.unlink()
+    with pytest.raises(NotFoundError, match="is gone from the spool"):
+        uploader.get("a", tmp_path / "back")
+    uploader.journal.discard(None)
+
+
 def test_a_file_that_was_fetched_from_the_spool_is_its_own(uploader: Uploader, tmp_path: Path) -> None:
     queue(uploader, "a", b"queued")
     uploader.get("a", tmp_path / "back")

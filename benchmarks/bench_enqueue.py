@@ -1,0 +1,95 @@
+"""How long upload_file keeps the training loop, against `cp` of the same file. Interleaved, each round after a sync."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+from measure import MIB, folder, machine, make_file, seconds, settle, spread, table
+
+import wherry
+from wherry.loggers import ObjectStoreLogger
+
+ROUNDS = 7
+
+
+def large_copies(base: Path, log: ObjectStoreLogger) -> list[list[str]]:
+    source = make_file(base / "checkpoint", 1024 * MIB)
+    copies: list[float] = []
+    uploads: list[float] = []
+    for i in range(ROUNDS):
+        settle()
+        copies.append(seconds(lambda: subprocess.run(["cp", source, base / "copy"], check=True)))
+        (base / "copy").unlink()
+        settle()
+        uploads.append(seconds(lambda i=i: log.upload_file(None, f"copy{i}", source)))  # type: ignore[misc]
+        log.uploader.flush()
+        log.uploader.delete(f"copy{i}")
+    ratio = statistics.median(uploads) / statistics.median(copies)
+    return [
+        ["`cp`, 1 GiB", spread(copies, 1000, 0), "1"],
+        ["`upload_file`, 1 GiB, by copy", spread(uploads, 1000, 0), f"{ratio:.2f}"],
+    ]
+
+
+def given_away(base: Path, log: ObjectStoreLogger, size_mib: int) -> list[str]:
+    times = []
+    for i in range(ROUNDS):
+        source = make_file(base / "given", size_mib * MIB)
+        settle()
+        times.append(seconds(lambda i=i, source=source: log.upload_file(None, f"move{size_mib}-{i}", source, move=True)))  # type: ignore[misc]
+        log.uploader.flush()
+        log.uploader.delete(f"move{size_mib}-{i}")
+    return [f"`upload_file(move=True)`, {size_mib} MiB", spread(times, 1000), ""]
+
+
+def written_in_place(log: ObjectStoreLogger, size_mib: int) -> list[str]:
+    times = []
+    data = bytes(size_mib * MIB)
+    for i in range(ROUNDS):
+        file = log.open(f"open{size_mib}-{i}")
+        file.write(data)
+        file.flush()
+        times.append(seconds(file.close))
+        log.uploader.flush()
+        log.uploader.delete(f"open{size_mib}-{i}")
+    return [f"`open()`: close after writing {size_mib} MiB", spread(times, 1000), ""]
+
+
+def small(base: Path, log: ObjectStoreLogger, n: int = 500) -> list[str]:
+    source = make_file(base / "small", 100 * 1024)
+    times = [seconds(lambda i=i: log.upload_file(None, f"small{i}", source)) for i in range(n)]  # type: ignore[misc]
+    log.uploader.flush()
+    ranked = sorted(times)
+    return [f"`upload_file`, 100 KiB, {n} in a row", f"{spread(times, 1000)}, p99 {ranked[int(n * 0.99)] * 1000:.2f}", ""]
+
+
+def reflinks(base: Path) -> list[str]:
+    from wherry.spool import Spool
+
+    spool = Spool(base / "probe-spool")
+    source = make_file(base / "probe", MIB)
+    method = spool.stage(source, "bench").method
+    shutil.rmtree(spool.folder)
+    if method != "reflink":
+        return ["reflink", "not measured: this file system has none", ""]
+    times = [seconds(lambda: spool.stage(source, "bench")) for _ in range(ROUNDS)]
+    return ["reflink, 1 MiB", spread(times, 1000), ""]
+
+
+def main() -> None:
+    with folder() as base:
+        config = wherry.Config(on_failure="raise")
+        with ObjectStoreLogger(base / "bucket", spool=base / "spool", config=config) as log:
+            log.upload_file(None, "warm", make_file(base / "warm", 1000)).result(30)
+            rows = large_copies(base, log)
+            rows += [given_away(base, log, size) for size in (1, 1024)]
+            rows += [written_in_place(log, size) for size in (1, 256)]
+            rows += [small(base, log), reflinks(base)]
+    table(f"Training is blocked for, ms ({machine()})", ["what", "median [min-max]", "x cp"], rows)
+
+
+if __name__ == "__main__":
+    main()
