@@ -93,7 +93,7 @@ def run_script(
 ) -> str:
     """Run a user's script in a process of its own and return what it printed, on both streams.
 
-    It can import this module. `env` is added to the environment; `prefix` is a command that runs the interpreter (``unshare ...``).
+    It can import this module. `env` is added to the environment; `prefix` runs the interpreter (``unshare ...``).
     """
     environment = {**os.environ, **(env or {})}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]))

@@ -15,7 +15,7 @@ from fsspec.core import OpenFile
 from fsspec.spec import AbstractBufferedFile
 
 from wherry.checksum import crc32c, format_crc32c
-from wherry.errors import IntegrityError, StoreError
+from wherry.errors import IntegrityError, SpoolError
 from wherry.store import ObjectMeta
 from wherry.uploader import Uploader
 from wherry.writer import SpoolWriter
@@ -42,11 +42,11 @@ class Version:
         view, self._key = uploader.view(), uploader.uri.key_for(name)
         while (job := view.queued(self._key)) is not None:
             try:
-                self._staged = open(uploader.spool.path(job.object_id), "rb", buffering=0)
-            except FileNotFoundError:  # it was uploaded and freed while we looked
+                self._staged = open(uploader.spool.path(job.object_id), "rb", buffering=0)  # noqa: SIM115  close() is below
+            except FileNotFoundError as error:
                 if view.queued(self._key) == job:
-                    raise
-                continue
+                    raise SpoolError(f"the staged file of {job.uri}, {error.filename}, is gone: its upload will fail") from error
+                continue  # it was uploaded and freed while we looked
             self.meta = ObjectMeta(self._key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s)
             return
         self.meta = view.head(self._key)
@@ -106,7 +106,14 @@ class Reader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships no typ
     """A version of an object as a file, read block by block through one of fsspec's caches. It can be pickled, as its path."""
 
     def __init__(
-        self, fs: Any, path: str, version: Version, details: dict[str, object], block_size: int | None, cache_type: str, cache_options: Any
+        self,
+        fs: Any,
+        path: str,
+        version: Version,
+        details: dict[str, object],
+        block_size: int | None,
+        cache_type: str,
+        cache_options: Any,
     ) -> None:
         self._version = version
         super().__init__(
@@ -276,8 +283,8 @@ class TextWriter(io.TextIOWrapper):
     """Text into a Writer; an exception in its ``with`` block throws the file away, which a plain TextIOWrapper would not."""
 
     def __init__(self, writer: Writer | CompressedWriter, **how: Any) -> None:
-        super().__init__(writer, **how)
         self._below = writer
+        super().__init__(writer, **how)  # type: ignore[arg-type]  # every BufferedIOBase will do
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
@@ -285,10 +292,9 @@ class TextWriter(io.TextIOWrapper):
         self.close()
 
     def __del__(self) -> None:
-        """Close what will be thrown away, for its buffer would be written and the file handed over."""
-        self._below.doom()
-        with suppress(ValueError, OSError, StoreError):
-            self.close()
+        """Let go of the file below, which then throws itself away, and says so."""
+        with suppress(ValueError, OSError):  # closed already, or no room for the rest of the text, which is not wanted
+            self.detach()
 
 
 def _block_has_failed() -> bool:

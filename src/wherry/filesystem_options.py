@@ -40,7 +40,9 @@ class Place:
         """(root, name) of a path; the name is empty for the root itself and is checked by the rules for remote names."""
         if self.is_rooted:
             if not path.startswith("/"):
-                raise ConfigError(f"the path {path!r} of {self.scheme}:// is relative: give it from the root, with a '/' at its start")
+                raise ConfigError(
+                    f"the path {path!r} of {self.scheme}:// is relative: give it from the root, with a '/' at its start"
+                )
             root, name = self.root, path[1:]
         else:
             root, _, name = path.partition("/")
@@ -65,7 +67,9 @@ def place_and_options(protocol: str, given: Mapping[str, object]) -> tuple[Place
     """
     given = {**conf.get(protocol, {}), **given}
     if "target_protocol" in given or "fo" in given:
-        raise ConfigError(f"wherry:: must stand directly before the store, and {protocol}:: is none: write {protocol}::wherry::...")
+        raise ConfigError(
+            f"wherry:: must stand directly before the store, and {protocol}:: is none: write {protocol}::wherry::..."
+        )
     scheme = SCHEMES.get(protocol, protocol)
     if scheme in _TRANSLATIONS:
         return Place(scheme, scheme == "file"), _TRANSLATIONS[scheme](dict(given))

@@ -99,6 +99,7 @@ class NewJob:
     token: str
     deadline_s: float
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ class Journal:
             for job in new:
                 cursor = db.execute(
                     "INSERT INTO jobs (kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, created_s,"
-                    " deadline_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?)",
+                    " deadline_s, crc32c) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
                     (
                         *(job.kind.value, owner, store_id, job.uri, job.key, job.object_id, job.size_bytes, job.overwrite),
-                        *(job.token, now, job.deadline_s),
+                        *(job.token, now, job.deadline_s, job.crc32c),
                     ),
                 )
                 job_id = JobId(cursor.lastrowid or 0)

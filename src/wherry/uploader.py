@@ -170,7 +170,7 @@ class Uploader:
         try:
             for file, _ in sources:
                 staged.append(self.spool.stage(file, self._owner, move=move))
-            ids = self._submit([(one.object_id, one.size_bytes) for one in staged], [n for _, n in sources], overwrite, requires)
+            ids = self._submit(staged, [n for _, n in sources], overwrite, requires)
         except BaseException:
             self.spool.free([one.object_id for one in staged])
             raise
@@ -199,7 +199,9 @@ class Uploader:
             bring_back(self.spool, [object_id])
             path = self.spool.path(object_id)
             self.spool.make_durable(path)
-            accepted.extend(self._submit([(object_id, path.stat().st_size)], [name], not mode.startswith("x"), requires))
+            accepted.extend(
+                self._submit([Staged(object_id, path.stat().st_size, "open")], [name], not mode.startswith("x"), requires)
+            )
             return self._accepted(name, accepted)
 
         def discard() -> None:
@@ -208,19 +210,25 @@ class Uploader:
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
-    def _submit(
-        self, staged: Sequence[tuple[str, int]], names: Sequence[str], overwrite: bool, requires: Sequence[str]
-    ) -> list[JobId]:
+    def _submit(self, staged: Sequence[Staged], names: Sequence[str], overwrite: bool, requires: Sequence[str]) -> list[JobId]:
         wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
         deadline_s = time.time() + self.config.retry.job_deadline_s
         new = [
             NewJob(
-                JobKind.PUT, self.uri_for(name), self.uri.key_for(name), object_id, size_bytes, overwrite, secrets.token_hex(16),
-                deadline_s, wanted,
+                JobKind.PUT,
+                self.uri_for(name),
+                self.uri.key_for(name),
+                one.object_id,
+                one.size_bytes,
+                overwrite,
+                secrets.token_hex(16),
+                deadline_s,
+                wanted,
+                one.crc32c,
             )
-            for (object_id, size_bytes), name in zip(staged, names, strict=True)
-        ]  # fmt: skip
-        object_ids = [object_id for object_id, _ in staged]
+            for one, name in zip(staged, names, strict=True)
+        ]
+        object_ids = [one.object_id for one in staged]
         ids, freed = self._journalize(new)
         bring_back(self.spool, object_ids)
         self.spool.free(freed)

@@ -196,8 +196,12 @@ class Worker:
         idle_since_s = time.monotonic()
         unusable = self._performer.unusable_stores()
         while True:
+            looked_s = time.time()
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                job = self._journal.lease(self._name, LEASE_S, without_stores=unusable, with_suspects=not self._running)
+                looked_s = time.time()  # what becomes due after this is seen by ready()
+                job = self._journal.lease(
+                    self._name, LEASE_S, without_stores=unusable, with_suspects=not self._running, now=looked_s
+                )
                 if job is None:
                     break
                 self._has_suspect = job.leases_lost >= SUSPECT_AFTER
@@ -212,7 +216,7 @@ class Worker:
                     self._performer.clean_abandoned()
                     return
             if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                _, next_s = self._journal.ready()
+                _, next_s = self._journal.ready(now=looked_s)
                 if next_s is not None:
                     timeout_s = min(timeout_s, max(0.0, next_s - time.time()) + 0.01)
             if not self._wait(timeout_s):
@@ -285,8 +289,9 @@ class Caller:
     def work(self) -> float:
         """Carry out the next job and return 0, or return in how many seconds, at most one, there may be another."""
         performer = self._performer
+        looked_s = time.time()
         # It cannot renew its leases while it works: they last until it is seen to be dead.
-        job = performer.journal.lease(performer.worker, 86_400.0, without_stores=performer.unusable_stores())
+        job = performer.journal.lease(performer.worker, 86_400.0, without_stores=performer.unusable_stores(), now=looked_s)
         if job is not None:
             try:
                 performer.perform(job)
@@ -296,7 +301,7 @@ class Caller:
             return 0.0
         if self._release_dead():
             return 0.0
-        _, next_s = performer.journal.ready()
+        _, next_s = performer.journal.ready(now=looked_s)
         return 1.0 if next_s is None else min(1.0, max(0.0, next_s - time.time()))
 
     def _release_dead(self) -> bool:

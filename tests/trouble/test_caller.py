@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import textwrap
 from pathlib import Path
@@ -32,10 +31,6 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path)
 
 
-def environment(gate: Gate) -> dict[str, str]:
-    return {**gate.environment, "PYTHONPATH": os.pathsep.join([TESTS, gate.environment["PYTHONPATH"]])}
-
-
 def contents(gate: Gate) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in gate.dest.iterdir()}
 
@@ -46,7 +41,7 @@ def test_what_a_killed_caller_was_sending_is_sent_by_the_next(gate: Gate) -> Non
         wait_until(gate.puts, what="the put to begin")
         process.send_signal(signal.SIGKILL)
     gate.open()
-    run_script(SETUP + "write('b', b'of the next'); uploader.close()", env=environment(gate), timeout_s=20.0)
+    run_script(SETUP + "write('b', b'of the next'); uploader.close()", env=gate.environment, timeout_s=20.0)
     assert {"a": b"of the killed one", "b": b"of the next"} == contents(gate)
 
 
@@ -62,7 +57,7 @@ def test_a_name_that_a_killed_caller_held_is_free_again(gate: Gate) -> None:
         wait_until(gate.puts, what="the put to begin")
         process.send_signal(signal.SIGKILL)
     gate.open()
-    run_script(SETUP + "write('a', b'newer'); uploader.close()", env=environment(gate), timeout_s=20.0)
+    run_script(SETUP + "write('a', b'newer'); uploader.close()", env=gate.environment, timeout_s=20.0)
     assert {"a": b"newer"} == contents(gate)
 
 
@@ -95,7 +90,7 @@ def test_an_interrupted_upload_is_finished_at_the_end(gate: Gate) -> None:
     (gate / "is_open").touch()
     uploader.close()
     """
-    assert "interrupted\n" == run_script(SETUP + textwrap.dedent(text), env=environment(gate), timeout_s=20.0)
+    assert "interrupted\n" == run_script(SETUP + textwrap.dedent(text), env=gate.environment, timeout_s=20.0)
     assert {"a": b"accepted, then interrupted"} == contents(gate)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -164,16 +163,12 @@ def test_trainer_and_agent_go_on_after_the_journal_was_damaged_under_both(tmp_pa
         print(error)
     """
     with end_agent(gate.spool):
-        said = run_script(text, tmp_path, env={**gate.environment, "PYTHONPATH": _with_tests(gate)})
+        said = run_script(text, tmp_path, env=gate.environment)
     assert "damaged and put aside" in said
     assert "after" in {path.name for path in gate.dest.iterdir()}
     (aside,) = quarantined(gate.spool)
     assert (aside / "journal.db").exists()
     assert "waits" in {path.name for path in gate.dest.iterdir()} or 1 == len(list((aside / "objects").iterdir()))
-
-
-def _with_tests(gate: Gate) -> str:
-    return os.pathsep.join([gate.environment["PYTHONPATH"], str(Path(__file__).parents[1])])
 
 
 def test_an_agent_that_finds_the_journal_gone_removes_no_staged_file(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def run_on_read_only_disk(text: str, tmp_path: Path) -> str:
     logging.getLogger("wherry").setLevel(logging.ERROR)  # the disk is made of memory, of which it warns
     disk, dest = Path(sys.argv[1]), Path(sys.argv[2])
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
-    remount = lambda how: subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+    remount = lambda how: subprocess.run(["mount", "-o", f"remount,bind,{how}", str(disk)], check=True)
     """
     (tmp_path / "disk").mkdir()
     (tmp_path / "dest").mkdir()

@@ -33,6 +33,7 @@ def fill():
             pass
 """
 
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     folder = tmp_path / "disk"
@@ -137,6 +138,5 @@ def test_what_was_accepted_arrives_although_the_disk_is_full(disk: Path) -> None
     assert objects() == []
     assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
     """
-    environment = {name: gate.environment[name] for name in ("GATE",)}
-    said = run_on_small_disk(text, disk, **environment, PYTHONPATH=f"{TESTS}:{gate.environment['PYTHONPATH']}")
+    said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
     assert "" == said, said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import itertools
 import os
 import pty
 import random
@@ -15,10 +17,12 @@ import sys
 import termios
 import threading
 import uuid
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +42,7 @@ from wherry.wrappers import WrappedStore
 KEY = "run/ep0.pt"
 DATA = random.Random(1).randbytes(100_000)
 RANGES = TransferConfig(range_size_bytes=16_384, ranges_in_flight=3)
+ONE_BY_ONE = replace(RANGES, ranges_in_flight=1)
 QUICK = RetryConfig(call_deadline_s=30, first_wait_s=0.001, longest_wait_s=0.001)
 
 
@@ -66,21 +71,59 @@ def fetch(
 
 
 class DamagingStore(WrappedStore):
-    """Flips a byte of the first `times` ranges that it delivers."""
+    """Flips a byte of `times` ranges that it delivers, from the one on that is the `first`, counted from 1."""
 
-    def __init__(self, inner: ObjectStore, times: int) -> None:
+    def __init__(self, inner: ObjectStore, times: int, first: int = 1) -> None:
         super().__init__(inner)
-        self.times = times
+        self.bad = range(first, first + times)
+        self.calls = itertools.count(1)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         super().get_file(key, path, start=start, end=end, if_match=if_match)
-        if self.times > 0:
-            self.times -= 1
-            with open(path, "r+b") as file:
-                file.seek(start)
-                byte = file.read(1)[0]
-                file.seek(start)
-                file.write(bytes([byte ^ 1]))
+        if next(self.calls) in self.bad:
+            flip(path, start)
+
+
+class OverlongStore(WrappedStore):
+    """Writes a byte too many, once."""
+
+    is_done = False
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        super().get_file(key, path, start=start, end=end, if_match=if_match)
+        if end == len(DATA) and not self.is_done:
+            self.is_done = True
+            with open(path, "ab") as file:
+                file.write(b"x")
+
+
+class LyingStore(WrappedStore):
+    """Says other things of its objects than the inner store."""
+
+    def __init__(self, inner: ObjectStore, **says: Any) -> None:
+        super().__init__(inner)
+        self.says = says
+
+    def head(self, key: str) -> ObjectMeta:
+        return replace(super().head(key), **self.says)
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def break_off(store: ObjectStore, destination: Path, n_ranges: int, *, transfer: TransferConfig | None = None) -> None:
+    """Download until so many ranges are there."""
+    with pytest.raises(AccessDeniedError):
+        fetch(
+            FaultyStore(store, [Fault("get", AccessDeniedError("revoked"), nth=n_ranges + 1, times=100)]),
+            destination,
+            transfer=transfer or RANGES,
+        )
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 16_383, 16_384, 16_385, 49_152, 100_000])
@@ -236,16 +279,49 @@ def test_a_range_that_fails_for_a_moment_is_fetched_again(store: MemoryStore, tm
     assert faulty.calls["get"] == 7 + 5
 
 
-def test_a_range_that_fails_for_good_leaves_nothing(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_small_object_that_fails_for_good_leaves_nothing(store: MemoryStore, tmp_path: Path) -> None:
     put(store, tmp_path)
     with pytest.raises(AccessDeniedError, match="revoked"):
-        fetch(FaultyStore(store, [Fault("get", AccessDeniedError("revoked"), nth=4)]), tmp_path / "file")
+        fetch(FaultyStore(store, [Fault("get", AccessDeniedError("revoked"))]), tmp_path / "file", transfer=TransferConfig())
     assert os.listdir(tmp_path) == []
 
 
-def test_bytes_damaged_once_are_fetched_again(store: MemoryStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_bad", [1, 2])
+def test_bad_ranges_are_fetched_again_and_not_the_whole(store: MemoryStore, tmp_path: Path, n_bad: int) -> None:
     put(store, tmp_path)
-    fetch(DamagingStore(store, 1), tmp_path / "file")
+    counted = FaultyStore(DamagingStore(store, n_bad))
+    fetch(counted, tmp_path / "file", transfer=ONE_BY_ONE)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert counted.calls == {"head": 1, "get": 7 + n_bad}
+
+
+def test_a_bad_range_at_the_end_is_found_after_those_before_it(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    counted = FaultyStore(DamagingStore(store, 1, first=7))
+    fetch(counted, tmp_path / "file", transfer=ONE_BY_ONE)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert counted.calls == {"head": 1, "get": 7 + 7}
+
+
+def test_an_object_that_is_damaged_in_the_store_is_fetched_twice_and_refused(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    counted = FaultyStore(LyingStore(store, crc32c=7))
+    with pytest.raises(IntegrityError, match="says 100000 bytes with CRC32C 00000007"):
+        fetch(counted, tmp_path / "file")
+    assert counted.calls == {"head": 1, "get": 7 + 7}
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_object_replaced_while_a_bad_range_is_sought_is_fetched_anew(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    plan = [Fault("get", nth=8, act=lambda: put(store, tmp_path, DATA[::-1]))]
+    fetch(FaultyStore(DamagingStore(store, 1), plan), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA[::-1]
+
+
+def test_bytes_beyond_the_end_are_not_kept(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    fetch(OverlongStore(store), tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == DATA
 
 
@@ -309,7 +385,7 @@ def test_of_many_downloads_to_one_name_exactly_one_wins(store: MemoryStore, tmp_
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_ctrl_c_ends_waiting_threads_and_leaves_nothing(store: MemoryStore, tmp_path: Path) -> None:
+def test_ctrl_c_ends_waiting_threads_and_the_next_call_goes_on(store: MemoryStore, tmp_path: Path) -> None:
     put(store, tmp_path)
     patient = RetryConfig(call_deadline_s=100_000, first_wait_s=50_000, longest_wait_s=50_000)
     plan = [
@@ -319,8 +395,168 @@ def test_ctrl_c_ends_waiting_threads_and_leaves_nothing(store: MemoryStore, tmp_
     ]
     with pytest.raises(KeyboardInterrupt):
         fetch(FaultyStore(store, plan), tmp_path / "file", retry=patient)
-    assert os.listdir(tmp_path) == []
+    counted = FaultyStore(store)
+    fetch(counted, tmp_path / "file")
+    assert counted.calls["get"] == 2
+    assert (tmp_path / "file").read_bytes() == DATA
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("wherry-get")] == []
+
+
+# going on
+
+
+def test_the_next_call_fetches_only_the_rest(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 3)
+    assert not (tmp_path / "file").exists()
+    break_off(store, tmp_path / "file", 2)
+    counted = FaultyStore(store)
+    meta = fetch(counted, tmp_path / "file")
+    assert counted.calls == {"head": 1, "get": 2}
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert meta.crc32c == crc32c(DATA)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_next_call_may_have_another_range_size(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 5)
+    counted = FaultyStore(store)
+    fetch(counted, tmp_path / "file", transfer=replace(RANGES, range_size_bytes=1000))
+    assert counted.calls["get"] == 2
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_a_relative_and_an_absolute_destination_are_the_same(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 5)
+    monkeypatch.chdir(tmp_path)
+    counted = FaultyStore(store)
+    fetch(counted, Path("file"))
+    assert counted.calls["get"] == 2
+
+
+@pytest.mark.parametrize("newer", [DATA[::-1], DATA[:50_000]])
+def test_a_changed_object_starts_over(store: MemoryStore, tmp_path: Path, newer: bytes) -> None:
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 5)
+    put(store, tmp_path, newer)
+    fetch(store, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == newer
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_object_without_an_etag_starts_over(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    nameless = LyingStore(store, etag=None)
+    break_off(nameless, tmp_path / "file", 5)
+    assert os.listdir(tmp_path) == []
+    counted = FaultyStore(nameless)
+    fetch(counted, tmp_path / "file")
+    assert counted.calls["get"] == 7
+
+
+def test_a_deleted_object_takes_what_was_fetched_along(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 5)
+    store.delete(KEY)
+    with pytest.raises(NotFoundError):
+        fetch(store, tmp_path / "file")
+    assert os.listdir(tmp_path) == []
+
+
+def test_bytes_that_changed_meanwhile_are_fetched_again(store: MemoryStore, tmp_path: Path) -> None:
+    """A power cut, a bad disk, somebody's hand: what the record says is summed again before it counts."""
+    put(store, tmp_path)
+    break_off(store, tmp_path / "file", 5, transfer=ONE_BY_ONE)
+    (temporary,) = (path for path in tmp_path.iterdir() if path.suffix != ".record")
+    flip(temporary, 20_000)
+    flip(temporary, 40_000)
+    counted = FaultyStore(store)
+    fetch(counted, tmp_path / "file")
+    assert counted.calls["get"] == 2 + 2
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_bytes_that_came_damaged_in_the_first_call_are_found_by_the_second(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    break_off(DamagingStore(store, 1), tmp_path / "file", 5, transfer=ONE_BY_ONE)
+    counted = FaultyStore(store)
+    fetch(counted, tmp_path / "file", transfer=ONE_BY_ONE)
+    assert counted.calls["get"] == 2 + 1
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_of_two_downloads_to_one_destination_neither_harms_the_other(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    second = FaultyStore(store)
+
+    def fetch_meanwhile() -> None:
+        fetch(second, tmp_path / "file", overwrite=True)
+
+    first = FaultyStore(store, [Fault("get", nth=4, act=fetch_meanwhile)])
+    fetch(first, tmp_path / "file", overwrite=True, transfer=ONE_BY_ONE)
+    assert (first.calls["get"], second.calls["get"]) == (7, 7)
+    assert (tmp_path / "file").read_bytes() == DATA
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# objects that others uploaded
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+DIGESTS = [
+    f"md5:{md5(DATA)}",
+    f"sha1:{hashlib.sha1(DATA, usedforsecurity=False).hexdigest()}",
+    f"sha256:{hashlib.sha256(DATA).hexdigest()}",
+    f"crc32:{zlib.crc32(DATA):08x}",
+]
+
+
+@pytest.mark.parametrize("transfer", [RANGES, TransferConfig()], ids=["ranges", "whole"])
+@pytest.mark.parametrize("digest", DIGESTS, ids=lambda digest: digest.partition(":")[0])
+def test_another_digest_is_checked_where_there_is_no_crc32c(
+    store: MemoryStore, tmp_path: Path, digest: str, transfer: TransferConfig
+) -> None:
+    put(store, tmp_path)
+    foreign = LyingStore(store, crc32c=None, digest=digest)
+    fetch(foreign, tmp_path / "file", transfer=transfer)
+    fetch(DamagingStore(foreign, 1), tmp_path / "repaired", transfer=transfer)
+    assert (tmp_path / "file").read_bytes() == (tmp_path / "repaired").read_bytes() == DATA
+    name, _, figure = digest.partition(":")
+    wrong = f"{name}:{figure[::-1]}"
+    with pytest.raises(IntegrityError, match=f"says 100000 bytes with {name.upper()} {figure[::-1].upper()}"):
+        fetch(LyingStore(store, crc32c=None, digest=wrong), tmp_path / "wrong", transfer=transfer)
+    assert sorted(os.listdir(tmp_path)) == ["file", "repaired"]
+
+
+def test_a_digest_holds_for_ranges_of_an_earlier_call_too(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    foreign = LyingStore(store, crc32c=None, digest=DIGESTS[0])
+    break_off(foreign, tmp_path / "file", 5)
+    counted = FaultyStore(foreign)
+    fetch(counted, tmp_path / "file")
+    assert counted.calls["get"] == 2
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_our_own_checksum_counts_before_any_other(store: MemoryStore, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    fetch(LyingStore(store, digest="md5:" + "0" * 32), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1000])
+def test_an_empty_or_small_foreign_object_is_checked(store: MemoryStore, tmp_path: Path, size_bytes: int) -> None:
+    put(store, tmp_path, DATA[:size_bytes])
+    fetch(LyingStore(store, crc32c=None, digest=f"md5:{md5(DATA[:size_bytes])}"), tmp_path / "file")
+    with pytest.raises(IntegrityError):
+        fetch(LyingStore(store, crc32c=None, digest=f"md5:{md5(DATA)}"), tmp_path / "wrong")
 
 
 # putting in place

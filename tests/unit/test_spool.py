@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import file_of, wait_until
+from wherry.checksum import crc32c
 from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
 from wherry.spool import Spool, Staged, copy_out
@@ -55,6 +56,12 @@ def test_a_snapshot_holds_what_the_file_held(spool: Spool, source: Path) -> None
     assert staged.method in {"reflink", "copy"}
     assert (300_000, before) == (staged.size_bytes, staged_bytes(spool, staged))
     assert before == source.read_bytes()
+
+
+def test_the_checksum_of_a_copy_is_known_and_right(spool: Spool, other_file_system: Path) -> None:
+    for size_bytes in (0, 1, 300_000, 2_000_001):
+        source = file_of(other_file_system / "source", size_bytes)
+        assert crc32c(source.read_bytes()) == spool.stage(source, CLIENT).crc32c
 
 
 def test_a_snapshot_from_another_file_system_is_a_copy(spool: Spool, other_file_system: Path) -> None:

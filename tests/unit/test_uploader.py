@@ -19,6 +19,7 @@ from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, NotFoundError, SpoolError, UploadFailed
 from wherry.jobs import JobId, JobState
 from wherry.registry import BACKENDS
+from wherry.spool import Staged
 from wherry.uploader import Uploader
 
 
@@ -47,7 +48,7 @@ def queue(uploader: Uploader, name: str, data: bytes) -> JobId:
     object_id, file = uploader.spool.open_writer(uploader._owner)
     with file:
         file.write(data)
-    return uploader._submit([(object_id, len(data))], [name], True, ())[0]
+    return uploader._submit([Staged(object_id, len(data), "open")], [name], True, ())[0]
 
 
 def block(dest: Path, name: str = "blocked") -> str:
@@ -711,7 +712,7 @@ def test_no_room_for_the_download_is_an_error_and_leaves_no_file(uploader: Uploa
     object_id, file = uploader.spool.open_writer(uploader._owner)
     with file:
         file.truncate(2**43)
-    uploader._submit([(object_id, 2**43)], ["sparse"], True, ())
+    uploader._submit([Staged(object_id, 2**43, "open")], ["sparse"], True, ())
     with pytest.raises(OSError, match="no room") as caught:
         uploader.get("sparse", tmp_path / "back")
     assert errno.ENOSPC == caught.value.errno

@@ -1,0 +1,440 @@
+"""`wherry::` for fsspec: ``fsspec.open("wherry::s3://bucket/run/x.pt", "wb")`` writes into the spool, and what is read shows what
+is still queued.
+
+A ChainedFileSystem, fsspec's own mechanism for ``a::b`` URLs: the inner URL's protocol and options say where the objects are, the
+connection is made by our backend. Object stores have no folders: making one does nothing, and a prefix of names is one.
+
+Two file systems with equal options share their Uploaders, one for each bucket, which are drained at exit as any Uploader.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.compression import compr
+from fsspec.core import get_compression
+from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.utils import isfilelike, stringify_path, tokenize
+
+from wherry.config import Config
+from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError
+from wherry.filesystem_files import CompressedWriter, Reader, TextWriter, Version, Writer
+from wherry.filesystem_options import place_and_options, strip_scheme
+from wherry.registry import check_usable
+from wherry.store import ObjectMeta
+from wherry.uploader import Uploader
+from wherry.worker import scratch_folder
+
+_Info = dict[str, object]
+
+#: Deletions side by side: each is one short request.
+_DELETERS = 16
+
+_uploaders: dict[tuple[str, str], Uploader] = {}
+_lock = threading.Lock()
+
+
+def _forget_uploaders() -> None:
+    global _lock
+    _uploaders.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_uploaders)  # a child signs on by itself
+
+
+class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """Objects behind a spool. A write returns once its upload is accepted; flush() waits until everything is in the store.
+
+    `target_protocol` and `target_options` come from the inner URL, `spool` and `config` are those of `wherry.Uploader`:
+    ``fsspec.open("wherry::s3://bucket/x", "wb", s3={"endpoint_url": ...}, wherry={"spool": ...})``.
+    """
+
+    protocol = "wherry"
+    _strip_tokenize_options = ("fo",)
+
+    def __init__(
+        self,
+        *,
+        target_protocol: str | None = None,
+        target_options: Mapping[str, object] | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        config: Config | None = None,
+        fo: object = None,
+        **others: Any,
+    ) -> None:
+        """`fo`, the path of the inner URL, is fsspec's and says nothing here."""
+        if unknown := sorted(set(others) - {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}):
+            raise ConfigError(
+                f"unknown option(s) {', '.join(unknown)} of wherry::, which takes spool and config: options of the store go "
+                "to its own name, as in s3={...}"
+            )
+        if target_protocol is None:
+            raise ConfigError(
+                "wherry:: stands before the URL of a store: write wherry::s3://bucket/name or wherry::file:///folder"
+            )
+        super().__init__(**others)
+        self._place, self._options = place_and_options(target_protocol, target_options or {})
+        check_usable(self._place.scheme, self._options)
+        self._spool, self._config = spool, config
+        self._key = tokenize(self._place, self._options, spool, config)
+
+    # -- paths
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = stringify_path(path)
+        for start in (f"{cls.protocol}::", f"{cls.protocol}://"):
+            path = path.removeprefix(start)
+        scheme, mark, _ = path.partition("://")
+        if mark:
+            return strip_scheme(scheme, path)
+        return path.rstrip("/") or path[:1]
+
+    @classmethod
+    def _parent(cls, path: str) -> str:
+        path = cls._strip_protocol(path)
+        return path.rpartition("/")[0] or ("/" if path.startswith("/") else "")
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The full URL of a path, as fsspec.open() takes it."""
+        return f"{self.protocol}::{self._place.scheme}://{self._strip_protocol(name)}"
+
+    def _locate(self, path: str) -> tuple[Uploader, str]:
+        """The uploader and the name for a path; the name is empty for a bucket itself."""
+        root, name = self._place.split(self._strip_protocol(path))
+        with _lock:
+            uploader = _uploaders.get((self._key, root))
+            if uploader is None:
+                uri = str(self._place.store(root))
+                uploader = Uploader(uri, storage_options=self._options, spool=self._spool, config=self._config)
+                _uploaders[self._key, root] = uploader
+        return uploader, name
+
+    def _object(self, path: str) -> tuple[Uploader, str]:
+        uploader, name = self._locate(path)
+        if not name:
+            raise IsADirectoryError(errno.EISDIR, "is no object but a whole store", path)
+        return uploader, name
+
+    # -- waiting
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every upload that this process has handed over to this file system is verified in the store.
+
+        Raises UploadFailed for those that failed, TimeoutError after `timeout_s`, which is for each bucket.
+        """
+        for uploader in self._own_uploaders().values():
+            uploader.flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """flush(), then sign off from the spool. Using the file system again signs on again."""
+        for key, uploader in self._own_uploaders().items():
+            with _lock:
+                _uploaders.pop(key, None)
+            uploader.close(timeout_s)
+
+    def _own_uploaders(self) -> dict[tuple[str, str], Uploader]:
+        with _lock:
+            return {key: uploader for key, uploader in _uploaders.items() if key[0] == self._key}
+
+    # -- looking
+
+    def info(self, path: str, **_: Any) -> _Info:
+        """Describe an object, queued or stored, or a folder: a prefix that objects have."""
+        uploader, name = self._locate(path)
+        if name:
+            try:
+                return self._describe(uploader, uploader.head(name))
+            except BucketNotFoundError:
+                raise
+            except NotFoundError:
+                pass  # then it may be a folder
+        elif self._place.is_rooted:
+            return self._folder(uploader, "")  # the root of all files is there, and listing them all would take its time
+        if next(uploader.list(f"{name}/" if name else ""), None) is None and name:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.unstrip_protocol(path))
+        return self._folder(uploader, name)
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Whether there is an object or a folder of that name. "Forbidden" raises AccessDeniedError and is no "no"."""
+        return self._kind(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        """Whether objects have names below this one. "Forbidden" raises, as in exists()."""
+        return self._kind(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is an object of that name. "Forbidden" raises, as in exists()."""
+        return self._kind(path) == "file"
+
+    def _kind(self, path: str) -> object:
+        try:
+            return self.info(path)["type"]
+        except FileNotFoundError:
+            return None
+
+    def modified(self, path: str) -> datetime:
+        """When the object was stored, or accepted while it is queued. Folders, and objects of some stores, have no such time."""
+        time_s = self.info(path).get("mtime")
+        if not isinstance(time_s, float):
+            raise NotImplementedError(f"the store does not say when {self.unstrip_protocol(path)} was stored")
+        return datetime.fromtimestamp(time_s, timezone.utc)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[_Info] | list[str]:
+        """The objects and folders directly below a folder; the object itself if it is one.
+
+        All names below the folder are gone through, for the contract of stores knows no other listing.
+        """
+        found = self._below(path, maxdepth=1, with_folders=True)
+        if not found and (one := self.info(path))["type"] == "file":
+            found = {one["name"]: one}
+        return list(found.values()) if detail else [str(name) for name in found]
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
+    ) -> list[str] | dict[str, _Info]:
+        """All objects below a folder, in the order of their paths; the object itself if it is one. One listing, no more."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        path = self._strip_protocol(path)
+        found = self._below(path, maxdepth=maxdepth, with_folders=withdirs)
+        if found and withdirs:
+            found[path] = self._folder(*self._locate(path))
+        if not found and self.isfile(path):
+            found[path] = self.info(path)
+        names = sorted(found)
+        return {name: found[name] for name in names} if detail else names
+
+    def _below(self, path: str, *, maxdepth: int | None, with_folders: bool) -> dict[Any, _Info]:
+        found: dict[Any, _Info] = {}
+        uploader, name = self._locate(path)
+        for meta in self._objects_below(path):
+            above = len(name) + 1 if name else 0
+            parts = meta.key[above:].split("/")
+            if with_folders:
+                for depth in range(1, len(parts) if maxdepth is None else min(len(parts), maxdepth + 1)):
+                    folder = self._folder(uploader, meta.key[:above] + "/".join(parts[:depth]))
+                    found.setdefault(folder["name"], folder)
+            if parts[-1] and (maxdepth is None or len(parts) <= maxdepth):
+                info = self._describe(uploader, meta)
+                found[info["name"]] = info
+        return found
+
+    def _objects_below(self, path: str) -> Iterator[ObjectMeta]:
+        """Those whose names begin with the path and a slash, also the empty ones whose name ends so ("folders" of some tools)."""
+        uploader, name = self._locate(path)
+        return uploader.list(f"{name}/" if name else "")
+
+    def _describe(self, uploader: Uploader, meta: ObjectMeta) -> _Info:
+        name = self._place.join(uploader.uri.root, uploader.uri.name_for(meta.key))
+        crc32c = None if meta.crc32c is None else f"{meta.crc32c:08x}"
+        return {
+            "name": name, "size": meta.size_bytes, "type": "file", "mtime": meta.modified_s, "etag": meta.etag, "crc32c": crc32c,
+        }  # fmt: skip
+
+    def _folder(self, uploader: Uploader, name: str) -> _Info:
+        return {"name": self._place.join(uploader.uri.root, name), "size": 0, "type": "directory"}
+
+    # -- reading
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """The bytes of an object, or those of a range given as for a Python slice. The whole is verified, as far as the store
+        knows a checksum.
+        """
+        version = Version(*self._object(path))
+        try:
+            first, last, _step = slice(start, end).indices(version.meta.size_bytes)
+            return version.read(first, last)
+        finally:
+            version.close()
+
+    def get_file(self, rpath: str, lpath: Any = None, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any) -> None:
+        """Download one object to a local file, verified; the file appears whole or not at all. A folder makes a folder."""
+        if outfile is not None or isfilelike(lpath):
+            super().get_file(rpath, lpath, callback=callback, outfile=outfile)
+            return
+        try:
+            meta = self._object(rpath)
+            size_bytes = meta[0].get(meta[1], lpath, overwrite=True, follow_symlinks=False).size_bytes
+        except (NotFoundError, IsADirectoryError):
+            if not self.isdir(rpath):
+                raise
+            os.makedirs(lpath, exist_ok=True)
+            return
+        callback.set_size(size_bytes)
+        callback.absolute_update(size_bytes)
+
+    # -- writing
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Mapping[str, object] | None = None,
+        compression: str | None = None,
+        **how: Any,
+    ) -> Any:
+        """Open an object for reading (``r``), or a new one in the spool for writing (``w``; ``x``: only if the name is free).
+
+        A write is accepted by close(); an exception in the ``with`` block throws the file away. `requires`: paths that must be
+        in the store before this one is sent there. NotFoundError, AlreadyExistsError, ConfigError for other modes.
+        """
+        if not set(mode) & set("wx"):
+            return super().open(path, mode, block_size, cache_options, compression, **how)
+        text = {name: how.pop(name) for name in ("encoding", "errors", "newline") if name in how}
+        file: Writer = super().open(path, mode.replace("t", "").replace("b", "") + "b", block_size, cache_options, **how)
+        try:
+            packed: Writer | CompressedWriter = file
+            if (kind := get_compression(path, compression)) is not None:
+                packed = CompressedWriter(file, compr[kind](file, mode="w"))
+            return packed if "b" in mode else TextWriter(packed, **text)
+        except BaseException:
+            file.discard()
+            raise
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Mapping[str, object] | None = None,
+        cache_type: str = "readahead",
+        requires: Sequence[str] = (),
+    ) -> Reader | Writer:
+        uploader, name = self._object(path)
+        if mode == "rb":
+            version = Version(uploader, name)
+            try:
+                details = self._describe(uploader, version.meta)
+                return Reader(self, path, version, details, block_size, cache_type, cache_options)
+            except BaseException:
+                version.close()
+                raise
+        if mode.replace("+", "") not in ("wb", "xb"):
+            raise ConfigError(
+                f"mode {mode!r} for {self.unstrip_protocol(path)}: an object is written whole and never changed. Read it with "
+                "'rb' and write it anew with 'wb' (or 'xb': only if the name is free)"
+            )
+        if "x" in mode:
+            self._check_free(path)
+        writer = uploader.open(name, "xb" if "x" in mode else "wb", requires=self._required(uploader, requires))
+        return Writer(writer, path, autocommit=autocommit)
+
+    def _check_free(self, path: str) -> None:
+        """Find out early that a name is taken; the store decides when the upload arrives there."""
+        uploader, name = self._object(path)
+        if uploader.exists(name):
+            raise AlreadyExistsError(
+                "the name is taken", operation="put", uri=uploader.uri_for(name), hint="overwriting was not asked for"
+            )
+
+    def _required(self, uploader: Uploader, paths: Sequence[str]) -> list[str]:
+        names = []
+        for path in paths:
+            other, name = self._object(path)
+            if other is not uploader:
+                raise ConfigError(f"{path} is required by an upload to {uploader.uri}: both must be in one bucket")
+            names.append(name)
+        return names
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", *, requires: Sequence[str] = (), **_: Any) -> None:
+        """Write `value` as an object; returns once its upload is accepted. ``mode="create"``: only if the name is free."""
+        with self.open(path, "xb" if mode == "create" else "wb", requires=requires) as file:
+            file.write(value)
+
+    def put_file(
+        self,
+        lpath: str | os.PathLike[str],
+        rpath: str,
+        callback: Any = DEFAULT_CALLBACK,
+        mode: str = "overwrite",
+        *,
+        requires: Sequence[str] = (),
+        **_: Any,
+    ) -> None:
+        """Hand a local file over, as Uploader.put(): a snapshot (reflink or copy), taken before this returns."""
+        if os.path.isdir(lpath):
+            return
+        uploader, name = self._object(rpath)
+        if mode == "create":
+            self._check_free(rpath)
+        size_bytes = os.stat(lpath).st_size
+        callback.set_size(size_bytes)
+        uploader.put(lpath, name, overwrite=mode != "create", requires=self._required(uploader, requires))
+        callback.absolute_update(size_bytes)
+
+    def cp_file(self, path1: str, path2: str, *, requires: Sequence[str] = (), **_: Any) -> None:
+        """Copy an object, through this machine: it is fetched into the spool, verified, and handed over. A folder is nothing."""
+        source, old = self._locate(path1)
+        target, new = self._locate(path2)
+        if not old or not new or self._strip_protocol(path1) == self._strip_protocol(path2):
+            return
+        with tempfile.TemporaryDirectory(prefix="copy-", dir=scratch_folder(target.spool)) as folder:
+            copy = Path(folder, "object")
+            try:
+                source.get(old, copy, follow_symlinks=False)
+            except NotFoundError:
+                if self.isdir(path1):
+                    return
+                raise
+            target.put(copy, new, overwrite=True, move=True, requires=self._required(target, requires))
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **how: Any) -> None:
+        """Copy, and delete the source once all copies are accepted. Of two spellings of one path nothing is moved."""
+        if self._strip_protocol(path1) != self._strip_protocol(path2):
+            self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", **how)
+            self.rm(path1, recursive=recursive, maxdepth=maxdepth)
+
+    # -- removing
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete objects, stored and queued. FileNotFoundError for what is not there, before anything is deleted; so is
+        IsADirectoryError for a folder without `recursive`.
+        """
+        doomed: set[tuple[str, str]] = set()
+        for one in self.expand_path(path):
+            _, name = self._locate(one)
+            if self.info(one)["type"] == "file":
+                doomed.add((one, name))
+            elif not recursive:
+                raise IsADirectoryError(errno.EISDIR, "is a folder: say recursive=True", self.unstrip_protocol(one))
+            if recursive:
+                depth = name.count("/") + (1 if name else 0) + (maxdepth or 0)
+                found = (meta.key for meta in self._objects_below(one))
+                doomed |= {(one, key) for key in found if maxdepth is None or key.rstrip("/").count("/") < depth}
+        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="wherry-rm") as pool:
+            for _ in pool.map(lambda each: self._delete(*each), sorted(doomed)):
+                continue
+
+    def _delete(self, path: str, name: str) -> None:
+        uploader, _ = self._locate(path)
+        if name.endswith("/"):  # no name that is ever queued
+            uploader.view().delete(uploader.uri.key_for(name))
+        else:
+            uploader.delete(name)
+
+    def rm_file(self, path: str) -> None:
+        """Delete one object, stored and queued; FileNotFoundError if there is none."""
+        self.rm([path])
+
+    def _rm(self, path: str) -> None:
+        self.rm([path])
+
+    def rmdir(self, path: str) -> None:
+        """Nothing, for a folder is its objects; OSError if there are any."""
+        if self.isdir(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), self.unstrip_protocol(path))

@@ -1,0 +1,72 @@
+"""fsspec's own suite for file systems (fsspec.tests.abstract), over a local folder, S3 and GCS."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fsspec.tests.abstract import (
+    AbstractCopyTests,
+    AbstractFixtures,
+    AbstractGetTests,
+    AbstractOpenTests,
+    AbstractPipeTests,
+    AbstractPutTests,
+)
+
+from chained import chained
+from wherry.filesystem import WherryFileSystem
+from wherry.testing.gcs_server import GCSServer, strict_gcs
+from wherry.testing.servers import S3Server
+
+
+class Suite(AbstractFixtures, AbstractCopyTests, AbstractGetTests, AbstractPutTests, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
+    """All of it, for a store without folders, as s3fs and gcsfs run it."""
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(parts)
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestLocal(Suite):
+    @pytest.fixture(scope="class")
+    def fs(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+        with chained("file", {}, tmp_path_factory.mktemp("local") / "spool") as fs:
+            yield fs
+
+    @pytest.fixture
+    def fs_path(self, tmp_path: Path) -> str:
+        return str(tmp_path / "remote")
+
+
+class TestS3(Suite):
+    @pytest.fixture(scope="class")
+    def fs(self, seaweedfs_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+        with chained("s3", seaweedfs_server.options, tmp_path_factory.mktemp("s3") / "spool") as fs:
+            yield fs
+
+    @pytest.fixture
+    def fs_path(self, seaweedfs_server: S3Server) -> str:
+        return f"{seaweedfs_server.bucket}/{uuid.uuid4()}"
+
+
+class TestGCS(Suite):
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+        with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
+            yield server
+
+    @pytest.fixture(scope="class")
+    def fs(self, server: GCSServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+        with chained("gs", server.options, tmp_path_factory.mktemp("gcs") / "spool") as fs:
+            yield fs
+
+    @pytest.fixture
+    def fs_path(self, server: GCSServer) -> str:
+        return f"{server.bucket}/{uuid.uuid4()}"
