@@ -19,9 +19,7 @@ def chained(
 ) -> Iterator[WherryFileSystem]:
     """A file system with a spool and an agent of its own, both ended after the block."""
     with end_agent(spool):
-        fs = fsspec.filesystem(
-            "wherry", target_protocol=protocol, target_options=dict(options), spool=str(spool), config=config
-        )
+        fs = fsspec.filesystem("wherry", target_protocol=protocol, target_options=dict(options), spool=str(spool), config=config)
         try:
             yield fs
         finally:

@@ -24,6 +24,20 @@ def _never_close(connection: sqlite3.Connection) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
+def _use_write_ahead_log(db: sqlite3.Connection) -> None:
+    """Switch to WAL mode. Of several who do so with a new file, all but one are told at once that it is locked."""
+    until_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:  # noqa: PERF203  waits between rounds
+            if "locked" not in str(error) or time.monotonic() > until_s:
+                raise
+            time.sleep(0.005)  # the winner needs less than that
+        else:
+            return
+
+
 class JournalDamaged(JournalError):
     """The journal is no SQLite database any more. Its files must be put aside before a new one can be made."""
 
@@ -94,7 +108,7 @@ class Database:
                 before = self._wait_for_file()
             db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                _use_write_ahead_log(db)
                 db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
                 if not self._checkpoints:
                     db.execute("PRAGMA wal_autocheckpoint = 0")

@@ -9,11 +9,11 @@ Two file systems with equal options share their Uploaders, one for each bucket, 
 
 from __future__ import annotations
 
+import collections
 import errno
 import os
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,33 +23,20 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.implementations.chained import ChainedFileSystem
-from fsspec.utils import isfilelike, stringify_path, tokenize
+from fsspec.utils import isfilelike, stringify_path
 
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError
 from wherry.filesystem_files import CompressedWriter, Reader, TextWriter, Version, Writer
+from wherry.filesystem_listing import Folder, Info, describe
 from wherry.filesystem_options import place_and_options, strip_scheme
+from wherry.filesystem_uploaders import Uploaders
 from wherry.registry import check_usable
-from wherry.store import ObjectMeta
 from wherry.uploader import Uploader
 from wherry.worker import scratch_folder
 
-_Info = dict[str, object]
-
 #: Deletions side by side: each is one short request.
 _DELETERS = 16
-
-_uploaders: dict[tuple[str, str], Uploader] = {}
-_lock = threading.Lock()
-
-
-def _forget_uploaders() -> None:
-    global _lock
-    _uploaders.clear()
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_uploaders)  # a child signs on by itself
 
 
 class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -61,6 +48,8 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
 
     protocol = "wherry"
     _strip_tokenize_options = ("fo",)
+    #: Whether a write ends only when the object is in the store.
+    _waits = False
 
     def __init__(
         self,
@@ -83,10 +72,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
                 "wherry:: stands before the URL of a store: write wherry::s3://bucket/name or wherry::file:///folder"
             )
         super().__init__(**others)
-        self._place, self._options = place_and_options(target_protocol, target_options or {})
-        check_usable(self._place.scheme, self._options)
-        self._spool, self._config = spool, config
-        self._key = tokenize(self._place, self._options, spool, config)
+        self._place, options = place_and_options(target_protocol, target_options or {})
+        check_usable(self._place.scheme, options)
+        self._uploaders = Uploaders(self._place, options, spool, config)
 
     # -- paths
 
@@ -114,13 +102,10 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
     def _locate(self, path: str) -> tuple[Uploader, str]:
         """The uploader and the name for a path; the name is empty for a bucket itself."""
         root, name = self._place.split(self._strip_protocol(path))
-        with _lock:
-            uploader = _uploaders.get((self._key, root))
-            if uploader is None:
-                uri = str(self._place.store(root))
-                uploader = Uploader(uri, storage_options=self._options, spool=self._spool, config=self._config)
-                _uploaders[self._key, root] = uploader
-        return uploader, name
+        return self._uploaders.at(root), name
+
+    def _folder(self, path: str) -> Folder:
+        return Folder(self._place, *self._locate(path))
 
     def _object(self, path: str) -> tuple[Uploader, str]:
         uploader, name = self._locate(path)
@@ -135,37 +120,29 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
 
         Raises UploadFailed for those that failed, TimeoutError after `timeout_s`, which is for each bucket.
         """
-        for uploader in self._own_uploaders().values():
-            uploader.flush(timeout_s)
+        self._uploaders.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
         """flush(), then sign off from the spool. Using the file system again signs on again."""
-        for key, uploader in self._own_uploaders().items():
-            with _lock:
-                _uploaders.pop(key, None)
-            uploader.close(timeout_s)
-
-    def _own_uploaders(self) -> dict[tuple[str, str], Uploader]:
-        with _lock:
-            return {key: uploader for key, uploader in _uploaders.items() if key[0] == self._key}
+        self._uploaders.close(timeout_s)
 
     # -- looking
 
-    def info(self, path: str, **_: Any) -> _Info:
+    def info(self, path: str, **_: Any) -> Info:
         """Describe an object, queued or stored, or a folder: a prefix that objects have."""
-        uploader, name = self._locate(path)
-        if name:
+        folder = self._folder(path)
+        if folder.name:
             try:
-                return self._describe(uploader, uploader.head(name))
+                return describe(self._place, folder.uploader, folder.uploader.head(folder.name))
             except BucketNotFoundError:
                 raise
             except NotFoundError:
                 pass  # then it may be a folder
         elif self._place.is_rooted:
-            return self._folder(uploader, "")  # the root of all files is there, and listing them all would take its time
-        if next(uploader.list(f"{name}/" if name else ""), None) is None and name:
+            return folder.info  # it is there, and listing all the files of a machine would take its time
+        if next(folder.objects(), None) is None and folder.name:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.unstrip_protocol(path))
-        return self._folder(uploader, name)
+        return folder.info
 
     def exists(self, path: str, **_: Any) -> bool:
         """Whether there is an object or a folder of that name. "Forbidden" raises AccessDeniedError and is no "no"."""
@@ -192,60 +169,29 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
             raise NotImplementedError(f"the store does not say when {self.unstrip_protocol(path)} was stored")
         return datetime.fromtimestamp(time_s, timezone.utc)
 
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[_Info] | list[str]:
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Info] | list[str]:
         """The objects and folders directly below a folder; the object itself if it is one.
 
         All names below the folder are gone through, for the contract of stores knows no other listing.
         """
-        found = self._below(path, maxdepth=1, with_folders=True)
+        found = self._folder(path).entries(1, with_folders=True)
         if not found and (one := self.info(path))["type"] == "file":
-            found = {one["name"]: one}
-        return list(found.values()) if detail else [str(name) for name in found]
+            found = {str(one["name"]): one}
+        return list(found.values()) if detail else list(found)
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
-    ) -> list[str] | dict[str, _Info]:
+    ) -> list[str] | dict[str, Info]:
         """All objects below a folder, in the order of their paths; the object itself if it is one. One listing, no more."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
-        path = self._strip_protocol(path)
-        found = self._below(path, maxdepth=maxdepth, with_folders=withdirs)
+        folder = self._folder(path)
+        found = folder.entries(maxdepth, with_folders=withdirs)
         if found and withdirs:
-            found[path] = self._folder(*self._locate(path))
+            found[str(folder.info["name"])] = folder.info
         if not found and self.isfile(path):
-            found[path] = self.info(path)
-        names = sorted(found)
-        return {name: found[name] for name in names} if detail else names
-
-    def _below(self, path: str, *, maxdepth: int | None, with_folders: bool) -> dict[Any, _Info]:
-        found: dict[Any, _Info] = {}
-        uploader, name = self._locate(path)
-        for meta in self._objects_below(path):
-            above = len(name) + 1 if name else 0
-            parts = meta.key[above:].split("/")
-            if with_folders:
-                for depth in range(1, len(parts) if maxdepth is None else min(len(parts), maxdepth + 1)):
-                    folder = self._folder(uploader, meta.key[:above] + "/".join(parts[:depth]))
-                    found.setdefault(folder["name"], folder)
-            if parts[-1] and (maxdepth is None or len(parts) <= maxdepth):
-                info = self._describe(uploader, meta)
-                found[info["name"]] = info
-        return found
-
-    def _objects_below(self, path: str) -> Iterator[ObjectMeta]:
-        """Those whose names begin with the path and a slash, also the empty ones whose name ends so ("folders" of some tools)."""
-        uploader, name = self._locate(path)
-        return uploader.list(f"{name}/" if name else "")
-
-    def _describe(self, uploader: Uploader, meta: ObjectMeta) -> _Info:
-        name = self._place.join(uploader.uri.root, uploader.uri.name_for(meta.key))
-        crc32c = None if meta.crc32c is None else f"{meta.crc32c:08x}"
-        return {
-            "name": name, "size": meta.size_bytes, "type": "file", "mtime": meta.modified_s, "etag": meta.etag, "crc32c": crc32c,
-        }  # fmt: skip
-
-    def _folder(self, uploader: Uploader, name: str) -> _Info:
-        return {"name": self._place.join(uploader.uri.root, name), "size": 0, "type": "directory"}
+            found[self._strip_protocol(path)] = self.info(path)
+        return dict(sorted(found.items())) if detail else sorted(found)
 
     # -- reading
 
@@ -319,7 +265,7 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         if mode == "rb":
             version = Version(uploader, name)
             try:
-                details = self._describe(uploader, version.meta)
+                details = describe(self._place, uploader, version.meta)
                 return Reader(self, path, version, details, block_size, cache_type, cache_options)
             except BaseException:
                 version.close()
@@ -332,7 +278,7 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         if "x" in mode:
             self._check_free(path)
         writer = uploader.open(name, "xb" if "x" in mode else "wb", requires=self._required(uploader, requires))
-        return Writer(writer, path, autocommit=autocommit)
+        return Writer(writer, path, autocommit=autocommit, waits=self._waits)
 
     def _check_free(self, path: str) -> None:
         """Find out early that a name is taken; the store decides when the upload arrives there."""
@@ -374,7 +320,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
             self._check_free(rpath)
         size_bytes = os.stat(lpath).st_size
         callback.set_size(size_bytes)
-        uploader.put(lpath, name, overwrite=mode != "create", requires=self._required(uploader, requires))
+        handle = uploader.put(lpath, name, overwrite=mode != "create", requires=self._required(uploader, requires))
+        if self._waits:
+            handle.result()
         callback.absolute_update(size_bytes)
 
     def cp_file(self, path1: str, path2: str, *, requires: Sequence[str] = (), **_: Any) -> None:
@@ -391,7 +339,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
                 if self.isdir(path1):
                     return
                 raise
-            target.put(copy, new, overwrite=True, move=True, requires=self._required(target, requires))
+            handle = target.put(copy, new, overwrite=True, move=True, requires=self._required(target, requires))
+            if self._waits:
+                handle.result()
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **how: Any) -> None:
         """Copy, and delete the source once all copies are accepted. Of two spellings of one path nothing is moved."""
@@ -405,27 +355,23 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         """Delete objects, stored and queued. FileNotFoundError for what is not there, before anything is deleted; so is
         IsADirectoryError for a folder without `recursive`.
         """
-        doomed: set[tuple[str, str]] = set()
+        doomed: set[tuple[Uploader, str]] = set()
         for one in self.expand_path(path):
-            _, name = self._locate(one)
+            uploader, name = self._locate(one)
             if self.info(one)["type"] == "file":
-                doomed.add((one, name))
+                doomed.add((uploader, name))
             elif not recursive:
                 raise IsADirectoryError(errno.EISDIR, "is a folder: say recursive=True", self.unstrip_protocol(one))
             if recursive:
                 depth = name.count("/") + (1 if name else 0) + (maxdepth or 0)
-                found = (meta.key for meta in self._objects_below(one))
-                doomed |= {(one, key) for key in found if maxdepth is None or key.rstrip("/").count("/") < depth}
+                found = (meta.key for meta in self._folder(one).objects())
+                doomed |= {(uploader, key) for key in found if maxdepth is None or key.rstrip("/").count("/") < depth}
+        for uploader, name in doomed:
+            if not name.endswith("/"):  # such a name is never queued
+                uploader.withdraw(name)
         with ThreadPoolExecutor(_DELETERS, thread_name_prefix="wherry-rm") as pool:
-            for _ in pool.map(lambda each: self._delete(*each), sorted(doomed)):
-                continue
-
-    def _delete(self, path: str, name: str) -> None:
-        uploader, _ = self._locate(path)
-        if name.endswith("/"):  # no name that is ever queued
-            uploader.view().delete(uploader.uri.key_for(name))
-        else:
-            uploader.delete(name)
+            deleted = pool.map(lambda each: each[0].view().delete(each[0].uri.key_for(each[1])), doomed)
+            collections.deque(deleted, maxlen=0)  # raises the first error
 
     def rm_file(self, path: str) -> None:
         """Delete one object, stored and queued; FileNotFoundError if there is none."""

@@ -139,8 +139,10 @@ class Writer(io.BufferedIOBase):
     In a transaction (`autocommit` off) close() only ends the writing; commit() hands the file over, discard() throws it away.
     """
 
-    def __init__(self, writer: SpoolWriter, path: str, *, autocommit: bool = True) -> None:
+    def __init__(self, writer: SpoolWriter, path: str, *, autocommit: bool = True, waits: bool = False) -> None:
+        """`waits`: handing over ends only when the upload has; UploadFailed if it fails."""
         self._writer = writer
+        self._waits = waits
         self.path = path
         self._autocommit = autocommit
         self._is_closed = False
@@ -211,6 +213,8 @@ class Writer(io.BufferedIOBase):
     def commit(self) -> None:
         """Hand the file over."""
         self._writer.close()
+        if self._waits and self.handle is not None:
+            self.handle.result()
 
     def discard(self) -> None:
         """Throw the file away."""

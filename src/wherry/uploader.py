@@ -536,10 +536,14 @@ class Uploader:
 
     def delete(self, name: str) -> None:
         """Remove the object, and take back uploads of it that are queued; no error when there is none."""
+        self.withdraw(name)
+        self._own_store().delete(self.uri.key_for(check_name(name)))
+
+    def withdraw(self, name: str) -> None:
+        """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
         uri = self.uri_for(name)
         self.spool.free(self.journal.cancel(uri))
         self._wait_for_name(uri)
-        self._own_store().delete(self.uri.key_for(check_name(name)))
 
     def view(self) -> QueuedView:
         """The store of this uploader, by keys and not by names, with what is still queued laid over it."""

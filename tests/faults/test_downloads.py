@@ -14,7 +14,7 @@ import sys
 import textwrap
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,15 +26,14 @@ import pytest
 from botocore.config import Config as SDKConfig
 
 from support import wait_until
-from wherry import Uploader
 from wherry.backends.gcs import GCSStore
 from wherry.backends.s3 import S3Store, _describe
 from wherry.checksum import crc32c
-from wherry.config import Config, RetryConfig, TransferConfig
+from wherry.config import RetryConfig, TransferConfig
 from wherry.downloader import download
-from wherry.errors import IntegrityError
+from wherry.errors import AccessDeniedError
 from wherry.partial import clean_stale_downloads
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.store import ObjectMeta, ObjectStore, Part
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server, Server, fast_folder
@@ -44,9 +43,9 @@ DATA = random.Random(2).randbytes(4 * 2**20)
 RANGES = TransferConfig(range_size_bytes=2**18, ranges_in_flight=3)  # 16 of them
 N_RANGES = 16
 
-#: Downloads argv[2] to argv[3] until the nth get (argv[4]) begins; then it says so and waits to be killed.
+#: Downloads a key to a file until the nth get begins; then it says so and waits to be killed.
 DOWNLOAD = """
-import json, sys, threading
+import json, os, sys, threading
 from pathlib import Path
 from wherry.backends.s3 import S3Store
 from wherry.config import RetryConfig, TransferConfig
@@ -54,25 +53,25 @@ from wherry.downloader import download
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.uri import StoreURI
 
-bucket, options, transfer = json.loads(sys.argv[1])
+bucket, options, transfer = json.loads(os.environ["SETTINGS"])
 forever = threading.Event()
 
 def wait():
-    print("here", flush=True)
+    os.write(1, b"here\\n")  # at once: several threads come here
     forever.wait()
 
-store = FaultyStore(S3Store(StoreURI("s3", bucket), options), [Fault("get", nth=int(sys.argv[4]), times=1000, act=wait)])
-download(store, sys.argv[2], Path(sys.argv[3]), uri=f"s3://{bucket}/{sys.argv[2]}", transfer=TransferConfig(**transfer),
+store = FaultyStore(S3Store(StoreURI("s3", bucket), options), [Fault("get", nth=int(sys.argv[3]), times=1000, act=wait)])
+download(store, sys.argv[1], Path(sys.argv[2]), uri=f"s3://{bucket}/{sys.argv[1]}", transfer=TransferConfig(**transfer),
          retry=RetryConfig())
 """
 
 #: Downloads a name with the public API, one small range after the other.
 GET = """
-import json, sys
+import json, os
 from wherry import Config, Uploader
 from wherry.config import TransferConfig
 
-uri, options, name, destination = json.loads(sys.argv[1])
+uri, options, name, destination = json.loads(os.environ["SETTINGS"])
 transfer = TransferConfig(range_size_bytes=2**12, ranges_in_flight=1)
 uploader = Uploader(uri, storage_options=options, spool=destination + ".spool", config=Config(transfer=transfer))
 uploader.get(name, destination)
@@ -91,13 +90,15 @@ def key() -> str:
 
 
 @contextmanager
-def script(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def script(text: str, settings: Sequence[object], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of its own; what must be secret is in its environment."""
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(text), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, "SETTINGS": json.dumps(settings)},
     ) as process:
         try:
             yield process
@@ -119,7 +120,7 @@ def fetch(store: ObjectStore, key: str, destination: Path, bucket: str, transfer
 
 def interrupt(server: S3Server, key: str, destination: Path, nth: int, how: signal.Signals) -> None:
     """End a real download, in a process of its own, when its nth range is about to be fetched."""
-    settings = json.dumps([server.bucket, server.options, asdict(RANGES)])
+    settings = [server.bucket, server.options, asdict(RANGES)]
     with script(DOWNLOAD, settings, key, str(destination), str(nth)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
@@ -148,9 +149,7 @@ def test_a_killed_download_goes_on_and_fetches_less_than_what_was_in_flight_agai
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_download_killed_again_and_again_arrives(
-    seaweedfs_server: S3Server, store: S3Store, key: str, tmp_path: Path
-) -> None:
+def test_a_download_killed_again_and_again_arrives(seaweedfs_server: S3Server, store: S3Store, key: str, tmp_path: Path) -> None:
     put(store, key, tmp_path)
     for _ in range(4):
         interrupt(seaweedfs_server, key, tmp_path / "file", 4, signal.SIGKILL)
@@ -166,9 +165,9 @@ def test_a_get_of_the_uploader_killed_at_any_moment_goes_on(
 ) -> None:
     put(store, key, tmp_path)
     uri = f"s3://{seaweedfs_server.bucket}"
-    arguments = json.dumps([uri, seaweedfs_server.options, key, str(tmp_path / "file")])
+    settings = [uri, seaweedfs_server.options, key, str(tmp_path / "file")]
     for n_ranges in (10, 40):
-        with script(GET, arguments) as process:
+        with script(GET, settings) as process:
             wait_until(lambda: n_recorded(tmp_path) >= n_ranges, what="some ranges")  # noqa: B023  called in this round only
             process.kill()
             process.wait(timeout=30)
@@ -224,7 +223,7 @@ def test_a_second_process_does_not_wait_for_the_first(
     seaweedfs_server: S3Server, store: S3Store, key: str, tmp_path: Path
 ) -> None:
     put(store, key, tmp_path)
-    settings = json.dumps([seaweedfs_server.bucket, seaweedfs_server.options, asdict(RANGES)])
+    settings = [seaweedfs_server.bucket, seaweedfs_server.options, asdict(RANGES)]
     with script(DOWNLOAD, settings, key, str(tmp_path / "file"), "9") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
@@ -244,10 +243,15 @@ def test_a_second_process_does_not_wait_for_the_first(
 
 def foreign_put(server: S3Server, key: str, data: bytes, **options: Any) -> None:
     """Put as any other program would: without our checksum, without our metadata."""
-    names = ("aws_access_key_id", "aws_secret_access_key", "endpoint_url")
-    known = {name: server.options[name] for name in names}
     config = SDKConfig(request_checksum_calculation="when_required", s3={"addressing_style": "path"})
-    client: Any = botocore.session.Session().create_client("s3", region_name="us-east-1", config=config, **known)  # type: ignore[call-overload]
+    client: Any = botocore.session.Session().create_client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=server.url,
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        config=config,
+    )
     try:
         client.put_object(Bucket=server.bucket, Key=key, Body=data, **options)
     finally:
@@ -291,20 +295,21 @@ def test_a_foreign_object_is_checked_by_what_its_server_has(
             assert meta.crc32c == crc32c(DATA)
         else:
             assert meta.digest == f"{kind}:{base64.b64decode(checksum[f'Checksum{kind.upper()}']).hex()}"
-        damaging = [Fault("get", nth=2, after=True, act=lambda: flip_a_byte(next(tmp_path.glob(".file*[0-9a-f]")), 10))]
-        counted = FaultyStore(store, damaging)
+
+        def damage_the_second_range() -> None:
+            flip_a_byte(next(path for path in tmp_path.iterdir() if path.suffix != ".record"), 2**18)
+
+        counted = FaultyStore(store, [Fault("get", nth=2, after=True, act=damage_the_second_range)])
         fetch(counted, key, tmp_path / "file", server.bucket, TransferConfig(range_size_bytes=2**18, ranges_in_flight=1))
     assert (tmp_path / "file").read_bytes() == DATA
-    assert counted.calls["get"] == N_RANGES
+    assert counted.calls["get"] == N_RANGES + 2
 
 
 def test_a_foreign_object_of_parts_is_not_checked_by_an_etag_that_is_no_md5(
     seaweedfs_server: S3Server, store: S3Store, key: str, tmp_path: Path
 ) -> None:
-    raw = S3Store(StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, "checksums": False})
-    with raw:
-        from wherry.store import Part
-
+    options = {**seaweedfs_server.options, "checksums": False}
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as raw:
         source = tmp_path / "source"
         source.write_bytes(DATA)
         upload = raw.begin(key, size_bytes=len(DATA))
@@ -371,22 +376,24 @@ def test_gcs_tells_a_crc32c_of_foreign_objects_and_often_an_md5(fake_gcs_server:
     assert (tmp_path / "file").read_bytes() == DATA
 
 
-def test_a_download_from_gcs_goes_on_and_a_new_generation_starts_over(key: str, tmp_path: Path) -> None:
+@pytest.fixture
+def gcs_server() -> Iterator[GCSServer]:
     with fast_folder() as folder, strict_gcs(folder) as server:
-        broken_then_resumed(server, key, tmp_path)
+        yield server
 
 
-def broken_then_resumed(server: GCSServer, key: str, folder: Path) -> None:
-    with GCSStore(StoreURI("gs", server.bucket), server.options) as store:
-        for newer, expected in ((DATA, 6), (DATA[::-1], N_RANGES)):
-            put(store, key, folder)
-            broken = FaultyStore(store, [Fault("get", IntegrityError("stop"), nth=1000), Fault("get", OSError(5, "stop"), nth=11, times=99)])
-            with pytest.raises(OSError, match="stop"):
-                fetch(broken, key, folder / "file", server.bucket)
-            if newer != DATA:
-                put(store, key, folder, newer)
-            counted = FaultyStore(store)
-            fetch(counted, key, folder / "file", server.bucket)
-            assert counted.calls["get"] == expected
-            assert (folder / "file").read_bytes() == newer
-            (folder / "file").unlink()
+@pytest.mark.parametrize(("newer", "n_fetched"), [(DATA, N_RANGES - 10), (DATA[::-1], N_RANGES)], ids=["same", "replaced"])
+def test_a_download_from_gcs_goes_on_but_not_with_another_generation(
+    gcs_server: GCSServer, key: str, tmp_path: Path, newer: bytes, n_fetched: int
+) -> None:
+    with GCSStore(StoreURI("gs", gcs_server.bucket), gcs_server.options) as store:
+        put(store, key, tmp_path)
+        with pytest.raises(AccessDeniedError, match="over"):
+            broken = FaultyStore(store, [Fault("get", AccessDeniedError("the session is over"), nth=11, times=99)])
+            fetch(broken, key, tmp_path / "file", gcs_server.bucket)
+        if newer != DATA:
+            put(store, key, tmp_path, newer)
+        counted = FaultyStore(store)
+        fetch(counted, key, tmp_path / "file", gcs_server.bucket)
+    assert counted.calls["get"] == n_fetched
+    assert (tmp_path / "file").read_bytes() == newer

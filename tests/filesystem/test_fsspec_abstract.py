@@ -22,6 +22,30 @@ from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server
 
 
+@pytest.fixture(scope="module")
+def over_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+    with chained("file", {}, tmp_path_factory.mktemp("local") / "spool") as fs:
+        yield fs
+
+
+@pytest.fixture(scope="module")
+def over_s3(seaweedfs_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+    with chained("s3", seaweedfs_server.options, tmp_path_factory.mktemp("s3") / "spool") as fs:
+        yield fs
+
+
+@pytest.fixture(scope="module")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+    with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def over_gcs(gcs_server: GCSServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
+    with chained("gs", gcs_server.options, tmp_path_factory.mktemp("gcs") / "spool") as fs:
+        yield fs
+
+
 class Suite(AbstractFixtures, AbstractCopyTests, AbstractGetTests, AbstractPutTests, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
     """All of it, for a store without folders, as s3fs and gcsfs run it."""
 
@@ -35,10 +59,9 @@ class Suite(AbstractFixtures, AbstractCopyTests, AbstractGetTests, AbstractPutTe
 
 
 class TestLocal(Suite):
-    @pytest.fixture(scope="class")
-    def fs(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
-        with chained("file", {}, tmp_path_factory.mktemp("local") / "spool") as fs:
-            yield fs
+    @pytest.fixture
+    def fs(self, over_local: WherryFileSystem) -> WherryFileSystem:
+        return over_local
 
     @pytest.fixture
     def fs_path(self, tmp_path: Path) -> str:
@@ -46,10 +69,9 @@ class TestLocal(Suite):
 
 
 class TestS3(Suite):
-    @pytest.fixture(scope="class")
-    def fs(self, seaweedfs_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
-        with chained("s3", seaweedfs_server.options, tmp_path_factory.mktemp("s3") / "spool") as fs:
-            yield fs
+    @pytest.fixture
+    def fs(self, over_s3: WherryFileSystem) -> WherryFileSystem:
+        return over_s3
 
     @pytest.fixture
     def fs_path(self, seaweedfs_server: S3Server) -> str:
@@ -57,16 +79,10 @@ class TestS3(Suite):
 
 
 class TestGCS(Suite):
-    @pytest.fixture(scope="class")
-    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
-        with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
-            yield server
-
-    @pytest.fixture(scope="class")
-    def fs(self, server: GCSServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WherryFileSystem]:
-        with chained("gs", server.options, tmp_path_factory.mktemp("gcs") / "spool") as fs:
-            yield fs
+    @pytest.fixture
+    def fs(self, over_gcs: WherryFileSystem) -> WherryFileSystem:
+        return over_gcs
 
     @pytest.fixture
-    def fs_path(self, server: GCSServer) -> str:
-        return f"{server.bucket}/{uuid.uuid4()}"
+    def fs_path(self, gcs_server: GCSServer) -> str:
+        return f"{gcs_server.bucket}/{uuid.uuid4()}"

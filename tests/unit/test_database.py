@@ -173,6 +173,29 @@ def test_many_who_find_no_file_make_one_database(path: Path) -> None:
     database.close()
 
 
+def test_many_processes_that_start_at_once_make_one_database(tmp_path: Path) -> None:
+    text = """
+    import multiprocessing, os, sys
+    from pathlib import Path
+    from wherry.database import Database
+
+    def start(path, together):
+        together.wait()
+        Database(path, "CREATE TABLE words (word TEXT)", 1, "process", checkpoints=True).close()
+
+    context = multiprocessing.get_context("fork")
+    for i in range(50):
+        together = context.Barrier(4)
+        ranks = [context.Process(target=start, args=(Path(sys.argv[1]) / str(i), together)) for _ in range(4)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        assert [rank.exitcode for rank in ranks] == [0] * 4
+    """
+    run_script(text, tmp_path)
+
+
 def test_a_child_uses_neither_the_connection_nor_the_lock_of_its_parent(path: Path) -> None:
     text = """
     import os, sys, threading
