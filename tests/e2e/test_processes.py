@@ -226,8 +226,8 @@ def test_notebook(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         "handle.state.value",
     ]
     (gate.folder / "file").write_bytes(b"notebook")
-    code = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    notebook = nbformat.from_dict(
+    code: dict[str, object] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook = nbformat.from_dict(  # type: ignore[no-untyped-call]  # the library has no types
         {
             "cells": [{**code, "id": f"cell{i}", "source": cell} for i, cell in enumerate(cells)],
             "metadata": {},
