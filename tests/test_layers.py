@@ -39,6 +39,7 @@ LAYERS: dict[str, int] = {
     "drain": 2,
     "handle": 2,
     "mirror": 2,
+    "partial": 2,
     "uploader": 2,
     "view": 2,
     "writer": 2,

@@ -21,7 +21,7 @@ from wherry.uploader import Uploader
 #: (options, root) -> Uploader.
 _open: dict[tuple[str, str], Uploader] = {}
 _private_folders: list[Path] = []
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class Uploaders:
@@ -81,7 +81,7 @@ def _forget() -> None:
     global _lock
     _open.clear()
     _private_folders.clear()
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 def _remove_private() -> None:

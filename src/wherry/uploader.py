@@ -521,9 +521,11 @@ class Uploader:
         return self.view().head(self.uri.key_for(check_name(name)))
 
     def exists(self, name: str) -> bool:
-        """Whether the object is in the store or on its way there. "Forbidden" raises AccessDeniedError and is no "no"."""
+        """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket are errors and no "no"."""
         try:
             self.head(name)
+        except BucketNotFoundError:
+            raise
         except NotFoundError:
             return False
         return True

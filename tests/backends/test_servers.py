@@ -67,7 +67,7 @@ def test_left_server_has_ended_when_the_block_is_left() -> None:
     with fast_folder() as folder:
         with fake_gcs(folder):
             processes = psutil.Process().children(recursive=True)
-            started = [process for process in processes if "fake-gcs-server" in " ".join(process.cmdline())]
+            started = [process for process in processes if str(folder) in " ".join(process.cmdline())]
             assert len(started) == 2
         assert not any(process.is_running() for process in started)
     assert not folder.exists()
