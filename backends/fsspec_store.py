@@ -348,13 +348,19 @@ def _info(fs: Any, path: str) -> Mapping[str, Any] | None:
 def _make_folder(fs: Any, folder: str) -> None:
     if not folder:
         return
-    try:
-        fs.makedirs(folder, exist_ok=True)
-    except Exception:
-        # Another writer may have made it between a look and a mkdir, which not every file system takes for success.
-        fs.invalidate_cache()
-        if not fs.isdir(folder):
-            raise
+    # Another writer may make one of the folders between a look and a mkdir, which not every file system takes for success;
+    # that can happen once a level.
+    for attempts_left in reversed(range(folder.count("/") + 1)):
+        try:
+            fs.makedirs(folder, exist_ok=True)
+        except Exception:  # noqa: PERF203  once a level
+            fs.invalidate_cache()
+            if fs.isdir(folder):
+                return
+            if not attempts_left:
+                raise
+        else:
+            return
 
 
 def _disconnect(fs: Any) -> None:

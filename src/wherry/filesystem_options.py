@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fsspec.config import conf
-from fsspec.registry import get_filesystem_class
+from fsspec.registry import available_protocols, get_filesystem_class
 
 from wherry.errors import ConfigError
 from wherry.registry import backend_for
@@ -90,6 +90,8 @@ def strip_scheme(scheme: str, url: str) -> str:
     if ours == "file":
         return os.path.abspath(rest)
     if ours is not None:
+        return rest.rstrip("/")
+    if scheme not in available_protocols():  # a third party's backend
         return rest.rstrip("/")
     return str(get_filesystem_class(scheme)._strip_protocol(url))
 

@@ -82,8 +82,16 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
     return Head(raw, lines[0], tuple((name.strip().lower(), value.strip()) for name, _, value in fields))
 
 
-async def read_body(reader: asyncio.StreamReader, head: Head, *, to_end: bool = False) -> AsyncIterator[bytes]:
-    """The body's bytes, without chunk framing. `to_end`: an answer without length goes on to the connection's end."""
+async def read_body(
+    reader: asyncio.StreamReader, head: Head, *, is_empty: bool = False, to_end: bool = False
+) -> AsyncIterator[bytes]:
+    """The body's bytes, without chunk framing.
+
+    `is_empty`: there is none, whatever the head says, as after HEAD. `to_end`: an answer without length goes on to the
+    connection's end.
+    """
+    if is_empty:
+        return
     if head.is_chunked:
         while size := _chunk_size(await reader.readuntil(b"\n")):
             async for block in _exactly(reader, size):

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 #: How a connection ends: "reset" (RST), "close" (FIN), or "hang": it stays open and nothing comes any more.
 End = Literal["reset", "close", "hang"]
@@ -79,7 +79,7 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Extend:
-    """Add bytes to the answer's body. `rewrite_length`: Content-Length is made to agree, else they come after the answer's end."""
+    """Add bytes to the answer's body. `rewrite_length`: Content-Length is made to agree, else they come after its end."""
 
     extra: bytes = b"too much"
     rewrite_length: bool = False
@@ -100,7 +100,7 @@ class CutAnswer:
     end: End = "reset"
 
 
-Action = Union[Do, Delay, Throttle, Reset, BlackHole, DropAnswer, Answer, Truncate, Extend, Corrupt, CutAnswer]
+Action = Do | Delay | Throttle | Reset | BlackHole | DropAnswer | Answer | Truncate | Extend | Corrupt | CutAnswer
 
 
 @dataclass(frozen=True)
