@@ -37,12 +37,12 @@ class Version:
         """Raises NotFoundError, AccessDeniedError."""
         self._uploader = uploader
         self._name = name
-        self._staged: BinaryIO | None = None
+        self._staged: int | None = None  # a descriptor
         self._crc, self._crc_end = 0, 0
         view, self._key = uploader.view(), uploader.uri.key_for(name)
         while (job := view.queued(self._key)) is not None:
             try:
-                self._staged = open(uploader.spool.path(job.object_id), "rb", buffering=0)  # noqa: SIM115  close() is below
+                self._staged = os.open(uploader.spool.path(job.object_id), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 if view.queued(self._key) == job:
                     raise SpoolError(f"the staged file of {job.uri}, {error.filename}, is gone: its upload will fail") from error
@@ -76,7 +76,7 @@ class Version:
     def _get(self, start: int, end: int) -> bytes:
         if self._staged is not None:
             pieces = []
-            while start < end and (piece := os.pread(self._staged.fileno(), end - start, start)):
+            while start < end and (piece := os.pread(self._staged, end - start, start)):
                 pieces.append(piece)
                 start += len(piece)
             return b"".join(pieces)
@@ -98,8 +98,13 @@ class Version:
 
     def close(self) -> None:
         """Free the staged file, if it is one."""
-        if self._staged is not None:
-            self._staged.close()
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            os.close(staged)
+
+    def __del__(self) -> None:
+        """Readers are dropped without close() all the time, and their caches make them part of a circle."""
+        self.close()
 
 
 class Reader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships no types
