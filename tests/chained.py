@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
+import psutil
 
-from support import end_agent
+from support import end_agent, wait_until
 from wherry.config import Config
 from wherry.filesystem import WherryFileSystem
+from wherry.spool import Spool
 
 
 @contextmanager
@@ -18,9 +20,27 @@ def chained(
     protocol: str, options: Mapping[str, object], spool: Path, config: Config | None = None
 ) -> Iterator[WherryFileSystem]:
     """A file system with a spool and an agent of its own, both ended after the block."""
+    own: dict[str, object] = {"spool": str(spool)} if config is None else {"spool": str(spool), "config": config}
     with end_agent(spool):
-        fs = fsspec.filesystem("wherry", target_protocol=protocol, target_options=dict(options), spool=str(spool), config=config)
+        fs = fsspec.filesystem("wherry", target_protocol=protocol, target_options=dict(options), **own)
         try:
             yield fs
         finally:
             fs.close()
+
+
+@contextmanager
+def held(fs: WherryFileSystem, spool: Path, path: str) -> Iterator[None]:
+    """Nothing is uploaded inside the block: the agent and its workers are stopped. `path` is anywhere in the store."""
+    fs.exists(path)  # signs on, which starts the agent
+    wait_until(lambda: Spool(spool).agent_pid() is not None, what="the agent")
+    agent = psutil.Process(Spool(spool).agent_pid())
+    agent.suspend()
+    workers = agent.children(recursive=True)
+    for worker in workers:
+        worker.suspend()
+    try:
+        yield
+    finally:
+        for process in [*workers, agent]:
+            process.resume()

@@ -40,6 +40,7 @@ LAYERS: dict[str, int] = {
     "handle": 2,
     "mirror": 2,
     "partial": 2,
+    "reader": 2,
     "uploader": 2,
     "view": 2,
     "writer": 2,

@@ -12,11 +12,9 @@ from __future__ import annotations
 import collections
 import errno
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -33,10 +31,10 @@ from wherry.filesystem_options import place_and_options, strip_scheme
 from wherry.filesystem_uploaders import Uploaders
 from wherry.registry import check_usable
 from wherry.uploader import Uploader
-from wherry.worker import scratch_folder
 
 #: Deletions side by side: each is one short request.
 _DELETERS = 16
+_BLOCK_BYTES = 16 * 2**20
 
 
 class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -61,7 +59,13 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         fo: object = None,
         **others: Any,
     ) -> None:
-        """`fo`, the path of the inner URL, is fsspec's and says nothing here."""
+        """`fo`, the path of the inner URL, is fsspec's and says nothing here.
+
+        Options may also come wrapped as ``wherry={...}``: universal-pathlib hands them over as they are.
+        """
+        if wrapped := others.pop("wherry", None):
+            spool, config = wrapped.pop("spool", spool), wrapped.pop("config", config)
+            others |= wrapped
         if unknown := sorted(set(others) - {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}):
             raise ConfigError(
                 f"unknown option(s) {', '.join(unknown)} of wherry::, which takes spool and config: options of the store go "
@@ -260,7 +264,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         cache_options: Mapping[str, object] | None = None,
         cache_type: str = "readahead",
         requires: Sequence[str] = (),
+        size: int | None = None,
     ) -> Reader | Writer:
+        """`size` is what a reader's pickle remembers of it; the object is asked anew."""
         uploader, name = self._object(path)
         if mode == "rb":
             version = Version(uploader, name)
@@ -326,22 +332,22 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         callback.absolute_update(size_bytes)
 
     def cp_file(self, path1: str, path2: str, *, requires: Sequence[str] = (), **_: Any) -> None:
-        """Copy an object, through this machine: it is fetched into the spool, verified, and handed over. A folder is nothing."""
-        source, old = self._locate(path1)
-        target, new = self._locate(path2)
-        if not old or not new or self._strip_protocol(path1) == self._strip_protocol(path2):
+        """Copy an object, through this machine: it is read into the spool, verified, and handed over. A folder is nothing."""
+        source, name = self._locate(path1)
+        if not name or self._strip_protocol(path1) == self._strip_protocol(path2):
             return
-        with tempfile.TemporaryDirectory(prefix="copy-", dir=scratch_folder(target.spool)) as folder:
-            copy = Path(folder, "object")
-            try:
-                source.get(old, copy, follow_symlinks=False)
-            except NotFoundError:
-                if self.isdir(path1):
-                    return
-                raise
-            handle = target.put(copy, new, overwrite=True, move=True, requires=self._required(target, requires))
-            if self._waits:
-                handle.result()
+        try:
+            version = Version(source, name)
+        except NotFoundError:
+            if self.isdir(path1):
+                return
+            raise
+        try:
+            with self.open(path2, "wb", requires=requires) as copy:
+                for start in range(0, version.meta.size_bytes, _BLOCK_BYTES):
+                    copy.write(version.read(start, min(start + _BLOCK_BYTES, version.meta.size_bytes)))
+        finally:
+            version.close()
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **how: Any) -> None:
         """Copy, and delete the source once all copies are accepted. Of two spellings of one path nothing is moved."""

@@ -479,9 +479,9 @@ class Journal:
         return [_job(row) for row in rows]
 
     def cancel(self, uri: str) -> list[str]:
-        """Take back the queued uploads of a name that is being deleted. Returns the staged files freed."""
+        """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
         with self._transaction() as db:
-            which = "uri = ? AND kind = 'put' AND state = 'queued'"
+            which = "uri = ? AND kind = 'put' AND state IN ('queued', 'failed')"
             rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri,)).fetchall()
             db.execute(f"UPDATE jobs SET state = 'discarded', finished_s = ? WHERE {which}", (time.time(), uri))
         return self._unneeded(row[0] for row in rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import logging
 import os
@@ -14,33 +13,30 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
-from wherry.downloader import check_destination, download, place
 from wherry.drain import wait_until_drained
 from wherry.environment import with_environment
-from wherry.errors import BucketNotFoundError, ConfigError, JobFailure, NotFoundError, SpoolError, UploadFailed
+from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.journal import Journal, JournalReplaced, NewJob
+from wherry.journal import JournalReplaced, NewJob
+from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal
-from wherry.registry import backend_for, check_usable, open_store, split_options
-from wherry.spool import Spool, Staged, copy_out, require_regular
+from wherry.registry import backend_for, check_usable, split_options
+from wherry.spool import Spool, Staged, require_regular
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
-from wherry.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.transfer import POOL_THREADS, Sender
-from wherry.uri import StoreURI, check_name, parse_uri
-from wherry.view import QueuedView, explain_missing
+from wherry.uri import check_name, parse_uri
 from wherry.worker import Caller, scratch_folder
-from wherry.wrappers import LimitStore, RetryStore
 from wherry.writer import SpoolWriter
 
 log = logging.getLogger("wherry")
@@ -54,7 +50,7 @@ _private_spools: dict[Path, int] = {}
 _Self = TypeVar("_Self", bound="Uploader")
 
 
-class Uploader:
+class Uploader(Reader):
     """Uploads files to the store at `uri` in the background and downloads them by name.
 
     put() returns as soon as a snapshot of the file and a row in the journal exist; a process of its own, the agent, does
@@ -70,27 +66,26 @@ class Uploader:
         spool: str | os.PathLike[str] | None = None,
         config: Config | None = None,
     ) -> None:
-        self.uri: StoreURI = parse_uri(uri)
-        self.config = config or Config()
+        target, config = parse_uri(uri), config or Config()
         self._given = frozenset(storage_options or ())
-        self._options = with_environment(self.uri.scheme, storage_options or {}, os.environ)
-        check_usable(self.uri.scheme, self._options)
-        if self.uri.scheme == "file" and self.config.spool.durability == "power":
-            self._options.setdefault("fsync", True)
-        public, self._secrets = split_options(self.uri.scheme, self._options)
+        options = with_environment(target.scheme, storage_options or {}, os.environ)
+        check_usable(target.scheme, options)
+        if target.scheme == "file" and config.spool.durability == "power":
+            options.setdefault("fsync", True)
+        public, self._secrets = split_options(target.scheme, options)
         try:
             json.dumps(self._secrets)
         except TypeError as error:
             raise ConfigError(f"storage_options must be plain JSON values, to be handed to the agent: {error}") from None
-        self._in_caller = self.config.agent.run_in == "caller"
+        self._in_caller = config.agent.run_in == "caller"
         # Of a store that only this process sees, only this process may have the jobs.
-        is_private = backend_for(self.uri.scheme).process_local
+        is_private = backend_for(target.scheme).process_local
         if is_private:
             spool, self._in_caller = tempfile.mkdtemp(prefix="wherry-"), True
-        self.spool = Spool(spool, self.config.spool)
+        place = Spool(spool, config.spool)
+        super().__init__(target, options, config, place, open_journal(place))
         if not is_private:
             self._say_warnings()
-        self.journal: Journal = open_journal(self.spool)
         if is_private:  # kept for as long as a handle may ask for it
             _private_spools[self.spool.folder] = os.getpid()
             weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
@@ -99,13 +94,11 @@ class Uploader:
         self._owner = self._client.name
         if self._secrets:
             self._client.secrets = {str(store_id): self._secrets for store_id in self._same_stores()}
-        self._store: RetryStore | None = None
         self._closed = False
         self._has_accepted = False
         self._seen_replacements = 0
         self._warned: set[int] = set()
         self._caller: Caller | None = None
-        self._pid = os.getpid()
         _open_uploaders.add(self)
         self._client.call_agent(warm=self._store_id)
 
@@ -317,9 +310,10 @@ class Uploader:
             self._client.ear().wait(min(pause_s, timeout_s))
 
     def _forget_after_fork(self) -> None:
-        """In a forked child: its parent's threads are not here, and its parent's connections are not ours."""
+        """In a forked child: its parent's threads are not here, either."""
         if self._pid != os.getpid():
-            self._pid, self._caller, self._store = os.getpid(), None, None
+            self._caller = None
+        super()._forget_after_fork()
 
     def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -454,87 +448,7 @@ class Uploader:
                 f"To wait for them: {self.drain_command()}\n"
             )
 
-    # -- names and reading
-
-    def uri_for(self, name: str) -> str:
-        """The full URI of the remote name."""
-        return self.uri.uri_for(self.uri.key_for(check_name(name)))
-
-    def get(
-        self,
-        name: str,
-        dest: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        progress_bar: bool = False,
-        follow_symlinks: bool = True,
-    ) -> ObjectMeta:
-        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get.
-
-        `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off. Raises
-        FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
-        IntegrityError.
-        """
-        dest, name = Path(dest), check_name(name)
-        check_destination(dest, overwrite)
-        try:
-            if not (follow_symlinks and name.endswith(SYMLINK_SUFFIX)):
-                try:
-                    return self._fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
-                except BucketNotFoundError:
-                    raise
-                except NotFoundError:
-                    if not follow_symlinks:
-                        raise  # else it may be the name of a pointer
-            return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
-        except NotFoundError as error:
-            newest = self.journal.newest(self.uri_for(name))
-            if newest is not None and newest.state is JobState.FAILED:
-                explain_missing(error, newest)
-            raise
-
-    def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
-        view = self.view()
-        while (job := view.queued(key)) is not None:
-            staged = self.spool.path(job.object_id)
-            try:
-                place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
-            except FileNotFoundError:
-                if staged.exists():
-                    raise
-                self._wait(_LOST_FILE_S)  # it was uploaded and freed while we looked, or its job will fail
-                continue
-            return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
-        return download(
-            self._own_store().inner,  # download() retries range by range
-            key,
-            dest,
-            uri=self.uri.uri_for(key),
-            overwrite=overwrite,
-            transfer=self.config.transfer,
-            retry=self.config.retry,
-            progress_bar=progress_bar,
-        )
-
-    def head(self, name: str) -> ObjectMeta:
-        """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
-        return self.view().head(self.uri.key_for(check_name(name)))
-
-    def exists(self, name: str) -> bool:
-        """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket are errors and no "no"."""
-        try:
-            self.head(name)
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return False
-        return True
-
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
-        base = f"{self.uri.prefix}/" if self.uri.prefix else ""
-        for meta in self.view().list(base + prefix):
-            yield replace(meta, key=self.uri.name_for(meta.key))
+    # -- taking back
 
     def delete(self, name: str) -> None:
         """Remove the object, and take back uploads of it that are queued; no error when there is none."""
@@ -546,17 +460,6 @@ class Uploader:
         uri = self.uri_for(name)
         self.spool.free(self.journal.cancel(uri))
         self._wait_for_name(uri)
-
-    def view(self) -> QueuedView:
-        """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
-        return QueuedView(self._own_store(), self.uri, self.journal, self.spool)
-
-    def _own_store(self) -> RetryStore:
-        """The store, opened in this process on first use, for reading."""
-        self._forget_after_fork()
-        if self._store is None:
-            self._store = RetryStore(LimitStore(open_store(self.uri, self._options), max_in_flight=32), self.config.retry)
-        return self._store
 
 
 def _files_below(folder: Path) -> list[Path]:

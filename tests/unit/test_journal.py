@@ -613,7 +613,7 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
         "CREATE TRIGGER note AFTER UPDATE OF state ON jobs WHEN old.state != new.state"
         " BEGIN INSERT INTO steps VALUES (old.state, new.state); END"
     )
-    dice = random.Random(7)
+    dice = random.Random(3)
     store = store_id(journal)
     staged: set[str] = set()
     freed: list[str] = []
@@ -623,12 +623,12 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
         ids = [job.id for job in journal.jobs(states=states)]
         return dice.sample(ids, min(len(ids), dice.randint(0, 2)))
 
-    for turn in range(1500):
+    for turn in range(4000):
         now += 1.0
         worker = dice.choice("xy")
         what = dice.choices(
             ["submit", "lease", "ack", "fail", "requeue", "release", "retry", "discard", "cancel"],
-            [12, 20, 8, 4, 4, 5, 2, 1, 1],
+            [12, 20, 8, 4, 4, 5, 4, 1, 1],
         )[0]
         if what == "submit":
             requires = tuple(dice.sample("abc", dice.choice([0, 0, 1])))

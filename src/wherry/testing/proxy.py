@@ -74,7 +74,7 @@ class FaultProxy:
         self._log: list[Exchange] = []
         self._seen: Counter[int] = Counter()
         self._fired: Counter[int] = Counter()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._errors: list[Exception] = []
 
     @property
@@ -112,33 +112,40 @@ class FaultProxy:
         started.set_result(end)
         await end.wait()
         server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        # Those that are just being accepted, too, which become connections before they can be ended.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            while self._connections:
+                task, writer = self._connections.popitem()
+                writer.transport.abort()
+                task.cancel()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        writer.transport.set_write_buffer_limits(high=0)  # what is counted as sent is in the kernel's hands
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Called in the moment in which a connection is there, so that none is missed at the end."""
+        task = asyncio.ensure_future(self._converse(Side(reader, writer)))
+        self._connections[task] = writer
+        task.add_done_callback(lambda done: self._connections.pop(done, None))
+
+    async def _converse(self, client: Side) -> None:
+        client.writer.transport.set_write_buffer_limits(high=0)  # what is counted as sent is in the kernel's hands
         try:
-            while (head := await read_head(reader)) is not None:
-                if not await carry_out(Side(reader, writer), head, self._note(head), self._upstream):
+            while (head := await read_head(client.reader)) is not None:
+                if not await carry_out(client, head, self._note(head), self._upstream):
                     break
         except (OSError, asyncio.IncompleteReadError):  # one side has gone, and so must the other
-            writer.transport.abort()
+            client.writer.transport.abort()
         except Exception as error:  # the test's own function, or what is no HTTP: raised when the proxy ends
             self._errors.append(error)
-            writer.transport.abort()
+            client.writer.transport.abort()
         finally:
-            self._connections.discard(task)
-            writer.close()
+            client.writer.close()
 
     def _note(self, head: Head) -> Exchange:
         method, target, _ = head.words
+        text = head.raw.decode("latin-1").replace("\r\n", "\n")
         due: list[Action] = []
         for row, when in enumerate(self.plan):
-            if when.matches(method, target, head.raw.decode("latin-1")):
+            if when.matches(method, target, text):
                 self._seen[row] += 1
                 if when.nth <= self._seen[row] < when.nth + when.times:
                     self._fired[row] += 1

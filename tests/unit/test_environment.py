@@ -1,0 +1,25 @@
+"""What the environment gives, per scheme."""
+
+from __future__ import annotations
+
+from wherry.environment import secrets_from_environment, with_environment
+
+
+def test_half_a_key_is_none() -> None:
+    assert {} == secrets_from_environment("s3", {"AWS_ACCESS_KEY_ID": "k"})
+    assert {} == secrets_from_environment("gs", {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"})
+
+
+def test_google_credentials_are_a_file_name() -> None:
+    environ = {"GOOGLE_APPLICATION_CREDENTIALS": "/keys.json", "GOOGLE_CLOUD_PROJECT": "p"}
+    assert {"credentials_file": "/keys.json", "project": "p"} == with_environment("gs", {}, environ)
+    assert {"token": "t", "project": "p"} == with_environment("gs", {"token": "t"}, environ)
+
+
+def test_other_schemes_take_nothing() -> None:
+    assert {"fsync": True} == with_environment("file", {"fsync": True}, {"AWS_PROFILE": "p", "AWS_ENDPOINT_URL": "e"})
+
+
+def test_the_first_variable_counts_and_empty_ones_do_not() -> None:
+    environ = {"AWS_ENDPOINT_URL_S3": "", "AWS_ENDPOINT_URL": "http://a", "S3_ENDPOINT_URL": "http://b"}
+    assert {"endpoint_url": "http://a"} == with_environment("s3", {}, environ)
