@@ -17,10 +17,13 @@ import json
 import os
 import secrets
 import stat
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import google_crc32c
 
 from wherry.errors import (
     AccessDeniedError,
@@ -36,7 +39,9 @@ from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore
 from wherry.uri import StoreURI
 
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int), make a file share another's blocks
+_FICLONERANGE = 0x4020940D  # _IOW(0x94, 13, struct file_clone_range)
 _BLOCK_BYTES = 2**20
+_SUMMED_BYTES = 2**18
 _CLONE_BYTES = 2**28
 _NAME_MAX_BYTES = 255
 _RECORD = "user.wherry"
@@ -147,8 +152,11 @@ class LocalStore(ObjectStore):
                     _sync_folder(folder)
             return replace(_describe(key, stored), crc32c=None, is_shared=frozen and shared)
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
+        crc = None
         with ExitStack() as stack:
             with self._translated("get", key):
                 source = _open_object(self._path(key, "get"))
@@ -170,11 +178,13 @@ class LocalStore(ObjectStore):
                 ) from error
             stack.callback(os.close, target)
             with self._translated("get", key, writing=True):
-                whole = start == 0 and end == before.st_size and os.fstat(target).st_size <= end
-                if not (whole and _clone(source, target)) and (copied := _copy_bytes(source, target, start, end)) < end - start:
-                    words = f"the file became shorter while it was read: {copied} of {end - start} bytes came"
-                    raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
+                if not _clone_range(source, target, start, end):
+                    copied, crc = _copy_and_sum(source, target, start, end)
+                    if copied < end - start:
+                        words = f"the file became shorter while it was read: {copied} of {end - start} bytes came"
+                        raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
             self._check_etag(key, os.fstat(source), if_match)
+            return crc
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; a folder, socket or device is no object. `crc32c` is the one that the put was given."""
@@ -431,6 +441,33 @@ def _clone(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _clone_range(source: int, target: int, start: int, end: int) -> bool:
+    """Make a file share the blocks of a range of another, at the same place; False where that cannot be."""
+    if start == end:
+        return False  # for the call, no length means all
+    try:
+        fcntl.ioctl(target, _FICLONERANGE, struct.pack("qQQQ", source, start, end - start, start))
+    except OSError:
+        return False
+    return True
+
+
+def _copy_and_sum(source: int, target: int, start: int, end: int) -> tuple[int, int]:
+    """Copy [start, end) to the same offsets; return how many bytes there were, and their CRC32C.
+
+    Each block is summed between its read and its write, while it is in the processor's cache: that costs a few per cent of the
+    copy, and reading the bytes again after a copy inside the kernel a quarter.
+    """
+    at, crc = start, 0
+    while at < end and (block := os.pread(source, min(_SUMMED_BYTES, end - at), at)):
+        crc = google_crc32c.extend(crc, block)
+        written = os.pwrite(target, block, at)
+        while written < len(block):
+            written += os.pwrite(target, block[written:], at + written)
+        at += len(block)
+    return at - start, int(crc)
 
 
 def _copy_bytes(source: int, target: int, start: int, end: int) -> int:

@@ -32,6 +32,23 @@ LIMIT = 0.10
 TRANSFER = TransferConfig()
 
 
+class PlainStore(LocalStore):
+    """Copies inside the kernel, as a store does that nobody verifies."""
+
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
+        source, target = os.open(Path("/", key), os.O_RDONLY), os.open(path, os.O_WRONLY)
+        try:
+            at = start
+            while end is not None and at < end:
+                at += os.copy_file_range(source, target, end - at, at, at)
+        finally:
+            os.close(source)
+            os.close(target)
+        return None
+
+
 def bare(store: ObjectStore, key: str, target: Path) -> None:
     """The same ranges and threads, and nothing else."""
     meta = store.head(key)
@@ -63,10 +80,11 @@ def timed(work: Callable[[ObjectStore, str, Path], None], store: ObjectStore, ke
 
 def compare(name: str, store: ObjectStore, key: str, target: Path) -> list[str]:
     ways = (bare, verified)
+    plain = PlainStore(StoreURI("file", ""), {}) if isinstance(store, LocalStore) else store
     taken: dict[str, list[tuple[float, float]]] = {way.__name__: [] for way in ways}
     for i in range(ROUNDS + 1):
         for way in ways if i % 2 else reversed(ways):
-            figures = timed(way, store, key, target)
+            figures = timed(way, plain if way is bare else store, key, target)
             if i:  # the first warms up caches and connections
                 taken[way.__name__].append(figures)
     walls = {way: [wall for wall, _ in figures] for way, figures in taken.items()}

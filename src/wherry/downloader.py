@@ -248,11 +248,12 @@ class _Fetch:
         self._check()
         start, end = self._version.range(number)
 
-        def get() -> None:
-            self._store.get_file(self._meta.key, self._partial.path, start=start, end=end, if_match=self._meta.etag)
+        def get() -> int | None:
+            return self._store.get_file(self._meta.key, self._partial.path, start=start, end=end, if_match=self._meta.etag)
 
-        call_with_retry(get, config=self._retry, sleep=self._sleep)
-        crc = crc32c_of_file(self._partial.path, start, end)  # from the page cache: these bytes were just written
+        crc = call_with_retry(get, config=self._retry, sleep=self._sleep)
+        if crc is None:
+            crc = crc32c_of_file(self._partial.path, start, end)  # from the page cache: these bytes were just written
         self._partial.note(number, crc)
         return crc
 

@@ -252,7 +252,8 @@ class Journal:
             row = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs AS j WHERE state = 'queued' AND not_before_s <= ?"
                 f" AND store_id NOT IN ({missing}) AND leases_lost < {MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER}"
-                " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id < j.id AND e.state IN ('queued', 'leased'))"
+                " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id != j.id AND e.state IN ('queued', 'leased')"
+                "   AND (e.id < j.id OR e.state = 'leased'))"
                 " AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs e ON e.id = r.after_job"
                 "   WHERE r.job_id = j.id AND e.state IN ('queued', 'leased'))"
                 " ORDER BY id LIMIT 1",

@@ -133,8 +133,12 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
         """Write bytes [start, end) of the object into the existing file `path`, at those same offsets.
+
+        Returns their CRC32C where the store has summed them on their way, which is cheaper than reading them again; else None.
 
         `end=None` means up to the object's end. The file is neither created nor truncated, so ranges may be fetched side by side
         and again. `if_match` is an etag from head(): IntegrityError if the object is another by now.

@@ -57,9 +57,11 @@ class WrappedStore(MultipartStore):
 
         return self._call("put", key, put)
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
         """As the inner store's."""
-        self._call("get", key, lambda: self.inner.get_file(key, path, start=start, end=end, if_match=if_match))
+        return self._call("get", key, lambda: self.inner.get_file(key, path, start=start, end=end, if_match=if_match))
 
     def head(self, key: str) -> ObjectMeta:
         """As the inner store's."""

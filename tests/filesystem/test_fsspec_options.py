@@ -32,7 +32,7 @@ SECRETS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_s
             {"config_kwargs": {"connect_timeout": 1, "read_timeout": 2.0, "max_pool_connections": 3}},
             {"connect_timeout_s": 1, "read_timeout_s": 2.0, "max_connections": 3},
         ),
-        ("gs", {"token": "ya29.x", "project": "p", "endpoint_url": "http://x"}, {"token": "ya29.x", "project": "p", "endpoint_url": "http://x"}),
+        ("gs", {"token": "ya29.x", "project": "p"}, {"token": "ya29.x", "project": "p"}),
         ("gcs", {"token": "anon"}, {"anonymous": True}),
         ("gcs", {"token": "google_default"}, {}),
         ("gcs", {"token": {"type": "service_account"}}, {"credentials_json": {"type": "service_account"}}),
@@ -64,8 +64,11 @@ def test_options_without_a_meaning_are_refused(protocol: str, given: dict[str, o
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [({"default_block_size": 5}, "default_block_size.*known are.*endpoint_url"), ({"key": "one", "requester_pays": True}, "requester_pays")],
-)  # fmt: skip
+    [
+        ({"default_block_size": 5}, "default_block_size.*known are.*endpoint_url"),
+        ({"key": "one", "requester_pays": True}, "requester_pays"),
+    ],
+)
 def test_unknown_options_are_refused_before_anything_is_sent(given: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fsspec.open("wherry::s3://bucket/x", s3=given)

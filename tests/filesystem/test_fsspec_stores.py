@@ -49,7 +49,9 @@ def put_object(server: S3Server, path: str, body: bytes, **how: Any) -> None:
         aws_secret_access_key=server.secret_key,
     )
     bucket, _, key = path.partition("/")
-    client.put_object(Bucket=bucket, Key=key, Body=body, **how)
+    client.put_object(  # type: ignore[attr-defined]  # made at run time
+        Bucket=bucket, Key=key, Body=body, **how
+    )
     client.close()
 
 
@@ -72,7 +74,7 @@ def test_copies_go_from_bucket_to_bucket(fs: WherryFileSystem, seaweedfs_server:
     fs.pipe({f"{folder}/a/x": b"1", f"{folder}/a/y": b"2"})
     fs.mv(f"{folder}/a", f"{bucket}/b", recursive=True)
     fs.flush()
-    assert ({f"{bucket}/b/x": b"1", f"{bucket}/b/y": b"2"}, []) == (fs.cat(f"{bucket}/b", recursive=True), fs.find(folder))
+    assert ({f"{bucket}/b/x": b"1", f"{bucket}/b/y": b"2"}, []) == (fs.cat(fs.find(bucket)), fs.find(folder))
     with pytest.raises(ConfigError, match="one bucket"):
         fs.pipe_file(f"{folder}/x", b"1", requires=[f"{bucket}/b/x"])
 
@@ -165,7 +167,7 @@ def test_direct_write_ends_when_the_object_is_in_the_store(direct: tuple[WherryF
     fs.cp_file(f"{url}/a/y", f"{url}/z")
     for name in ("a/x", "a/y", "z"):
         assert fs.info(f"{url}/{name}")["etag"] is not None
-    assert [b"bytes", b"file", b"file"] == list(fs.cat(url, recursive=True).values())
+    assert [b"bytes", b"file", b"file"] == list(fs.cat(fs.find(url)).values())
     with pytest.raises(AlreadyExistsError):
         fs.open(f"{url}/z", "xb")
     fs.rm(url, recursive=True)
@@ -175,7 +177,7 @@ def test_direct_write_ends_when_the_object_is_in_the_store(direct: tuple[WherryF
 def test_direct_write_that_fails_is_told_at_once_and_nothing_is_left(tmp_path: Path) -> None:
     script = """
     import fsspec, sys, wherry
-    (fs, path), broken = fsspec.url_to_fs("wherry+file://" + sys.argv[1]), 0
+    fs, path = fsspec.url_to_fs("wherry+file://" + sys.argv[1])
     fs.pipe_file(path + "/x", b"a file")
     try:
         fs.pipe_file(path + "/x/y", b"below a file")
@@ -183,5 +185,5 @@ def test_direct_write_that_fails_is_told_at_once_and_nothing_is_left(tmp_path: P
         print("told")
     """
     environment = {"TMPDIR": str(tmp_path), "WHERRY_SPOOL": str(tmp_path / "spool")}
-    assert "told\n" == run_script(script, tmp_path / "store", env=environment)
+    assert run_script(script, tmp_path / "store", env=environment).endswith("told\n")
     assert ["store"] == os.listdir(tmp_path)

@@ -230,8 +230,9 @@ class StoreConformance:
         random.Random(5).shuffle(ranges)
         target = _file(tmp_path, b"\xff" * (size + 10), "target")
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda piece: store.get_file(key, target, start=piece[0], end=piece[1]), ranges))
+            sums = list(pool.map(lambda piece: store.get_file(key, target, start=piece[0], end=piece[1]), ranges))
         assert data + b"\xff" * 10 == target.read_bytes()
+        assert all(crc in (None, crc32c(data[start:end])) for crc, (start, end) in zip(sums, ranges, strict=True))
 
         tail = _file(tmp_path, b"", "tail")
         store.get_file(key, tail, start=size - 5)

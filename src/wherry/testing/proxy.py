@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections import Counter
@@ -74,7 +75,7 @@ class FaultProxy:
         self._log: list[Exchange] = []
         self._seen: Counter[int] = Counter()
         self._fired: Counter[int] = Counter()
-        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections: dict[asyncio.Task[None], socket.socket] = {}
         self._errors: list[Exception] = []
 
     @property
@@ -106,27 +107,33 @@ class FaultProxy:
         return sum(one.request_bytes for one in self.requests(method, target))
 
     async def _serve(self, started: Future[asyncio.Event]) -> None:
-        end = asyncio.Event()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=STREAM_LIMIT_BYTES)
-        self.port = server.sockets[0].getsockname()[1]
-        started.set_result(end)
-        await end.wait()
-        server.close()
-        # Those that are just being accepted, too, which become connections before they can be ended.
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            while self._connections:
-                task, writer = self._connections.popitem()
-                writer.transport.abort()
-                task.cancel()
-            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        # Not asyncio.start_server(): it forgets a connection that it accepts while it is closed (python/cpython#109564).
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+            listener.setblocking(False)
+            self.port = listener.getsockname()[1]
+            loop, end = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(listener, self._accept, listener)
+            started.set_result(end)
+            await end.wait()
+            loop.remove_reader(listener)
+        left = dict(self._connections)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for connection in left.values():  # those that nobody had begun to serve
+            connection.close()
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Called in the moment in which a connection is there, so that none is missed at the end."""
-        task = asyncio.ensure_future(self._converse(Side(reader, writer)))
-        self._connections[task] = writer
-        task.add_done_callback(lambda done: self._connections.pop(done, None))
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # it was gone before we came
+            return
+        task = asyncio.ensure_future(self._converse(connection))
+        self._connections[task] = connection
+        task.add_done_callback(self._connections.pop)
 
-    async def _converse(self, client: Side) -> None:
+    async def _converse(self, connection: socket.socket) -> None:
+        client = Side(*await asyncio.open_connection(sock=connection, limit=STREAM_LIMIT_BYTES))
         client.writer.transport.set_write_buffer_limits(high=0)  # what is counted as sent is in the kernel's hands
         try:
             while (head := await read_head(client.reader)) is not None:

@@ -89,9 +89,13 @@ async def carry_out(client: Side, head: Head, exchange: Exchange, upstream: tupl
     except _ResetNow:
         return await _end(client, "reset")
     finally:
-        _hang_up(server, at_once=not sending.done() or sending.exception() is not None)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        _hang_up(server, at_once=not sending.done() or sending.cancelled() or sending.exception() is not None)
+        await _stop(sending)
+
+
+async def _stop(work: asyncio.Future[Any]) -> None:
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
 
 
 async def _send(server: Side, head: Head, body: AsyncIterator[bytes], reset: Reset | None) -> None:
@@ -132,7 +136,8 @@ async def _pass_on(client: Side, server: Side, head: Head, exchange: Exchange, s
         return await _answer(client, head, exchange, answer)
     if not await _copy_answer(client, reply, body, exchange, is_empty=is_empty):
         return False
-    if not sending.done():  # the server did not want the rest
+    if not sending.done():  # the server does not want the rest
+        await _stop(sending)
         return await _say_end(client)
     has_end = is_empty or reply.is_chunked or reply.length is not None
     return head.keeps_alive and reply.keeps_alive and has_end
@@ -148,7 +153,7 @@ async def _unless_failed(work: Coroutine[Any, Any, Head], sending: asyncio.Futur
             sending.result()
         return await task
     finally:
-        task.cancel()
+        await _stop(task)
 
 
 async def _final_head(client: Side, server: Side) -> Head:
