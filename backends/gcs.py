@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import hashlib
 import json
 import os
 import re
@@ -29,7 +30,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time
@@ -46,7 +47,7 @@ from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
 from requests import PreparedRequest, Response
 from requests.adapters import HTTPAdapter
-from requests.exceptions import RequestException, SSLError
+from requests.exceptions import InvalidJSONError, RequestException, SSLError
 from urllib3.exceptions import HTTPError
 
 from wherry.errors import (
@@ -61,7 +62,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
 from wherry.uri import StoreURI
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -178,10 +179,16 @@ class GCSStore(MultipartStore):
         self._remove("delete", key, key)
 
     def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
-        """As the contract says. An empty object marks the upload as begun: GCS knows nothing of it otherwise."""
-        upload_id = secrets.token_hex(16)
+        """As the contract says. An empty object marks the upload as begun: GCS knows nothing of it otherwise.
+
+        The id follows from the token in `metadata`, so that an upload whose begin was not heard of is begun again under the
+        same names, and leaves nothing behind.
+        """
+        token = (metadata or {}).get(TOKEN_METADATA)
+        upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
         marker = _temporary(key, upload_id) + "begun"
-        self._send("begin", key, marker, -1, 0, 0, 0, metadata or {}, True)
+        with suppress(AlreadyExistsError):
+            self._send("begin", key, marker, -1, 0, 0, 0, metadata or {}, True)
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
@@ -455,12 +462,20 @@ class _Options:
 
 
 class _Session(AuthorizedSession):
-    """A session whose own `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829)."""
+    """A session whose own `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829).
+
+    An answer of 200 without a JSON object, as something between us and the store may give, is an error like a broken connection:
+    the client would take it for an object without properties.
+    """
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:
         if self.verify is not True:
             options["verify"] = self.verify
-        return super().send(request, **options)
+        answer = super().send(request, **options)
+        describes = answer.status_code == 200 and request.method != "DELETE" and not options.get("stream")
+        if describes and not isinstance(answer.json(), dict):
+            raise InvalidJSONError("the answer is no JSON object", response=answer)
+        return answer
 
 
 class _RelatedBody:
@@ -554,6 +569,8 @@ def _temporary(key: str, upload_id: str) -> str:
 
 
 def _described(blob: Blob) -> ObjectMeta:
+    if blob.size is None or blob.generation is None:
+        raise TransientError("the answer does not describe the object", uri=f"gs://{blob.bucket.name}/{blob.name}")
     return ObjectMeta(
         key=blob.name,
         size_bytes=int(blob.size),

@@ -349,7 +349,9 @@ class S3Store(MultipartStore):
     def _create(self, key: str, metadata: Mapping[str, str] | None, **checksum: Any) -> tuple[str, str | None, str | None]:
         with self._translated("begin", key):
             answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata or {}), **checksum)
-        return answer["UploadId"], answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
+        if not (upload_id := answer.get("UploadId")):
+            raise self._error(TransientError, "begin", key, "the answer names no upload")
+        return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
 
     def _confirmed(self, answer: Mapping[str, Any]) -> int | None:
         """The checksum in an answer to a write that had one. A server that says none has not looked at ours."""

@@ -35,12 +35,19 @@ def held(fs: WherryFileSystem, spool: Path, path: str) -> Iterator[None]:
     fs.exists(path)  # signs on, which starts the agent
     wait_until(lambda: Spool(spool).agent_pid() is not None, what="the agent")
     agent = psutil.Process(Spool(spool).agent_pid())
-    agent.suspend()
-    workers = agent.children(recursive=True)
-    for worker in workers:
-        worker.suspend()
+    held = [agent]
     try:
+        _stop(agent)  # from here on it has no new workers
+        for worker in agent.children(recursive=True):
+            held.append(worker)
+            _stop(worker)
         yield
     finally:
-        for process in [*workers, agent]:
+        for process in held:
             process.resume()
+
+
+def _stop(process: psutil.Process) -> None:
+    """Stop it, and wait until it has stopped."""
+    process.suspend()
+    wait_until(lambda: process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE), what="a process to stop")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
+from email.parser import Parser
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+
+import wherry
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,6 +30,72 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, metadata: Message, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel and what its core requires, and nothing else; its folder of programs.
+
+    What is required is linked from this environment, so that nothing is downloaded.
+    """
+    environment = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    python = environment / "bin" / "python"
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(subprocess.run([python, "-c", where], check=True, capture_output=True, text=True, timeout=60).stdout.strip())
+    for name in _closure(set(_without_extras(metadata.get_all("Requires-Dist", [])))):
+        _link(name, site)
+    install = ["--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True, timeout=60)
+    return environment / "bin"
+
+
+def _without_extras(requirements: list[str]) -> list[str]:
+    """The names that are required whatever extra is asked for."""
+    return [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
+
+
+def _closure(names: set[str]) -> set[str]:
+    """The distributions that `names` need, themselves included, as far as they are installed here."""
+    done: set[str] = set()
+    while names:
+        name = names.pop()
+        try:
+            needed = distribution(name).requires or []
+        except PackageNotFoundError:  # for another Python or another system
+            continue
+        done.add(name)
+        names.update(set(_without_extras(needed)) - done)
+    return done
+
+
+def _link(name: str, site: Path) -> None:
+    found = distribution(name)
+    for top in {path.parts[0] for path in found.files or []} - {"..", "__pycache__"}:
+        if not (site / top).exists():
+            (site / top).symlink_to(str(found.locate_file(top)))
+
+
+def _run(installed: Path, tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the fresh environment; nothing of this one, nor the tree, is in its way."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"WHERRY_SPOOL": str(tmp_path / "spool")}
+    return subprocess.run(
+        [str(installed / command[0]), *command[1:]], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+
 def _sources() -> set[str]:
     ours = {
         path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/wherry").rglob("*.py") if "backends" not in path.parts
@@ -31,9 +103,9 @@ def _sources() -> set[str]:
     return ours | {f"wherry/backends/{path.name}" for path in (ROOT / "backends").glob("*.py")}
 
 
-def test_wheel_has_every_module(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+def test_wheel_has_every_module_and_no_other(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
     assert _sources() == {name for name in names if name.endswith(".py")}
     assert "wherry/py.typed" in names
 
@@ -45,35 +117,38 @@ def test_sdist_mirrors_the_repository(built: Path) -> None:
     assert {"README.md", "LICENSE", "pyproject.toml", "backends/local.py", "src/wherry/uploader.py", "tests/gate.py"} <= names
 
 
-def test_extras_are_declared(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    archive = zipfile.ZipFile(wheel)
-    (name,) = (name for name in archive.namelist() if name.endswith("METADATA"))
-    metadata = archive.read(name).decode()
-    for extra in ("s3", "gcs", "torch", "dev", "all"):
-        assert f"Provides-Extra: {extra}\n" in metadata
-    assert "License-Expression: Apache-2.0" in metadata
+def test_metadata_says_what_wherry_is(metadata: Message) -> None:
+    assert {"s3", "gcs", "torch", "dev", "all"} == set(metadata.get_all("Provides-Extra", []))
+    assert ("wherry", wherry.__version__, "Apache-2.0") == (metadata["Name"], metadata["Version"], metadata["License-Expression"])
 
 
-def test_installed_wheel_works_without_the_tree(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    site = tmp_path / "site"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
-    subprocess.run(install, check=True, timeout=60)
+def test_core_requires_no_vendor_library(metadata: Message) -> None:
+    heavy = {"boto3", "botocore", "google-cloud-storage", "numpy", "torch"}
+    assert set() == heavy & _closure(set(_without_extras(metadata.get_all("Requires-Dist", []))))
+
+
+def test_installed_wheel_has_its_command(installed: Path, tmp_path: Path) -> None:
+    done = _run(installed, tmp_path, "wherry", "--version")
+    assert (0, f"wherry {wherry.__version__}\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_installed_wheel_works_without_the_tree_and_the_extras(installed: Path, tmp_path: Path) -> None:
     script = f"""
-import sys
-sys.path.insert(0, {str(site)!r})
-sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
-import wherry
-assert wherry.__file__.startswith({str(site)!r}), wherry.__file__
+import wherry, wherry.loggers, wherry.testing
+assert not wherry.__file__.startswith({str(ROOT)!r}), wherry.__file__
 with wherry.Uploader({str(tmp_path / "bucket")!r}) as uploader:
     with uploader.open("a") as file:
         file.write(b"from the wheel")
     uploader.get("a", {str(tmp_path / "b")!r})
 """
-    environment = {**os.environ, "PYTHONPATH": str(site), "WHERRY_SPOOL": str(tmp_path / "spool")}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = _run(installed, tmp_path, "python", "-c", script)
     assert (0, "") == (done.returncode, done.stderr)
     assert b"from the wheel" == (tmp_path / "bucket/a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(("uri", "extra"), [("s3://bucket", "s3"), ("gs://bucket", "gcs")])
+def test_missing_extra_is_named(installed: Path, tmp_path: Path, uri: str, extra: str) -> None:
+    (tmp_path / "file").write_text("x")
+    done = _run(installed, tmp_path, "wherry", "put", "file", f"{uri}/file")
+    assert 2 == done.returncode, done.stderr
+    assert f"pip install 'wherry[{extra}]'" in done.stderr

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import wherry
 import wherry.loggers
+import wherry.testing
+
+PACKAGES = pytest.mark.parametrize("package", [wherry, wherry.loggers, wherry.testing], ids=lambda package: package.__name__)
 
 
-@pytest.mark.parametrize("module", [wherry, wherry.loggers])
-def test_all_is_sorted_and_complete(module: object) -> None:
-    names = list(getattr(module, "__all__"))  # noqa: B009  both modules have it, objects do not
-    assert sorted(names) == names
-    assert [] == [name for name in names if getattr(module, name).__name__ != name]
+@PACKAGES
+def test_all_is_sorted(package: ModuleType) -> None:
+    assert sorted(package.__all__) == package.__all__
+
+
+@PACKAGES
+def test_all_is_the_public_namespace(package: ModuleType) -> None:
+    for name in package.__all__:
+        getattr(package, name)
+    public = {name for name in dir(package) if not name.startswith("_") and not isinstance(getattr(package, name), ModuleType)}
+    assert set(package.__all__) == public - {"annotations"}  # that is the __future__ import
+
+
+@PACKAGES
+def test_every_public_name_is_that_of_its_object(package: ModuleType) -> None:
+    assert [] == [name for name in package.__all__ if getattr(getattr(package, name), "__name__", name) != name]
 
 
 def test_every_public_name_has_a_home_and_nothing_else_has() -> None:
@@ -24,9 +41,29 @@ def test_every_public_name_has_a_home_and_nothing_else_has() -> None:
         wherry.nothing  # noqa: B018
 
 
-def test_importing_is_light() -> None:
-    heavy = ["boto3", "botocore", "google", "torch", "numpy", "fsspec", "tqdm", "rich", "typer", "tenacity", "asyncio", "sqlite3"]
-    script = f"import sys, wherry; print([name for name in {heavy} if name in sys.modules])"
-    # -S: what the environment's own start-up files import is not ours
+def test_type_checkers_see_the_same_homes() -> None:
+    tree = ast.parse(Path(str(wherry.__file__)).read_text())
+    (only_checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname: node.module for node in only_checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert wherry._HOMES == seen
+
+
+@pytest.mark.parametrize("package", ["wherry", "wherry.loggers"])
+def test_importing_loads_no_vendor_library_and_no_torch(package: str) -> None:
+    heavy = ["boto3", "botocore", "google.cloud", "google.auth", "torch", "numpy", "tqdm", "typer", "rich", "tenacity", "fsspec"]
+    assert [] == loaded_by(package, heavy)
+
+
+def test_importing_wherry_costs_next_to_nothing() -> None:
+    assert [] == loaded_by(
+        "wherry", ["asyncio", "sqlite3", "subprocess", "socket", "concurrent.futures", "logging", "dataclasses"]
+    )
+
+
+def loaded_by(package: str, modules: list[str]) -> list[str]:
+    """Which of the modules a fresh interpreter has after importing the package, and not before: some environments load some."""
+    script = f"import sys; before = set(sys.modules); import {package}; print([n for n in {modules} if n in set(sys.modules) - before])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
-    assert "[]\n" == done.stdout
+    found = ast.literal_eval(done.stdout)
+    assert isinstance(found, list)
+    return found

@@ -25,7 +25,7 @@ from fsspec.utils import isfilelike, stringify_path
 
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError
-from wherry.filesystem_files import CompressedWriter, Reader, TextWriter, Version, Writer
+from wherry.filesystem_files import CompressedWriter, ObjectReader, ObjectWriter, TextWriter, Version
 from wherry.filesystem_listing import Folder, Info, describe
 from wherry.filesystem_options import place_and_options, strip_scheme
 from wherry.filesystem_uploaders import Uploaders
@@ -63,7 +63,7 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
 
         Options may also come wrapped as ``wherry={...}``: universal-pathlib hands them over as they are.
         """
-        if wrapped := others.pop("wherry", None):
+        if wrapped := dict(others.pop("wherry", None) or {}):
             spool, config = wrapped.pop("spool", spool), wrapped.pop("config", config)
             others |= wrapped
         if unknown := sorted(set(others) - {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}):
@@ -86,12 +86,13 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        path = stringify_path(path)
-        for start in (f"{cls.protocol}::", f"{cls.protocol}://"):
-            path = path.removeprefix(start)
-        scheme, mark, _ = path.partition("://")
+        path = stringify_path(path).removeprefix(f"{cls.protocol}://")
+        inner = path.removeprefix(f"{cls.protocol}::")
+        scheme, mark, _ = inner.partition("://")
         if mark:
-            return strip_scheme(scheme, path)
+            return strip_scheme(scheme, inner)
+        if inner != path:  # fsspec takes it for a local path
+            return strip_scheme("file", f"file://{inner}")
         return path.rstrip("/") or path[:1]
 
     @classmethod
@@ -245,9 +246,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         if not set(mode) & set("wx"):
             return super().open(path, mode, block_size, cache_options, compression, **how)
         text = {name: how.pop(name) for name in ("encoding", "errors", "newline") if name in how}
-        file: Writer = super().open(path, mode.replace("t", "").replace("b", "") + "b", block_size, cache_options, **how)
+        file: ObjectWriter = super().open(path, mode.replace("t", "").replace("b", "") + "b", block_size, cache_options, **how)
         try:
-            packed: Writer | CompressedWriter = file
+            packed: ObjectWriter | CompressedWriter = file
             if (kind := get_compression(path, compression)) is not None:
                 packed = CompressedWriter(file, compr[kind](file, mode="w"))
             return packed if "b" in mode else TextWriter(packed, **text)
@@ -265,14 +266,14 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         cache_type: str = "readahead",
         requires: Sequence[str] = (),
         size: int | None = None,
-    ) -> Reader | Writer:
+    ) -> ObjectReader | ObjectWriter:
         """`size` is what a reader's pickle remembers of it; the object is asked anew."""
         uploader, name = self._object(path)
         if mode == "rb":
             version = Version(uploader, name)
             try:
                 details = describe(self._place, uploader, version.meta)
-                return Reader(self, path, version, details, block_size, cache_type, cache_options)
+                return ObjectReader(self, path, version, details, block_size, cache_type, cache_options)
             except BaseException:
                 version.close()
                 raise
@@ -284,7 +285,7 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         if "x" in mode:
             self._check_free(path)
         writer = uploader.open(name, "xb" if "x" in mode else "wb", requires=self._required(uploader, requires))
-        return Writer(writer, path, autocommit=autocommit, waits=self._waits)
+        return ObjectWriter(writer, path, autocommit=autocommit, waits=self._waits)
 
     def _check_free(self, path: str) -> None:
         """Find out early that a name is taken; the store decides when the upload arrives there."""
@@ -361,8 +362,11 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         """Delete objects, stored and queued. FileNotFoundError for what is not there, before anything is deleted; so is
         IsADirectoryError for a folder without `recursive`.
         """
+        self._remove(self.expand_path(path), recursive, maxdepth)
+
+    def _remove(self, paths: Sequence[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         doomed: set[tuple[Uploader, str]] = set()
-        for one in self.expand_path(path):
+        for one in paths:
             uploader, name = self._locate(one)
             if self.info(one)["type"] == "file":
                 doomed.add((uploader, name))
@@ -381,10 +385,10 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
 
     def rm_file(self, path: str) -> None:
         """Delete one object, stored and queued; FileNotFoundError if there is none."""
-        self.rm([path])
+        self._remove([path])
 
     def _rm(self, path: str) -> None:
-        self.rm([path])
+        self._remove([path])
 
     def rmdir(self, path: str) -> None:
         """Nothing, for a folder is its objects; OSError if there are any."""

@@ -107,7 +107,7 @@ class Version:
         self.close()
 
 
-class Reader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships no types
+class ObjectReader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships no types
     """A version of an object as a file, read block by block through one of fsspec's caches. It can be pickled, as its path."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Reader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships no typ
         self._version.close()
 
 
-class Writer(io.BufferedIOBase):
+class ObjectWriter(io.BufferedIOBase):
     """A new file in the spool. When close() returns its upload is accepted, and `handle` tells of it.
 
     Nothing is uploaded, and the file is thrown away, when a ``with`` block that has opened it ends by an exception (also that of
@@ -241,7 +241,7 @@ class Writer(io.BufferedIOBase):
 class CompressedWriter(io.BufferedIOBase):
     """Compresses into `writer` through `compressor`, one of fsspec's, which by itself would leave the file below it open."""
 
-    def __init__(self, writer: Writer, compressor: BinaryIO) -> None:
+    def __init__(self, writer: ObjectWriter, compressor: BinaryIO) -> None:
         self._writer = writer
         self._compressor = compressor
 
@@ -276,7 +276,7 @@ class CompressedWriter(io.BufferedIOBase):
             self._writer.close()
 
     def doom(self) -> None:
-        """As Writer.doom()."""
+        """As ObjectWriter.doom()."""
         self._writer.doom()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -285,13 +285,13 @@ class CompressedWriter(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        """As Writer.__del__()."""
+        """As ObjectWriter.__del__()."""
 
 
 class TextWriter(io.TextIOWrapper):
-    """Text into a Writer; an exception in its ``with`` block throws the file away, which a plain TextIOWrapper would not."""
+    """Text into an ObjectWriter. An exception in its ``with`` block throws the file away; a plain TextIOWrapper would not."""
 
-    def __init__(self, writer: Writer | CompressedWriter, **how: Any) -> None:
+    def __init__(self, writer: ObjectWriter | CompressedWriter, **how: Any) -> None:
         self._below = writer
         super().__init__(writer, **how)  # type: ignore[arg-type]  # every BufferedIOBase will do
 

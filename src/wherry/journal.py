@@ -237,21 +237,21 @@ class Journal:
         worker: str,
         lease_s: float,
         *,
-        without_stores: Iterable[int] = (),
+        with_stores: Iterable[int] | None = None,
         with_suspects: bool = True,
         now: float | None = None,
     ) -> Job | None:
         """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
 
-        `without_stores` are stores that this worker cannot open (their secrets are missing). Suspects are jobs on which
+        `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which
         workers have died: one of them is worked on alone, so that the innocent are not counted with the guilty.
         """
         now = time.time() if now is None else now
-        missing = ", ".join(str(int(store)) for store in without_stores)
+        open_to_us = "1" if with_stores is None else f"store_id IN ({', '.join(str(int(store)) for store in with_stores)})"
         with self._transaction() as db:
             row = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs AS j WHERE state = 'queued' AND not_before_s <= ?"
-                f" AND store_id NOT IN ({missing}) AND leases_lost < {MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER}"
+                f" AND {open_to_us} AND leases_lost < {MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER}"
                 " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id != j.id AND e.state IN ('queued', 'leased')"
                 "   AND (e.id < j.id OR e.state = 'leased'))"
                 " AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs e ON e.id = r.after_job"

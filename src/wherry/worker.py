@@ -63,11 +63,11 @@ class Performer:
                 self.records = self.journal.stores()
             return self.records[store_id]
 
-    def unusable_stores(self) -> set[int]:
-        """Stores whose secrets this process was not given."""
+    def usable_stores(self) -> set[int]:
+        """The stores that this process can open. A store that is registered later is not among them until it is looked again."""
         with self.lock:
             self.records = self.journal.stores()
-            return self.stores.unusable(self.records)
+            return set(self.records) - self.stores.unusable(self.records)
 
     def perform(self, job: Job) -> None:
         """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
@@ -148,9 +148,9 @@ class Performer:
 
     def clean_abandoned(self) -> None:
         """Abort the uploads in parts of jobs that will not be sent any more."""
-        unusable = self.unusable_stores()
+        usable = self.usable_stores()
         for job in self.journal.abandoned_uploads():
-            if job.store_id in unusable or job.upload_id is None:
+            if job.store_id not in usable or job.upload_id is None:
                 continue
             store = self.stores.open(self.record(job.store_id)).store
             with suppress(StoreError):  # the next worker tries again
@@ -194,14 +194,12 @@ class Worker:
     def run(self) -> None:
         """Work until there is nothing to do for `worker_idle_s`, or the agent is gone."""
         idle_since_s = time.monotonic()
-        unusable = self._performer.unusable_stores()
+        usable = self._performer.usable_stores()
         while True:
             looked_s = time.time()
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
                 looked_s = time.time()  # what becomes due after this is seen by ready()
-                job = self._journal.lease(
-                    self._name, LEASE_S, without_stores=unusable, with_suspects=not self._running, now=looked_s
-                )
+                job = self._journal.lease(self._name, LEASE_S, with_stores=usable, with_suspects=not self._running, now=looked_s)
                 if job is None:
                     break
                 self._has_suspect = job.leases_lost >= SUSPECT_AFTER
@@ -221,7 +219,7 @@ class Worker:
                     timeout_s = min(timeout_s, max(0.0, next_s - time.time()) + 0.01)
             if not self._wait(timeout_s):
                 return
-            unusable = self._performer.unusable_stores()
+            usable = self._performer.usable_stores()
             if self._running and time.monotonic() - self._renewed_s >= _RENEW_S:
                 self._journal.renew(self._name, LEASE_S)
                 self._renewed_s = time.monotonic()
@@ -291,7 +289,7 @@ class Caller:
         performer = self._performer
         looked_s = time.time()
         # It cannot renew its leases while it works: they last until it is seen to be dead.
-        job = performer.journal.lease(performer.worker, 86_400.0, without_stores=performer.unusable_stores(), now=looked_s)
+        job = performer.journal.lease(performer.worker, 86_400.0, with_stores=performer.usable_stores(), now=looked_s)
         if job is not None:
             try:
                 performer.perform(job)

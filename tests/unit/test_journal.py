@@ -106,11 +106,11 @@ def test_a_lease_counts_an_attempt_and_waiting_for_a_requirement_does_not(journa
 def test_jobs_of_stores_that_a_worker_cannot_open_are_passed_over(journal: Journal) -> None:
     (closed,), _ = journal.submit("me", store_id(journal, "closed"), [new_job("a", root="s3://closed")])
     (opened,), _ = journal.submit("me", store_id(journal, "open"), [new_job("a", root="s3://open")])
-    without = [store_id(journal, "closed")]
-    found = journal.lease("w", 60.0, without_stores=without)
+    ours = [store_id(journal, "open")]
+    found = journal.lease("w", 60.0, with_stores=ours)
     assert found is not None
     assert opened == found.id
-    assert journal.lease("w", 60.0, without_stores=without) is None
+    assert journal.lease("w", 60.0, with_stores=ours) is None
     assert closed == lease(journal).id
 
 

@@ -1,0 +1,51 @@
+"""The queue laid over a store: what a listing shows, and how much of the store it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import new_job, store_id
+from wherry.journal import Journal
+from wherry.spool import Spool
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.uri import StoreURI
+from wherry.view import QueuedView
+from wherry.wrappers import WrappedStore
+
+
+class Endless(WrappedStore):
+    """A store of so many objects that nobody may list them all."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.given = 0
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        while True:
+            self.given += 1
+            yield ObjectMeta(f"{prefix}{self.given:09}", 1)
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> Iterator[QueuedView]:
+    spool = Spool(tmp_path / "spool")
+    journal = Journal(spool.folder / "journal.db")
+    keys = ("a/000000000b", "a/000000002", "a/000000003x", "b/1")
+    journal.submit("owner", store_id(journal), [new_job(key, size_bytes=7) for key in keys])
+    yield QueuedView(Endless(None), StoreURI("s3", "bucket"), journal, spool)  # type: ignore[arg-type]  # it is not asked
+    journal.close()
+
+
+def test_listing_is_in_order_and_shows_the_queued_version_of_a_stored_key(view: QueuedView) -> None:
+    found = view.list("a/")
+    expected = [("0b", 7), ("1", 1), ("2", 7), ("3", 1), ("3x", 7), ("4", 1)]
+    assert [(f"a/00000000{end}", size) for end, size in expected] == [(m.key, m.size_bytes) for m, _ in zip(found, expected)]  # noqa: B905
+
+
+def test_listing_asks_the_store_only_as_far_as_one_reads(view: QueuedView) -> None:
+    assert "a/000000000b" == next(view.list("a/")).key
+    assert isinstance(view.inner, Endless)
+    assert 1 == view.inner.given
