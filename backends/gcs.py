@@ -156,10 +156,11 @@ class GCSStore(MultipartStore):
             expected = _announced(answer.headers, answer.status_code, start, end, uri)
             received = 0
             while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
-                _write(fd, block, start + received, path, uri)
+                # What comes beyond the range must not be written: the next range may be there already, and summed.
+                _write(fd, block if expected is None else block[: max(0, expected - received)], start + received, path, uri)
                 received += len(block)
             if expected not in (None, received):
-                raise TransientError(f"the answer ended after {received} of {expected} bytes", operation="get", uri=uri)
+                raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; `crc32c` is always the server's own figure."""
@@ -595,6 +596,9 @@ def _announced(headers: Mapping[str, str], status: int, start: int, end: int | N
     """How many bytes will come, checked against those that were asked for; None: the answer does not say."""
     where = {"operation": "get", "uri": uri}
     if status == 200:
+        if (start or end is not None) and "X-Goog-Generation" not in headers:
+            words = "a whole answer came for a range, and not the store's own: something on the way has given it"
+            raise TransientError(words, **where)
         if start or end is not None:
             raise PermanentError("the server ignores ranges", **where)
         return int(headers["Content-Length"]) if "Content-Length" in headers else None

@@ -152,3 +152,12 @@ def test_missing_extra_is_named(installed: Path, tmp_path: Path, uri: str, extra
     done = _run(installed, tmp_path, "wherry", "put", "file", f"{uri}/file")
     assert 2 == done.returncode, done.stderr
     assert f"pip install 'wherry[{extra}]'" in done.stderr
+
+
+def test_everything_of_the_development_set_is_pinned(metadata: Message) -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {re.split("==| ", line)[0] for line in lines if line and not line.startswith("#")}
+    asked = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in metadata.get_all("Requires-Dist", [])} - {"wherry"}
+    needed = {re.sub(r"[-_.]+", "-", name).lower() for name in _closure(asked)}
+    unpinned = {name for name in needed - pinned if not name.startswith(("cuda-", "nvidia-", "triton"))}
+    assert set() == unpinned, "renew constraints.txt: it says how"

@@ -11,7 +11,6 @@ import importlib.util
 import math
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,17 +20,17 @@ class Model(Protocol):
 
     description: str
 
-    def train_epoch(self, epoch: int, after_batch: Callable[[int, int], None]) -> float:
-        """Train on all data once, in the order of `epoch`; the mean loss. `after_batch(i, n)` is called after each batch."""
+    def train_epoch(self, epoch: int) -> float:
+        """Train on all data once, in the order of `epoch`; the mean loss."""
 
     def accuracy(self) -> float:
         """The share of right answers on data that it was not trained on."""
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint: parameters and the optimizer's state."""
+    def save(self, path: Path, epoch: int) -> None:
+        """Write a checkpoint: parameters, the optimizer's state, and the epoch that has ended."""
 
-    def load(self, path: Path) -> None:
-        """Go on from a checkpoint. Nothing in the file is executed."""
+    def load(self, path: Path) -> int:
+        """Go on from a checkpoint; the epoch that it ended. Nothing in the file is executed."""
 
     def digest(self) -> str:
         """The SHA-256 of the parameters' bytes."""
@@ -61,20 +60,19 @@ class TorchModel:
         self._net = torch.nn.Sequential(torch.nn.Linear(64, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10))
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=1e-3)
 
-    def train_epoch(self, epoch: int, after_batch: Callable[[int, int], None]) -> float:
+    def train_epoch(self, epoch: int) -> float:
         """As `Model` says."""
         import torch
 
         order = torch.randperm(self._n_train, generator=torch.Generator().manual_seed(epoch))
         batches = order.split(50)  # type: ignore[no-untyped-call]
         total = 0.0
-        for i, batch in enumerate(batches, 1):
+        for batch in batches:
             loss = torch.nn.functional.cross_entropy(self._net(self._x[batch]), self._y[batch])
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
             total += float(loss.detach())
-            after_batch(i, len(batches))
         return total / len(batches)
 
     def accuracy(self) -> float:
@@ -85,19 +83,20 @@ class TorchModel:
             guessed = self._net(self._x[self._n_train :]).argmax(dim=1)
         return float((guessed == self._y[self._n_train :]).float().mean())
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, epoch: int) -> None:
         """As `Model` says."""
         import torch
 
-        torch.save({"model": self._net.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
+        torch.save({"epoch": epoch, "model": self._net.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path) -> int:
         """As `Model` says."""
         import torch
 
         saved = torch.load(path, weights_only=True)
         self._net.load_state_dict(saved["model"])
         self._optimizer.load_state_dict(saved["optimizer"])
+        return int(saved["epoch"])
 
     def digest(self) -> str:
         """As `Model` says."""
@@ -130,7 +129,7 @@ class PlainModel:
             sum(w * v for w, v in zip(self._weights[c * width : (c + 1) * width], x, strict=True)) for c in range(self._CLASSES)
         ]
 
-    def train_epoch(self, epoch: int, after_batch: Callable[[int, int], None]) -> float:
+    def train_epoch(self, epoch: int) -> float:
         """As `Model` says."""
         order = list(range(self._TRAIN))
         random.Random(epoch).shuffle(order)
@@ -149,7 +148,6 @@ class PlainModel:
                         gradient[c * width + f] += slope * value / 20
             self._momentum = [0.9 * m + g for m, g in zip(self._momentum, gradient, strict=True)]
             self._weights = [w - 0.05 * m for w, m in zip(self._weights, self._momentum, strict=True)]
-            after_batch(batch + 1, n_batches)
         return total / self._TRAIN
 
     def accuracy(self) -> float:
@@ -161,15 +159,16 @@ class PlainModel:
     def _bytes(self) -> bytes:
         return struct.pack(f"<{2 * len(self._weights)}d", *self._weights, *self._momentum)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, epoch: int) -> None:
         """As `Model` says."""
-        path.write_bytes(self._bytes())
+        path.write_bytes(struct.pack("<q", epoch) + self._bytes())
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path) -> int:
         """As `Model` says."""
         n = len(self._weights)
-        numbers = list(struct.unpack(f"<{2 * n}d", path.read_bytes()))
+        epoch, *numbers = struct.unpack(f"<q{2 * n}d", path.read_bytes())
         self._weights, self._momentum = numbers[:n], numbers[n:]
+        return int(epoch)
 
     def digest(self) -> str:
         """As `Model` says."""

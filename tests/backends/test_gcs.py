@@ -396,10 +396,29 @@ def test_short_range_is_transient(tmp_path: Path) -> None:
 def test_ignored_range_is_never_written(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"untouched")
-    for answer in ((200, {}, b"0123456789"), (206, {"Content-Range": "bytes 0-5/10"}, b"012345")):
+    whole = {"X-Goog-Generation": "1"}
+    for answer in ((200, whole, b"0123456789"), (206, {"Content-Range": "bytes 0-5/10"}, b"012345")):
         with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(PermanentError):
             store.get_file("object", target, start=2, end=8)
     assert target.read_bytes() == b"untouched"
+
+
+def test_an_answer_that_is_not_the_stores_is_transient_and_never_written(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"untouched")
+    with scripted((200, {}, b"<html>Log in</html>")) as script, anonymous(script.url) as store:
+        with pytest.raises(TransientError, match="not the store's own"):
+            store.get_file("object", target, start=2, end=8)
+    assert target.read_bytes() == b"untouched"
+
+
+def test_what_comes_beyond_a_range_is_not_written(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"untouched")
+    answer = (206, {"Content-Range": "bytes 2-3/10"}, b"23456789")
+    with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(TransientError, match="8 bytes came"):
+        store.get_file("object", target, start=2, end=4)
+    assert target.read_bytes() == b"un23uched"
 
 
 def test_stored_gzip_comes_back_as_it_is(tmp_path: Path) -> None:
