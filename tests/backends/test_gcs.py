@@ -406,7 +406,7 @@ def test_ignored_range_is_never_written(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_the_stores_is_transient_and_never_written(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"untouched")
-    answer = (200, {}, b"<html>Log in</html>")
+    answer: tuple[int, dict[str, str], bytes] = (200, {}, b"<html>Log in</html>")
     with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(TransientError, match="not the store's own"):
         store.get_file("object", target, start=2, end=8)
     assert target.read_bytes() == b"untouched"
