@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,13 +37,19 @@ def held(fs: WherryFileSystem, spool: Path, path: str) -> Iterator[None]:
     wait_until(lambda: Spool(spool).agent_pid() is not None, what="the agent")
     agent = psutil.Process(Spool(spool).agent_pid())
     held = [agent]
+    # None of them may be stopped in the middle of writing: it would keep the journal locked for all. So we write meanwhile.
+    journal = sqlite3.connect(spool / "journal.db", timeout=30, isolation_level=None)
     try:
+        journal.execute("BEGIN IMMEDIATE")
         _stop(agent)  # from here on it has no new workers
         for worker in agent.children(recursive=True):
             held.append(worker)
             _stop(worker)
+        journal.execute("ROLLBACK")
+        journal.close()
         yield
     finally:
+        journal.close()
         for process in held:
             process.resume()
 

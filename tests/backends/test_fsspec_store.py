@@ -264,8 +264,8 @@ def test_key_that_the_file_system_would_change_is_refused(tmp_path: Path) -> Non
 
 
 def test_missing_library_is_named() -> None:
-    with pytest.raises(MissingExtraError, match="adlfs"):
-        FsspecStore(StoreURI("az", "container"), {})
+    with pytest.raises(MissingExtraError, match="ocifs"):
+        FsspecStore(StoreURI("oci", "container"), {})
 
 
 def test_capabilities_come_from_the_table(server: SFTPServer) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file, format_crc32c, parse_crc32c
+from wherry.checksum import BLOCK_BYTES, combine_crc32c, crc32c, crc32c_of_file, format_crc32c, parse_crc32c
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_short_file_is_an_error(tmp_path: Path) -> None:
 
 def test_stop_is_called_between_blocks(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(bytes(600_000))
+    path.write_bytes(bytes(2 * BLOCK_BYTES + 1))
     calls: list[int] = []
     crc32c_of_file(path, stop=lambda: calls.append(1))
     assert len(calls) == 3
