@@ -62,7 +62,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
 from wherry.uri import StoreURI
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -179,7 +179,15 @@ class GCSStore(MultipartStore):
         """As the contract says; a missing bucket is an error."""
         self._remove("delete", key, key)
 
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
         """As the contract says. An empty object marks the upload as begun: GCS knows nothing of it otherwise.
 
         The id follows from the token in `metadata`, so that an upload whose begin was not heard of is begun again under the
@@ -256,6 +264,17 @@ class GCSStore(MultipartStore):
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
         self._clean("abort", key, upload_id)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says, by their temporary objects, whose age is that of the newest: an upload under way is never old."""
+        newest: dict[tuple[str, str], float] = {}
+        for meta in self._listed("list_uploads", prefix, prefix):
+            key, mark, rest = meta.key.partition(TEMPORARY_MARK)
+            if mark:
+                upload = (key, rest.partition("/")[0])
+                newest[upload] = max(newest.get(upload, 0.0), meta.modified_s or 0.0)
+        for (key, upload_id), begun_s in newest.items():
+            yield PendingUpload(key, upload_id, begun_s, is_ours=True)
 
     def close(self) -> None:
         """Close the connections."""

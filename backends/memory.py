@@ -16,7 +16,7 @@ from pathlib import Path
 import google_crc32c
 
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
-from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
 from wherry.uri import StoreURI
 
 
@@ -25,6 +25,7 @@ class _Upload:
     key: str
     crc32c: int | None
     metadata: Mapping[str, str]
+    begun_s: float
     parts: dict[int, tuple[StoredPart, bytes]] = field(default_factory=dict)
 
 
@@ -106,11 +107,19 @@ class MemoryStore(MultipartStore):
         with self._root.lock:
             self._root.objects.pop(key, None)
 
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
         """As the contract says, but the process's end is the upload's end too."""
         upload_id = f"upload-{next(self._root.numbers)}"
         with self._root.lock:
-            self._root.uploads[upload_id] = _Upload(key, crc32c, dict(metadata or {}))
+            self._root.uploads[upload_id] = _Upload(key, crc32c, dict(metadata or {}), time.time())
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
@@ -157,6 +166,12 @@ class MemoryStore(MultipartStore):
         """As the contract says."""
         with self._root.lock:
             self._root.uploads.pop(upload_id, None)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says; those of the moment when the first is asked for."""
+        with self._root.lock:
+            found = [(upload_id, upload) for upload_id, upload in self._root.uploads.items() if upload.key.startswith(prefix)]
+        yield from (PendingUpload(upload.key, upload_id, upload.begun_s, is_ours=True) for upload_id, upload in found)
 
     def _store(
         self, operation: str, key: str, data: bytes, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]

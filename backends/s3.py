@@ -40,7 +40,16 @@ from wherry.errors import (
     TransientError,
     WherryError,
 )
-from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.store import (
+    CRC32C_METADATA,
+    TEMPORARY_MARK,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    Part,
+    PendingUpload,
+    StoredPart,
+)
 from wherry.uri import StoreURI
 
 if TYPE_CHECKING:
@@ -227,7 +236,15 @@ class S3Store(MultipartStore):
             while self._retired:
                 self._retired.pop().close()
 
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
         """As the contract says. The id tells a later process whether the server checks the parts."""
         if self._options.checksums:
             try:
@@ -308,6 +325,18 @@ class S3Store(MultipartStore):
             raise
         except NotFoundError:
             return
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says. S3 shows nothing of ours beside an upload's id, so that `is_ours` is always False."""
+        markers: dict[str, Any] = {}
+        while True:
+            with self._translated("list_uploads", prefix):
+                answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=prefix, **markers)
+            for upload in answer.get("Uploads", []):
+                yield PendingUpload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp(), is_ours=False)
+            if not answer.get("IsTruncated") or not answer.get("Uploads"):
+                return
+            markers = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     @property
     def _client(self) -> S3Client:

@@ -54,6 +54,8 @@ class Capabilities:
     max_parts: int = 10_000
     #: put_file() takes at most this much; larger objects must go in parts. None: no limit.
     max_put_size_bytes: int | None = None
+    #: Parts must be sent one after another, from the first missing one on, by one sender.
+    sequential_parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,37 @@ class StoredPart:
     crc32c: int | None = None
 
 
+@dataclass(frozen=True)
+class PendingUpload:
+    """An upload in parts that was begun, and neither completed nor aborted, as abort() takes it."""
+
+    key: str
+    #: What the id that begin() gave ends with.
+    upload_id: str
+    #: When it was begun, or was last seen to get on, by the store's clock.
+    begun_s: float
+    #: Its name shows that wherry made it. Else only who has begun it can know, by its journal.
+    is_ours: bool
+
+
 class ObjectStore(ABC):
     """A flat map from keys to immutable byte strings."""
 
     capabilities: Capabilities
+    #: Names the server for what probe() finds out, equal for all stores that it keeps; None: there is nothing to find out.
+    endpoint: str | None = None
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        """Find out by trial what the server really honours, and assume() it. Trials go below `key_prefix`, and are deleted.
+
+        The answer means something to assume() only; it may be kept for as long as the server stays the same. Raises a
+        StoreError when the trial is refused or the server is not there: then nothing is known, and the store is as careful
+        as it was before.
+        """
+        return {}
+
+    def assume(self, findings: Mapping[str, bool]) -> None:  # noqa: B027  most stores have nothing to find out
+        """Take over what an earlier probe() of the same endpoint found; names that are unknown are ignored."""
 
     @abstractmethod
     def put_file(
@@ -177,8 +206,19 @@ class MultipartStore(ObjectStore):
     """A store that takes a large object in parts, which nobody sees before complete()."""
 
     @abstractmethod
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
-        """Open an upload and return its id, which stays valid over crashes of the client."""
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """Open an upload and return its id, which stays valid over crashes of the client.
+
+        `if_absent` says what complete() is going to be given, for stores that must know it now; it decides nothing here.
+        """
 
     @abstractmethod
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
@@ -207,3 +247,10 @@ class MultipartStore(ObjectStore):
     @abstractmethod
     def abort(self, key: str, upload_id: str) -> None:
         """Forget the upload and free its parts; no error when it is unknown (test_abort_leaves_nothing)."""
+
+    @abstractmethod
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """Yield the uploads in parts of keys that start with `prefix` that are under way or left behind, in no order.
+
+        One that was completed or aborted is not among them (test_uploads_are_listed_until_they_end).
+        """

@@ -17,7 +17,7 @@ from typing import TypeVar
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, PermanentError, ThrottledError, TransientError
 from wherry.retry import call_with_retry
-from wherry.store import Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, StoredPart
+from wherry.store import Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, PendingUpload, StoredPart
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,19 @@ class WrappedStore(MultipartStore):
     def capabilities(self) -> Capabilities:  # type: ignore[override]  # read each time: a backend may learn its own late
         """The inner store's."""
         return self.inner.capabilities
+
+    @property
+    def endpoint(self) -> str | None:  # type: ignore[override]  # the inner store's, whatever that is
+        """The inner store's."""
+        return self.inner.endpoint
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        """As the inner store's."""
+        return self._call("probe", key_prefix, lambda: self.inner.probe(key_prefix))
+
+    def assume(self, findings: Mapping[str, bool]) -> None:
+        """As the inner store's."""
+        self.inner.assume(findings)
 
     def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
         """Make one call to the inner store. `operation` is the contract's verb: put, get, head, list ..."""
@@ -81,10 +94,22 @@ class WrappedStore(MultipartStore):
         """Close the inner store."""
         self.inner.close()
 
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
         """As the inner store's."""
         parts = self._parts("begin", key)
-        return self._call("begin", key, lambda: parts.begin(key, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata))
+
+        def begin() -> str:
+            return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+
+        return self._call("begin", key, begin)
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the inner store's."""
@@ -118,6 +143,12 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         parts = self._parts("abort", key)
         self._call("abort", key, lambda: parts.abort(key, upload_id))
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the inner store's."""
+        uploads = self._parts("list_uploads", prefix).list_uploads(prefix)
+        while (upload := self._call("list_uploads", prefix, lambda: next(uploads, None))) is not None:
+            yield upload
 
     def _parts(self, operation: str, key: str) -> MultipartStore:
         if isinstance(self.inner, MultipartStore):
@@ -185,6 +216,26 @@ class RetryStore(WrappedStore):
         while (meta := self._call("list", prefix, step)) is not None:
             last = meta.key.encode(errors="surrogateescape")
             yield meta
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the inner store's; after an error it is begun again and leaves out what was given out."""
+        parts = self._parts("list_uploads", prefix)
+        uploads: Iterator[PendingUpload] | None = None
+        given: set[tuple[str, str]] = set()
+
+        def step() -> PendingUpload | None:
+            nonlocal uploads
+            try:
+                if uploads is None:
+                    uploads = parts.list_uploads(prefix)
+                return next((upload for upload in uploads if (upload.key, upload.upload_id) not in given), None)
+            except TransientError:
+                uploads = None
+                raise
+
+        while (upload := self._call("list_uploads", prefix, step)) is not None:
+            given.add((upload.key, upload.upload_id))
+            yield upload
 
 
 class LimitStore(WrappedStore):

@@ -15,7 +15,7 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
-from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, StoredPart
+from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 from wherry.wrappers import LimitStore, RetryStore, WrappedStore
@@ -83,7 +83,15 @@ class RecordingStore(MultipartStore):
     def close(self) -> None:
         self._note(locals())
 
-    def begin(self, key: str, *, size_bytes: int, crc32c: int | None = None, metadata: Mapping[str, str] | None = None) -> str:
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
         self._note(locals())
         return "upload"
 
@@ -111,6 +119,17 @@ class RecordingStore(MultipartStore):
     def abort(self, key: str, upload_id: str) -> None:
         self._note(locals())
 
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        self._note(locals())
+        return iter([PendingUpload("a", "1", 1.0, True), PendingUpload("a", "2", 2.0, False)])
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        self._note(locals())
+        return {"finding": True}
+
+    def assume(self, findings: Mapping[str, bool]) -> None:
+        self._note(locals())
+
 
 #: One value for each parameter name of the contract, none of them a default.
 ARGUMENTS: dict[str, Any] = {
@@ -128,6 +147,8 @@ ARGUMENTS: dict[str, Any] = {
     "upload_id": "u",
     "part": Part(1, 0, 1, 0),
     "parts": [StoredPart(1, 1, "e")],
+    "key_prefix": "probes",
+    "findings": {"finding": False},
 }
 
 
@@ -145,7 +166,7 @@ def test_wrapper_forwards_every_argument_and_the_answer(wrap: Any, name: str) ->
     positional = [ARGUMENTS[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
     named = {each.name: ARGUMENTS[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
     answers = [getattr(store, name)(*positional, **named) for store in (plain, wrap(wrapped))]
-    if name == "list":
+    if name.startswith("list"):
         answers = [list(answer) for answer in answers]
     assert answers[0] == answers[1]
     assert plain.calls == wrapped.calls
@@ -170,6 +191,7 @@ def test_parts_of_a_store_without_parts_are_refused(wrap: Any, tmp_path: Path) -
         lambda: store.list_parts("k", "u"),
         lambda: store.complete("k", "u", []),
         lambda: store.abort("k", "u"),
+        lambda: list(store.list_uploads()),
     ]
     for call in calls:
         with pytest.raises(PermanentError, match="takes no parts"):
@@ -179,7 +201,10 @@ def test_parts_of_a_store_without_parts_are_refused(wrap: Any, tmp_path: Path) -
 def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> None:
     plan = [
         Fault(name, TransientError("reset"), times=2)
-        for name in ("put", "get", "head", "list", "delete", "begin", "put_part", "list_parts", "complete", "abort")
+        for name in (
+            *("put", "get", "head", "list", "delete", "probe"),
+            *("begin", "put_part", "list_parts", "complete", "abort", "list_uploads"),
+        )
     ]
     store = RetryStore(FaultyStore(memory_store(), plan), NO_WAITS)
     path = file(tmp_path)
@@ -187,12 +212,14 @@ def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> Non
     store.get_file("k", path)
     assert [store.head("k").key] == [meta.key for meta in store.list()]
     upload_id = store.begin("large", size_bytes=4)
+    assert [("large", upload_id)] == [(upload.key, upload.upload_id) for upload in store.list_uploads()]
     part = store.put_part("large", upload_id, path, Part(1, 0, 4, crc32c(b"data")))
     assert [part] == store.list_parts("large", upload_id)
     store.complete("large", upload_id, [part])
     store.abort("large", upload_id)
     store.delete("k")
     assert [meta.key for meta in store.list()] == ["large"]
+    assert {} == store.probe("probes/")
 
 
 def test_retry_lets_permanent_errors_through() -> None:

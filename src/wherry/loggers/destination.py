@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wherry.loggers.callback import Callback
 
 if TYPE_CHECKING:
+    from wherry.loggers.level import LogLevel
     from wherry.loggers.state import State
 
 
@@ -21,10 +22,16 @@ class LoggerDestination(Callback):
     """
 
     formats_names: bool = False
+    #: Whether what is logged (not: files) is taken from rank 0 only. The router sees to it, not the destination.
+    rank_zero_only: bool = True
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Ignore all arguments, as Composer's base class does, so that a subclass may hand on its own to all of its bases."""
         del args, kwargs
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        """Whether figures of this level are wanted now; asked by `Logger.metric` before it computes them."""
+        return True
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Log settings that do not change during the run: name -> value."""
@@ -55,6 +62,21 @@ class LoggerDestination(Callback):
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Log what helps in debugging: name -> anything."""
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        """Log a text."""
+
+    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
+        """Log how the numbers of an array or tensor of any shape are distributed."""
+
+    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
+        """Log sound: samples, channels x samples, or samples x channels; a channel is mixed into one."""
+
+    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
+        """Log a video: frames x height x width, with channels second or last."""
+
+    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
+        """Log points in space: n x 3, or a batch of clouds."""
 
     def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> object:
         """Upload the file `file_path` under the name `remote_file_name`.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -508,6 +509,25 @@ class StoreConformance:
         else:
             assert piece.size_bytes == parts.put_part(key, upload_id, path, wrong).size_bytes
         parts.abort(key, upload_id)
+
+    def test_uploads_are_listed_until_they_end(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """By key and id; `begun_s` is a time of today, give or take the store's clock."""
+        key = f"{prefix}/large"
+        if (parts := _parts_of(store, key)) is None:
+            return
+        path, data = _large(store, tmp_path)
+        completed, aborted = (parts.begin(name, size_bytes=len(data), crc32c=crc32c(data)) for name in (key, f"{key}-2"))
+        sent = [parts.put_part(key, completed, path, piece) for piece in _pieces(store, data)]
+        found = {(upload.key, upload.upload_id): upload for upload in parts.list_uploads(prefix)}
+        assert [key, f"{key}-2"] == sorted(name for name, _ in found)
+        assert all((completed if name == key else aborted).endswith(listed) for name, listed in found)
+        assert all(abs(upload.begun_s - time.time()) < 86_400 for upload in found.values())
+        assert list(parts.list_uploads(f"{prefix}/other")) == []
+        parts.complete(key, completed, sent, crc32c=crc32c(data))
+        for name, listed in found:
+            if name != key:
+                parts.abort(name, listed)  # as it is listed, not as begin() gave it
+        assert list(parts.list_uploads(prefix)) == []
 
     def test_complete_if_absent_keeps_the_first(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """With conditional_complete; without, the second may win, whole."""
