@@ -11,6 +11,8 @@ import pytest
 
 from wherry.testing.servers import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
 
+pytest_plugins = ["matrix"]
+
 _VENDOR_PREFIXES = ("AWS_", "S3_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_", "WHERRY_")
 
 
