@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+# What installs Debian's packages.
+ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The environment is made anew when what it is made from changes, and for another version of Python.
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
@@ -30,8 +32,10 @@ demo: setup  ## a real model trains, is killed, and goes on from the bucket
 test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST)
 
-test-extra: setup  ## what needs more than pip: Azurite, from npm
+test-extra: setup  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
+	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
 	cd tests/extra && npm install --silent --no-audit --no-fund
+	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
 	$(PYTEST) -m extra
 
 test-slow: setup  ## long soak and chaos runs

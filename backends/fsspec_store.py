@@ -4,25 +4,27 @@ Object stores publish a put whole, so there the file is put under its name. Wher
 servers), it is put under a temporary name beside the final one and then renamed; a put that is killed may leave the temporary
 file there, which list() does not show. Nothing is kept beside the object: no metadata and no checksum.
 
-`if_absent` looks and then puts, unless the table below knows a better way: two writers may then both succeed.
+`if_absent` looks and then puts, unless the table (fsspec_traits.py) knows a better way: two writers may then both succeed, and
+`capabilities.conditional_put` says so.
 """
 
 from __future__ import annotations
 
-import ftplib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import stat
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fsspec import AbstractFileSystem, url_to_fs
+from fsspec import url_to_fs
 
+from wherry.backends.fsspec_errors import translate, words_of
+from wherry.backends.fsspec_traits import traits_of
 from wherry.errors import (
-    AccessDeniedError,
     AlreadyExistsError,
     ConfigError,
     IntegrityError,
@@ -30,7 +32,6 @@ from wherry.errors import (
     NotFoundError,
     PermanentError,
     StoreError,
-    ThrottledError,
     TransientError,
 )
 from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore
@@ -38,83 +39,8 @@ from wherry.uri import StoreURI
 
 _BLOCK_BYTES = 8 * 2**20
 _NAME_MAX_BYTES = 255
-
-
-def _move(fs: Any, old: str, new: str) -> None:
-    fs.mv(old, new)
-
-
-def _link_then_remove(fs: Any, old: str, new: str) -> None:
-    fs.link(old, new)
-    fs.rm_file(old)
-
-
-def _sftp_rename(fs: Any, old: str, new: str) -> None:
-    # draft-ietf-secsh-filexfer-02, 6.5: a plain rename is refused when the new name exists. fs.mv() is OpenSSH's posix-rename.
-    try:
-        fs.ftp.rename(old, new)
-    except OSError as error:
-        if fs.exists(new):  # the answer says no more than "failure"
-            raise FileExistsError(str(error)) from error
-        raise
-
-
-def _remove_then_move(fs: Any, old: str, new: str) -> None:
-    with suppress(FileNotFoundError):
-        fs.rm_file(new)
-    fs.mv(old, new)
-
-
-@dataclass(frozen=True)
-class _Traits:
-    """How one kind of file system publishes an object."""
-
-    #: Replaces the final name by the temporary one. None: a put shows nothing before it is whole, no temporary name is needed.
-    rename: Callable[[Any, str, str], None] | None = None
-    #: The same, but raises FileExistsError if the final name is taken, decided by the server.
-    rename_if_absent: Callable[[Any, str, str], None] | None = None
-    #: put_file(mode="create") is decided by the server.
-    creates: bool = False
-    #: Replacing is one step.
-    atomic: bool = True
-    #: Bytes are handed over in one piece (memory).
-    in_one_piece: bool = False
-    process_local: bool = False
-    #: One instance may be used by several threads at once. None: if it is an asynchronous one.
-    shared: bool | None = None
-
-
-_OBJECTS = _Traits()
-_FILES = _Traits(rename=_move)
-_TRAITS: dict[str, _Traits] = {
-    "abfs": _Traits(creates=True),  # adlfs: upload_blob(overwrite=False), If-None-Match: *
-    "az": _Traits(creates=True),
-    "dbfs": _FILES,
-    "file": _Traits(rename=_move, rename_if_absent=_link_then_remove, shared=True),
-    "ftp": _FILES,
-    "gdrive": _OBJECTS,
-    "hdfs": _FILES,
-    "hf": _OBJECTS,
-    "lakefs": _OBJECTS,
-    "memory": _Traits(in_one_piece=True, process_local=True, shared=True),
-    "oci": _OBJECTS,
-    "ocilake": _OBJECTS,
-    "oss": _OBJECTS,
-    "sftp": _Traits(rename=_move, rename_if_absent=_sftp_rename),
-    "smb": _Traits(rename=_remove_then_move, rename_if_absent=_move, atomic=False),  # smbclient.rename() never replaces
-    "ssh": _Traits(rename=_move, rename_if_absent=_sftp_rename),
-    "tos": _OBJECTS,
-    "tosfs": _OBJECTS,
-    "webdav": _FILES,
-    "webhdfs": _Traits(rename=_remove_then_move, atomic=False),  # HDFS refuses to rename over a file
-}
-
-
-def _traits(protocol: str, fs: Any) -> _Traits:
-    """From the table; an unknown file system is taken for files if it can rename, else for an object store."""
-    if (known := _TRAITS.get(protocol)) is not None:
-        return known
-    return _OBJECTS if fs.async_impl or type(fs).mv is AbstractFileSystem.mv else _FILES
+#: Held while an object in this process's memory is looked for and made: of two writers one wins.
+_CREATING = threading.Lock()
 
 
 class FsspecStore(ObjectStore):
@@ -131,7 +57,7 @@ class FsspecStore(ObjectStore):
         fs, path = self._connect()
         self._root = path.rstrip("/")
         self._idle.append(fs)
-        self._how = _traits(uri.scheme, fs)
+        self._how = traits_of(uri.scheme, fs)
         self._shared = bool(fs.async_impl) if self._how.shared is None else self._how.shared
         self.capabilities = Capabilities(
             conditional_put=self._how.creates or self._how.rename_if_absent is not None,
@@ -156,10 +82,13 @@ class FsspecStore(ObjectStore):
     ) -> ObjectMeta:
         """As the contract says. `crc32c` and `metadata` are not kept. The size that arrived is compared before it counts."""
         try:
-            size = os.stat(path).st_size
+            status = os.stat(path)
         except OSError as error:
             words = f"the file to send, {path}, cannot be read: {error.strerror}"
             raise PermanentError(words, operation="put", uri=self._uri.uri_for(key)) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise PermanentError(f"{path} is no regular file", operation="put", uri=self._uri.uri_for(key))
+        size = status.st_size
         with self._filesystem("put", key) as fs:
             target = self._path(fs, "put", key)
             if (there := _info(fs, target)) is not None:
@@ -227,12 +156,13 @@ class FsspecStore(ObjectStore):
             return url_to_fs(f"{self._uri.store}/", skip_instance_cache=True, **self._options)  # type: ignore[no-any-return]
         except ImportError as error:
             raise MissingExtraError(f"{self._uri.scheme}:// needs another library: {error}") from error
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
+            given = ", ".join(sorted(self._options)) or "none"
             raise ConfigError(
-                f"the storage options {sorted(self._options)} do not suit {self._uri.scheme}://: {error}"
+                f"{self._uri.store} cannot be opened with these storage options ({given}): {words_of(error)}"
             ) from error
         except Exception as error:  # any library's error: the table sorts it
-            raise _translate(error, "open", self._uri.store) from error
+            raise translate(error, "open", self._uri.store) from error
 
     @contextmanager
     def _filesystem(self, operation: str, key: str) -> Iterator[Any]:
@@ -248,7 +178,7 @@ class FsspecStore(ObjectStore):
         except StoreError:
             raise
         except Exception as error:  # any library's error: the table sorts it
-            translated = _translate(error, operation, self._uri.uri_for(key))
+            translated = translate(error, operation, self._uri.uri_for(key))
             usable = not isinstance(translated, TransientError)
             raise translated from error
         finally:
@@ -286,7 +216,11 @@ class FsspecStore(ObjectStore):
 
     def _put(self, fs: Any, key: str, path: Path, size: int, target: str, *, create: bool = False) -> None:
         if self._how.in_one_piece:
-            fs.pipe_file(target, path.read_bytes())
+            data = path.read_bytes()
+            with _CREATING:
+                if create and fs.exists(target):
+                    raise FileExistsError(target)
+                fs.pipe_file(target, data)
         elif create:
             fs.put_file(str(path), target, mode="create")
         else:
@@ -410,46 +344,3 @@ def _seconds(when: Any) -> float | None:
     if isinstance(when, datetime):
         return when.timestamp()
     return float(when) if isinstance(when, (int, float)) else None
-
-
-#: Libraries whose errors without a status are about the connection.
-_NETWORK_LIBRARIES = frozenset(
-    {"aiohttp", "asyncio", "azure", "httpcore", "httpx", "paramiko", "requests", "smbprotocol", "urllib3"}
-)
-
-
-def _translate(error: Exception, operation: str, uri: str) -> StoreError:
-    """The one table from the errors of fsspec's file systems to ours."""
-    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    kind: type[StoreError] = PermanentError
-    status = _status(error)
-    names = {base.__name__ for base in type(error).__mro__}
-    if status == 429:
-        kind = ThrottledError
-    elif isinstance(error, PermissionError) or status in (401, 403) or "AuthenticationException" in names:
-        kind = AccessDeniedError
-    elif isinstance(error, FileNotFoundError) or status == 404:
-        kind = NotFoundError
-    elif isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError)):
-        return PermanentError(f"a file and a folder cannot share a name: {words}", operation=operation, uri=uri)
-    elif isinstance(error, (OSError, EOFError)) or (status is not None and (status >= 500 or status == 408)):
-        kind = TransientError  # time-outs, resets, full disks, and servers that say no more than "failure"
-    elif isinstance(error, ImportError):
-        raise MissingExtraError(f"{uri.partition('://')[0]}:// needs another library: {error}") from error
-    elif isinstance(error, NotImplementedError):
-        return PermanentError(f"the file system cannot do this: {words}", operation=operation, uri=uri)
-    elif status is None and type(error).__module__.partition(".")[0] in _NETWORK_LIBRARIES:
-        kind = TransientError
-    return kind(words, operation=operation, uri=uri)
-
-
-def _status(error: Exception) -> int | None:
-    """The HTTP status that an error of any library carries. FTP's are put in its terms (RFC 959)."""
-    if isinstance(error, ftplib.Error):
-        code = str(error)[:3]
-        return {"530": 401, "532": 401, "550": 404, "552": 507}.get(code, 503 if code.startswith("4") else 400)
-    for found in (error, getattr(error, "response", None)):
-        for name in ("status_code", "status"):
-            if isinstance(status := getattr(found, name, None), int) and not isinstance(status, bool):
-                return status
-    return None

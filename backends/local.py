@@ -2,7 +2,8 @@
 
 A file appears under its name only when it is whole: it is linked (from a frozen source on the same file system), or written to
 an inode without a name (O_TMPFILE, open(2)) or with a temporary one, and then linked or renamed into place. A killed put
-therefore leaves nothing behind, except on file systems without O_TMPFILE (NFS): there one file with TEMPORARY_MARK in its name.
+therefore leaves nothing behind, except on file systems without O_TMPFILE (NFS): there one file with TEMPORARY_MARK in its name,
+which list_uploads() shows. A large file may be written in parts (local_parts.py), by several processes at once.
 
 Metadata and CRC32C are kept in one extended attribute, ``user.wherry``, with the size and time of the file that they
 belong to: a record that does not fit its file any more is ignored. File systems without such attributes keep none, which is
@@ -11,86 +12,45 @@ why `capabilities.metadata` is False.
 
 from __future__ import annotations
 
+import builtins
 import errno
 import fcntl
-import json
 import os
-import secrets
 import stat
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import google_crc32c
-
-from wherry.errors import (
-    AccessDeniedError,
-    AlreadyExistsError,
-    ConfigError,
-    IntegrityError,
-    NotFoundError,
-    PermanentError,
-    StoreError,
-    TransientError,
+from wherry.backends.local_bytes import clone, clone_range, copy_and_sum, copy_range
+from wherry.backends.local_files import (
+    ABSENT,
+    Record,
+    describe,
+    describe_status,
+    etag,
+    make_folders,
+    open_object,
+    open_temporary,
+    opened_source,
+    publish,
+    sync_folder,
+    translate,
+    umask,
+    unlink,
 )
-from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore
+from wherry.backends.local_parts import LocalUploads
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError
+from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
 from wherry.uri import StoreURI
 
-_FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int), make a file share another's blocks
-_FICLONERANGE = 0x4020940D  # _IOW(0x94, 13, struct file_clone_range)
-_BLOCK_BYTES = 2**20
-_SUMMED_BYTES = 2**18
-_CLONE_BYTES = 2**28
-_NAME_MAX_BYTES = 255
-_RECORD = "user.wherry"
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Why a file that could be opened cannot be linked; ENOENT: its name was deleted since. A copy needs no link to it.
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT})
-_PASSING = frozenset(
-    {
-        errno.EAGAIN,
-        errno.EBUSY,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-    }
-)
+#: What is cloned to find out whether the file system can: a multiple of any block's size.
+_TRIED_BYTES = 2**16
 
 
-@dataclass(frozen=True)
-class _Record:
-    """What belongs to an object and has no place in the file itself."""
-
-    crc32c: int | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-    def write(self, fd: int) -> None:
-        """Keep it with the open file, as far as its file system can."""
-        status = os.fstat(fd)
-        text = json.dumps([status.st_size, status.st_mtime_ns, self.crc32c, dict(self.metadata)])
-        with suppress(OSError):  # no extended attributes here, or no room for one: the object itself is in no danger
-            os.setxattr(fd, _RECORD, text.encode())
-
-    @classmethod
-    def read(cls, fd: int, status: os.stat_result) -> _Record:
-        """The record of an open file; an empty one if there is none or the file was changed since."""
-        try:
-            size, mtime_ns, crc32c, metadata = json.loads(os.getxattr(fd, _RECORD))
-            if (size, mtime_ns) == (status.st_size, status.st_mtime_ns):
-                return cls(None if crc32c is None else int(crc32c), {str(name): str(text) for name, text in metadata.items()})
-        except (OSError, ValueError, TypeError, AttributeError):  # no record, or one that we did not write
-            return cls()
-        return cls()
-
-
-class LocalStore(ObjectStore):
+class LocalStore(MultipartStore):
     """A folder tree as a store. Option `fsync` (False): a finished put also survives a power cut.
 
     A key and a longer one below it (``a`` and ``a/b``) cannot both be there. Parent folders are made and never removed.
@@ -98,12 +58,14 @@ class LocalStore(ObjectStore):
 
     capabilities = Capabilities(
         conditional_put=True,
-        conditional_complete=False,
-        multipart=False,
+        conditional_complete=True,
+        multipart=True,
         checks_crc32c=False,
         ranged_get=True,
         atomic_replace=True,
         metadata=False,
+        min_part_size_bytes=1,
+        max_part_size_bytes=2**63 - 1,
     )
 
     #: The flag that opens a file without a name; 0 where there is none, or no /proc, through which it would get its name.
@@ -119,6 +81,21 @@ class LocalStore(ObjectStore):
             raise ConfigError(f"{uri} names the host {uri.root!r}: a local folder is written file:///folder")
         self._uri = uri
         self._fsync = fsync
+        self._uploads = LocalUploads(fsync)
+
+    def can_share(self, key: str, path: Path) -> bool:
+        """As the contract says: on the same file system a file of ours with one name is linked, any other cloned or not."""
+        target = self._path(key, "can_share")
+        folder = next(above for above in target.parents if above.is_dir())
+        try:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_dev != os.stat(folder).st_dev:
+                return False
+            if status.st_nlink == 1 and status.st_uid == os.geteuid():
+                return True
+            return status.st_size >= _TRIED_BYTES and self._can_clone(path, folder)
+        except OSError:  # then there is nothing to predict: the put will say why
+            return False
 
     def put_file(
         self,
@@ -137,11 +114,11 @@ class LocalStore(ObjectStore):
         """
         target = self._path(key, "put")
         with ExitStack() as stack, self._translated("put", key, writing=True):
-            source = stack.enter_context(_opened_source(path, "put", self._uri.uri_for(key)))
-            if (earlier := self._taken(key, target, source, if_absent)) is not None:
+            source = stack.enter_context(opened_source(path, "put", self._uri.uri_for(key)))
+            if (earlier := self._taken("put", key, target, source, if_absent)) is not None:
                 return earlier
-            made = _make_folders(target.parent)
-            record = _Record(crc32c, metadata or {})
+            made = make_folders(target.parent)
+            record = Record(crc32c, metadata or {})
             if frozen and self._link(key, path, source, target, record, if_absent):
                 stored, shared = source, True
             else:
@@ -149,8 +126,8 @@ class LocalStore(ObjectStore):
                 stack.callback(os.close, stored)
             if self._fsync:
                 for folder in (target.parent, *(folder.parent for folder in made)):
-                    _sync_folder(folder)
-            return replace(_describe(key, stored), crc32c=None, is_shared=frozen and shared)
+                    sync_folder(folder)
+            return replace(describe(key, stored), crc32c=None, is_shared=frozen and shared)
 
     def get_file(
         self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
@@ -159,7 +136,7 @@ class LocalStore(ObjectStore):
         crc = None
         with ExitStack() as stack:
             with self._translated("get", key):
-                source = _open_object(self._path(key, "get"))
+                source = open_object(self._path(key, "get"))
                 stack.callback(os.close, source)
             before = os.fstat(source)
             self._check_etag(key, before, if_match)
@@ -178,8 +155,8 @@ class LocalStore(ObjectStore):
                 ) from error
             stack.callback(os.close, target)
             with self._translated("get", key, writing=True):
-                if not _clone_range(source, target, start, end):
-                    copied, crc = _copy_and_sum(source, target, start, end)
+                if not clone_range(source, target, start, end):
+                    copied, crc = copy_and_sum(source, target, start, end)
                     if copied < end - start:
                         words = f"the file became shorter while it was read: {copied} of {end - start} bytes came"
                         raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
@@ -189,9 +166,9 @@ class LocalStore(ObjectStore):
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; a folder, socket or device is no object. `crc32c` is the one that the put was given."""
         with self._translated("head", key):
-            fd = _open_object(self._path(key, "head"))
+            fd = open_object(self._path(key, "head"))
             try:
-                return _describe(key, fd)
+                return describe(key, fd)
             finally:
                 os.close(fd)
 
@@ -210,8 +187,72 @@ class LocalStore(ObjectStore):
             try:
                 os.unlink(self._path(key, "delete"))
             except OSError as error:
-                if error.errno not in _ABSENT:
+                if error.errno not in ABSENT:
                     raise
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the contract says; a name that is taken already is told at once."""
+        target = self._path(key, "begin")
+        with self._translated("begin", key, writing=True):
+            self._taken("begin", key, target, None, if_absent)
+            return self._uploads.begin(key, target, size_bytes, metadata or {})
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the contract says. Several processes may write parts of one upload at once."""
+        with self._translated("put_part", key, writing=True):
+            return self._uploads.put_part(self._path(key, "put_part"), upload_id, path, part, self._uri.uri_for(key))
+
+    def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
+        """As the contract says; after a power cut, without `fsync`, none are held."""
+        with self._translated("list_parts", key):
+            return self._uploads.list_parts(self._path(key, "list_parts"), upload_id, self._uri.uri_for(key))
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says, at no cost for the size. NotFoundError also if a part was sent again since."""
+        target, record = self._path(key, "complete"), Record(crc32c, metadata or {})
+        with self._translated("complete", key, writing=True):
+            try:
+                return self._uploads.complete(key, target, upload_id, parts, if_absent, record, self._uri.uri_for(key))
+            except FileExistsError as error:
+                raise self._exists("complete", key) from error
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """As the contract says."""
+        with self._translated("abort", key):
+            self._uploads.abort(self._path(key, "abort"), upload_id)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says; what a killed put has left is shown as well, and abort() removes it."""
+        with self._translated("list_uploads", prefix):
+            yield from self._uploads.list_uploads(prefix)
+
+    def _can_clone(self, path: Path, folder: Path) -> bool:
+        """Find out, on a file without a name."""
+        if not self._o_tmpfile:
+            return False
+        with ExitStack() as stack:
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            stack.callback(os.close, source)
+            target = os.open(folder, self._o_tmpfile | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, target)
+            return clone_range(source, target, 0, _TRIED_BYTES)
 
     def _path(self, key: str, operation: str) -> Path:
         if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
@@ -220,7 +261,7 @@ class LocalStore(ObjectStore):
             )
         return Path("/", key)
 
-    def _taken(self, key: str, target: Path, source: int, if_absent: bool) -> ObjectMeta | None:
+    def _taken(self, operation: str, key: str, target: Path, source: int | None, if_absent: bool) -> ObjectMeta | None:
         """Look at what has the name already, before any byte is moved: our own earlier attempt is returned."""
         try:
             there = os.stat(target)
@@ -228,23 +269,23 @@ class LocalStore(ObjectStore):
             return None
         if stat.S_ISDIR(there.st_mode):
             raise PermanentError(
-                "a folder has this name, and a local folder cannot hold both", operation="put", uri=self._uri.uri_for(key)
+                "a folder has this name, and a local folder cannot hold both", operation=operation, uri=self._uri.uri_for(key)
             )
         if not if_absent:
             return None
-        if os.path.samestat(there, os.fstat(source)):
-            return replace(_describe(key, source), crc32c=None, is_shared=True)
-        raise self._exists(key)
+        if source is not None and os.path.samestat(there, os.fstat(source)):
+            return replace(describe(key, source), crc32c=None, is_shared=True)
+        raise self._exists(operation, key)
 
-    def _exists(self, key: str) -> AlreadyExistsError:
+    def _exists(self, operation: str, key: str) -> AlreadyExistsError:
         return AlreadyExistsError(
             "the file is there already",
-            operation="put",
+            operation=operation,
             uri=self._uri.uri_for(key),
             hint="choose another name or allow overwriting",
         )
 
-    def _link(self, key: str, path: Path, source: int, target: Path, record: _Record, if_absent: bool) -> bool:
+    def _link(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool) -> bool:
         """Give the frozen file itself the object's name; False where that cannot be."""
         before = os.fstat(source)
         try:
@@ -253,7 +294,7 @@ class LocalStore(ObjectStore):
             fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(source).st_nlink != 1 or before.st_dev != os.stat(target.parent).st_dev:
                 return False
-            os.fchmod(source, 0o666 & ~_umask())
+            os.fchmod(source, 0o666 & ~umask())
         except OSError:  # not our file, or a file system without locks: a copy needs neither
             return False
         record.write(source)
@@ -267,16 +308,18 @@ class LocalStore(ObjectStore):
             raise
         return True
 
-    def _copy(self, key: str, path: Path, source: int, target: Path, record: _Record, if_absent: bool) -> tuple[int, bool]:
+    def _copy(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool) -> tuple[int, bool]:
         """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks."""
         size = os.fstat(source).st_size
-        fd, name = _open_temporary(target, self._o_tmpfile)
+        fd, name = open_temporary(target, self._o_tmpfile)
         try:
-            if shared := _clone(source, fd):
+            if shared := clone(source, fd):
                 os.ftruncate(fd, size)  # the source may have grown since
-            elif (copied := _copy_bytes(source, fd, 0, size)) < size:
+            elif (copied := copy_range(source, fd, 0, size)) < size:
                 words = f"{path} had {size} bytes and became shorter while it was copied: {copied} came"
                 raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
+            else:
+                os.ftruncate(fd, size)  # a hole at the end was not written
             record.write(fd)
             if self._fsync:
                 os.fsync(fd)
@@ -289,28 +332,19 @@ class LocalStore(ObjectStore):
             raise
         finally:
             if name is not None:
-                _unlink(name)
+                unlink(name)
         return fd, shared
 
     def _publish(self, key: str, source: Path, target: Path, if_absent: bool) -> None:
-        """Give the inode of `source` the object's name as well."""
-        if if_absent:
-            try:
-                _link_file(source, target)
-            except FileExistsError as error:
-                raise self._exists(key) from error
-            return
-        name = _temporary_name(target)
-        _link_file(source, name)
         try:
-            os.replace(name, target)
-        finally:
-            _unlink(name)  # there only if the replacing failed
+            publish(source, target, if_absent)
+        except FileExistsError as error:
+            raise self._exists("put", key) from error
 
     def _check_etag(self, key: str, status: os.stat_result, if_match: str | None) -> None:
-        if if_match is not None and _etag(status) != if_match:
+        if if_match is not None and etag(status) != if_match:
             raise IntegrityError(
-                f"the file is another by now: etag {_etag(status)}, not {if_match}", operation="get", uri=self._uri.uri_for(key)
+                f"the file is another by now: etag {etag(status)}, not {if_match}", operation="get", uri=self._uri.uri_for(key)
             )
 
     @contextmanager
@@ -320,186 +354,7 @@ class LocalStore(ObjectStore):
         except StoreError:
             raise
         except OSError as error:
-            raise _translate(error, operation, self._uri.uri_for(key), writing) from error
-
-
-def _translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreError:
-    """The one table from errno to our errors."""
-    code, words = error.errno, error.strerror or str(error)
-    if code in _FULL:
-        return TransientError(words, operation=operation, uri=uri, hint="free some space: it is tried again until the deadline")
-    if code in _PASSING:
-        return TransientError(words, operation=operation, uri=uri)
-    if code in _DENIED:
-        return AccessDeniedError(words, operation=operation, uri=uri)
-    if code == errno.ENAMETOOLONG:
-        return PermanentError(
-            words, operation=operation, uri=uri, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes"
-        )
-    if writing and code in (errno.ENOTDIR, errno.EEXIST):
-        return PermanentError("a file has the name of one of the folders above", operation=operation, uri=uri)
-    if writing and code == errno.EISDIR:
-        return PermanentError("a folder has this name", operation=operation, uri=uri)
-    if writing and code == errno.ENOENT:
-        return TransientError("the folder was removed meanwhile", operation=operation, uri=uri)
-    if code in _ABSENT:
-        return NotFoundError("there is no such file", operation=operation, uri=uri)
-    return PermanentError(words, operation=operation, uri=uri)
-
-
-@contextmanager
-def _opened_source(path: Path, operation: str, uri: str) -> Iterator[int]:
-    """Open the file to send. That it is missing is no NotFoundError: that word is kept for the object."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise PermanentError(
-            f"the file to send, {path}, cannot be read: {error.strerror}", operation=operation, uri=uri
-        ) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise PermanentError(f"{path} is no regular file", operation=operation, uri=uri)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _open_object(path: Path) -> int:
-    # O_NONBLOCK: opening a named pipe would wait for a writer
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    return fd
-
-
-def _open_temporary(target: Path, o_tmpfile: int) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder for writing: without a name where the file system can do that."""
-    if o_tmpfile:
-        try:
-            return os.open(target.parent, o_tmpfile | os.O_RDWR | os.O_CLOEXEC, 0o666), None
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
-                raise
-    name = _temporary_name(target)
-    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), name
-
-
-def _temporary_name(target: Path) -> Path:
-    ending = TEMPORARY_MARK + secrets.token_hex(8)
-    start = target.name.encode(errors="surrogateescape")[: _NAME_MAX_BYTES - len(ending) - 1].decode(errors="ignore")
-    return target.with_name(f".{start}{ending}")
-
-
-def _unlink(name: Path) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name)
-
-
-def _link_file(source: Path, target: Path) -> None:
-    """link(2), following `source` if it is a symbolic link, as the names of open files in /proc are."""
-    # Python calls linkat(), which can follow, only when it is given a folder to start from.
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.link(source.absolute(), target.name, dst_dir_fd=folder, follow_symlinks=True)
-    finally:
-        os.close(folder)
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return those that were missing."""
-    missing = []
-    for above in (folder, *folder.parents):
-        if above.exists():
-            break
-        missing.append(above)
-    os.makedirs(folder, exist_ok=True)
-    return missing
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _umask() -> int:
-    """The umask of the process. /proc tells it; os.umask() would have to change it for a moment, for all threads."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-    except (OSError, StopIteration):
-        return 0o077  # unknown: keep to what is safe
-
-
-def _clone(source: int, target: int) -> bool:
-    """Make the file share all blocks of another, at once; False where that cannot be (most file systems)."""
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
-
-
-def _clone_range(source: int, target: int, start: int, end: int) -> bool:
-    """Make a file share the blocks of a range of another, at the same place; False where that cannot be."""
-    if start == end:
-        return False  # for the call, no length means all
-    try:
-        fcntl.ioctl(target, _FICLONERANGE, struct.pack("qQQQ", source, start, end - start, start))
-    except OSError:
-        return False
-    return True
-
-
-def _copy_and_sum(source: int, target: int, start: int, end: int) -> tuple[int, int]:
-    """Copy [start, end) to the same offsets; return how many bytes there were, and their CRC32C.
-
-    Each block is summed between its read and its write, while it is in the processor's cache: that costs a few per cent of the
-    copy, and reading the bytes again after a copy inside the kernel a quarter.
-    """
-    at, crc = start, 0
-    while at < end and (block := os.pread(source, min(_SUMMED_BYTES, end - at), at)):
-        crc = google_crc32c.extend(crc, block)
-        written = os.pwrite(target, block, at)
-        while written < len(block):
-            written += os.pwrite(target, block[written:], at + written)
-        at += len(block)
-    return at - start, int(crc)
-
-
-def _copy_bytes(source: int, target: int, start: int, end: int) -> int:
-    """Copy [start, end) to the same offsets, inside the kernel where it can; return how many bytes there were."""
-    at = start
-    try:
-        while at < end and (copied := os.copy_file_range(source, target, min(end - at, _CLONE_BYTES), at, at)):
-            at += copied
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-            raise
-    while at < end and (block := os.pread(source, min(_BLOCK_BYTES, end - at), at)):
-        view = memoryview(block)
-        while view:
-            written = os.pwrite(target, view, at)
-            at += written
-            view = view[written:]
-    return at - start
-
-
-def _etag(status: os.stat_result) -> str:
-    return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
-
-
-def _describe(key: str, fd: int) -> ObjectMeta:
-    status = os.fstat(fd)
-    record = _Record.read(fd, status)
-    return replace(_describe_status(key, status), crc32c=record.crc32c, metadata=record.metadata)
-
-
-def _describe_status(key: str, status: os.stat_result) -> ObjectMeta:
-    return ObjectMeta(key, status.st_size, etag=_etag(status), modified_s=status.st_mtime)
+            raise translate(error, operation, self._uri.uri_for(key), writing) from error
 
 
 def _walk(folder: str, start: bytes = b"") -> Iterator[ObjectMeta]:
@@ -524,4 +379,4 @@ def _walk(folder: str, start: bytes = b"") -> Iterator[ObjectMeta]:
         except FileNotFoundError:  # deleted meanwhile, or a link to nothing
             continue
         if stat.S_ISREG(status.st_mode):
-            yield _describe_status(key, status)
+            yield describe_status(key, status)

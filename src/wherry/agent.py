@@ -31,6 +31,8 @@ _LOOK_AROUND_S = 5.0
 #: An agent that was killed leaves workers which die with it; their lock is free soon after.
 _LOCK_WAIT_S = 15.0
 _LOG_LIMIT_BYTES = 5 * 2**20
+#: For fewer missing parts than that another worker is not worth its start.
+_PARTS_TO_SHARE = 4
 #: A worker that dies at once is not started again at once.
 _RESPAWN_WAIT_S = 1.0
 
@@ -178,7 +180,8 @@ class Agent:
         try:
             while not self._stopping:
                 due, next_s = self._journal.ready()
-                self._staff(due)
+                # A large file is sent by all workers together.
+                self._staff(due if self._journal.parts.missing() < _PARTS_TO_SHARE else self._config.n_workers)
                 clients = bool(self._spool.living_clients())
                 work = due > 0 or next_s is not None or bool(self._workers and self._journal.unfinished())
                 now_s = time.monotonic()
@@ -203,6 +206,8 @@ class Agent:
 
     def _recover(self) -> None:
         """Take over from an agent that may have been killed: no worker of it lives any more, for we have the lock."""
+        from wherry.cleaning import has_known_uploads
+        from wherry.partial import clean_stale_downloads
         from wherry.worker import living_callers
 
         found = [entry.name for entry in os.scandir(self._spool.objects)]
@@ -211,6 +216,10 @@ class Agent:
         for left in (self._spool.folder / "scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
         self._journal.prune()
+        for folder in self._spool.download_folders():
+            clean_stale_downloads(folder)
+        if has_known_uploads(self._journal):
+            self._hire()  # which aborts them before it leaves
         if queued or orphans:
             log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, len(orphans))
 
@@ -338,6 +347,8 @@ class Agent:
                 )
                 if time.monotonic() - worker.started_s < _RESPAWN_WAIT_S:
                     self._not_before_s = time.monotonic() + _RESPAWN_WAIT_S
+                for other in self._workers.values():
+                    self._tell(other, {})  # the parts that it was sending for them are missing again
 
     def _end(self) -> None:
         for worker in self._workers.values():

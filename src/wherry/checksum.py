@@ -7,7 +7,7 @@ polynomial: a CRC is moved over n zero bytes by a multiplication with x^(8n) mod
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,10 @@ _POLYNOMIAL = 0x82F63B78
 #: One block fits the processor's second-level cache, so that its bytes are still there when they are summed. It must stay below
 #: malloc's threshold for fresh mappings (128 KiB, mallopt(3)): page faults on each block take ten times as long as the copy.
 BLOCK_BYTES = 96 * 1024
+
+
+#: While a file is copied into the spool each piece of this size is summed for itself, so that no part is read again for its sum.
+PIECE_BYTES = 8 * 2**20
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:
@@ -48,6 +52,14 @@ def crc32c_of_file(path: Path, start: int = 0, end: int | None = None, *, stop: 
 def combine_crc32c(first: int, second: int, second_size_bytes: int) -> int:
     """The CRC32C of two byte strings in a row, from each one's own CRC32C and the size of the second."""
     return _multiply(_shift_by(second_size_bytes), first) ^ second
+
+
+def join_crc32c(pieces: Sequence[int], piece_bytes: int, size_bytes: int) -> int:
+    """The CRC32C of `size_bytes` bytes from those of their pieces, all but the last of `piece_bytes`."""
+    crc = 0
+    for number, piece in enumerate(pieces):
+        crc = combine_crc32c(crc, piece, min(piece_bytes, size_bytes - number * piece_bytes))
+    return crc
 
 
 def format_crc32c(crc: int) -> str:

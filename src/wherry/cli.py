@@ -99,6 +99,12 @@ def doctor(
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Examine nothing; remove what broken uploads and downloads of ours have left.")
+    ] = False,
+    older_than_days: Annotated[
+        float, typer.Option("--older-than-days", metavar="D", min=0.0, help="With --clean: leave alone what is newer than that.")
+    ] = 7.0,
     as_json: JsonOption = False,
 ) -> None:
     """Find out what is wrong with a store, or the spool.
@@ -106,16 +112,22 @@ def doctor(
     At the URI small objects are written, read, listed and deleted; each step
     says how long it took, what the endpoint can do and what it answered.
 
+    With --clean, old uploads in parts that are ours and that nobody completes
+    are aborted, and stale downloads removed; never anyone else's.
+
     Example: wherry doctor s3://my-bucket/run1
     """
     from wherry.doctor import Level, examine_spool
+    from wherry.doctor_clean import clean_spool, clean_store
     from wherry.doctor_store import examine_store
 
+    folder, older_than_s = spool_folder(spool), older_than_days * 86_400
     if uri is None:
-        examination = examine_spool(spool_folder(spool))
+        examination = clean_spool(folder, older_than_s) if clean else examine_spool(folder)
     else:
         target = parse_target(uri)
-        examination = examine_store(target, storage_options(target.scheme, option or [], options_file))
+        options = storage_options(target.scheme, option or [], options_file)
+        examination = clean_store(target, options, folder, older_than_s) if clean else examine_store(target, options)
     findings = []
     with closing(examination):
         for finding in examination:

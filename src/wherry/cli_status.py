@@ -254,7 +254,7 @@ class Speed:
 
 
 def _sent_bytes(journal: Journal, job: Job) -> int:
-    return sum(part.size_bytes for part in journal.parts(job.id)) if job.upload_id is not None else 0
+    return sum(part.size_bytes for part in journal.parts.sent(job.id)) if job.upload_id is not None else 0
 
 
 def watch(folder: Path) -> None:

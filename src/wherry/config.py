@@ -53,14 +53,19 @@ class TransferConfig:
 
     #: Objects of at least this size go in parts: below it one request costs less than three.
     multipart_threshold_bytes: int = 64 * MIB
-    #: Grows by itself where a store's limit of parts (10,000) asks for it.
-    part_size_bytes: int = 32 * MIB
+    #: The least: for large files parts grow to 1/512 of the file, up to 64 MiB, and beyond that where a store's limit of parts
+    #: (10,000) asks for it. Small parts are little to send again when a worker is killed.
+    part_size_bytes: int = 8 * MIB
+    #: Of one file, all workers together.
     parts_in_flight: int = 8
     range_size_bytes: int = 16 * MIB
     ranges_in_flight: int = 8
+    #: A part or a range of which no byte has moved for this long is cut, and sent again: a dead connection tells nobody.
+    stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, *(f.name for f in fields(self)))
+        _at_least(self, 1, *(f.name for f in fields(self) if f.name != "stall_timeout_s"))
+        _at_least(self, 0.01, "stall_timeout_s")
 
 
 @dataclass(frozen=True)

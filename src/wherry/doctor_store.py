@@ -126,6 +126,12 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
         yield probe.failed("write", error)
         return
     yield probe.finding("write", Level.OK, f"{len(data)} bytes to {probe.uri.uri_for(key)}")
+    if probe.store.endpoint is not None:
+        try:
+            probe.timed(lambda: probe.store.probe(probe.key("trial/")))
+            put = probe.store.put_file(key, path, crc32c=crc, metadata=metadata)  # with what is known by now
+        except (WherryError, OSError) as error:
+            yield _untried(probe, error)
     try:
         meta = probe.timed(lambda: probe.store.head(key))
         yield probe.finding("describe", Level.OK, f"{meta.size_bytes} bytes, etag {meta.etag or 'none'}")
@@ -140,10 +146,21 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
     yield _try_delete(probe, key)
 
 
+def _untried(probe: _Probe, error: Exception) -> Finding:
+    """The server may still be one that honours everything, but nobody knows."""
+    finding = probe.failed("server", error)
+    text = f"what it honours could not be tried, so nothing is taken for granted: {finding.text}"
+    return Finding("server", Level.WARN, text, "allow writing and deleting here, and look again", finding.took_ms)
+
+
 def _try_to_replace(probe: _Probe, key: str) -> Finding:
-    if not probe.store.capabilities.conditional_put:
+    can = probe.store.capabilities
+    if not can.conditional_put:
         text = "looked up first, then written: of two writers at one moment both may succeed"
         return Finding("create once", Level.WARN, text, "give each writer names of its own")
+    if can.multipart and not can.conditional_complete:
+        text = "a second writer of one name is refused, but large objects are only looked up first: both may succeed"
+        return Finding("create once", Level.WARN, text, "give each writer of large objects names of its own")
     other = probe.file("other", b"another writer")
     try:
         probe.timed(lambda: probe.store.put_file(key, other, if_absent=True, crc32c=crc32c(b"another writer")))
@@ -152,8 +169,7 @@ def _try_to_replace(probe: _Probe, key: str) -> Finding:
     except (WherryError, OSError) as error:
         return probe.failed("create once", error)
     text = "the condition is ignored: a second writer of one name replaces the first, in spite of overwrite=False"
-    remedy = "give the storage option conditional_writes=false (then wherry looks first), or each writer names of its own"
-    return probe.finding("create once", Level.WARN, text, remedy)
+    return probe.finding("create once", Level.WARN, text, "give each writer names of its own")
 
 
 def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping[str, str], crc: int) -> Iterator[Finding]:
@@ -164,7 +180,7 @@ def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping
     else:
         text = "not kept: a download from another machine can only compare sizes"
         yield Finding("metadata", Level.WARN, text)
-    if put.crc32c == crc:
+    if put.crc32c == crc and probe.store.capabilities.checks_crc32c:
         yield Finding("checksum", Level.OK, "CRC32C, computed by the store itself and compared with ours")
     else:
         yield Finding("checksum", Level.OK, "none from the store: each upload is read back and compared")
@@ -176,8 +192,10 @@ def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping
 
 
 def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
-    if put.crc32c is None:
+    if put.crc32c is None or not probe.store.capabilities.checks_crc32c:
         return Finding("damage", Level.OK, "not looked for by the store, but by wherry")
+    if probe.store.endpoint is not None:  # tried before: it is what checks_crc32c comes from
+        return Finding("damage", Level.OK, "bytes that do not fit their checksum are refused")
     key, path = probe.key("damaged"), probe.file("damaged", b"these bytes")
     try:
         probe.timed(lambda: probe.store.put_file(key, path, crc32c=crc32c(b"those bytes")))

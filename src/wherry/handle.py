@@ -66,6 +66,16 @@ class UploadHandle:
         states = {job.state for job in self._journal.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
         return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
 
+    @property
+    def is_exclusive(self) -> bool | None:
+        """Of an upload without `overwrite` that is done: whether the store itself saw to it that the name was free.
+
+        False: the store cannot, so that it was looked up first and written second; another writer at that very moment may
+        have lost its object, or replaced this one. None: not done yet, or it was to overwrite.
+        """
+        found = [job.exclusive for job in self._jobs()]
+        return None if not found or None in found else all(found)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the upload is done or has failed; whether it is. `None`: as long as it takes."""
         return self._wait(self.ids, timeout_s)

@@ -9,6 +9,9 @@ from typing import NewType
 #: Row id of a job in the journal; ids grow in the order of the calls.
 JobId = NewType("JobId", int)
 
+#: A lease outlives several renewals; when it ends all the same, the worker's main thread is stuck and the agent kills it.
+LEASE_S = 60.0
+
 
 class JobState(str, Enum):
     """queued: accepted, its bytes are in the spool. leased: a worker is sending it. done: verified in the store.
@@ -50,7 +53,10 @@ class JobKind(str, Enum):
 
 @dataclass(frozen=True)
 class Job:
-    """One row of the journal. Times are seconds since the epoch; `object_id` names the staged file in the spool."""
+    """One row of the journal. Times are seconds since the epoch; `object_id` names the staged file in the spool.
+
+    `exclusive`, of a job that is done and did not overwrite: whether the store itself saw to it that the name was free.
+    """
 
     id: JobId
     kind: JobKind
@@ -74,6 +80,7 @@ class Job:
     finished_s: float | None = None
     superseded_by: int | None = None
     leases_lost: int = 0
+    exclusive: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sqlite3
+import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from wherry.config import Durability
-from wherry.database import Database
+from wherry.database import Database, JournalDamaged
 from wherry.errors import JobFailure, JournalError
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.store import StoredPart
+from wherry.parts import PARTS_SCHEMA, Parts
 
-_SCHEMA_VERSION = 1
+log = logging.getLogger("wherry.journal")
+_T = TypeVar("_T")
+
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE stores (
     id INTEGER PRIMARY KEY,      -- made of the rest
@@ -41,7 +47,9 @@ CREATE TABLE jobs (
     state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     created_s REAL NOT NULL, deadline_s REAL NOT NULL, not_before_s REAL NOT NULL DEFAULT 0, finished_s REAL,
     lease_owner TEXT, lease_until_s REAL, leases_lost INTEGER NOT NULL DEFAULT 0,
-    crc32c INTEGER, upload_id TEXT, part_size_bytes INTEGER, etag TEXT,
+    crc32c INTEGER, pieces BLOB,  -- 4 bytes, big endian, for each piece of a large file
+    upload_id TEXT, part_size_bytes INTEGER, etag TEXT,
+    exclusive INTEGER,           -- without overwrite, when done: whether the store itself saw to it that the name was free
     error TEXT, superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_open ON jobs (uri, id) WHERE state IN ('queued', 'leased');
@@ -49,10 +57,6 @@ CREATE INDEX jobs_ready ON jobs (not_before_s, id) WHERE state = 'queued';
 CREATE INDEX jobs_by_owner ON jobs (owner, state);
 CREATE INDEX jobs_by_state ON jobs (state);
 CREATE INDEX jobs_by_uri ON jobs (uri, id);
-CREATE TABLE parts (
-    job_id INTEGER NOT NULL, number INTEGER NOT NULL, size_bytes INTEGER NOT NULL, etag TEXT NOT NULL, crc32c INTEGER,
-    PRIMARY KEY (job_id, number)
-) WITHOUT ROWID;
 CREATE TABLE requirements (
     job_id INTEGER NOT NULL, key TEXT NOT NULL, after_job INTEGER,
     PRIMARY KEY (job_id, key)
@@ -60,14 +64,19 @@ CREATE TABLE requirements (
 """
 _JOB_COLUMNS = (
     "id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, attempts, created_s, deadline_s, "
-    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by, leases_lost"
+    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by, leases_lost, exclusive"
 )
 #: A job whose worker died this often is what kills them.
 MAX_LEASES_LOST = 5
 #: From here on it is worked on alone.
 SUSPECT_AFTER = 2
+_WRITE_AGAIN_S = 1.0
 #: Finished jobs are remembered for a while, for handles and for `status`.
 _KEEP_FINISHED_S = 7 * 86_400.0
+
+
+class SnapshotGone(JournalError):
+    """The staged file that a new job was to share has been uploaded and freed in the meantime: stage it again."""
 
 
 class JournalReplaced(JournalError):
@@ -100,6 +109,7 @@ class NewJob:
     deadline_s: float
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
     crc32c: int | None = None
+    pieces: tuple[int, ...] = ()  # the CRC32C of each piece of PIECE_BYTES, where it is known
 
 
 @dataclass(frozen=True)
@@ -116,8 +126,10 @@ class Journal:
 
     def __init__(self, path: Path, durability: Durability = "process", *, checkpoints: bool = False) -> None:
         self.path = path
-        self._database = Database(path, _SCHEMA, _SCHEMA_VERSION, durability, checkpoints=checkpoints)
+        self._database = Database(path, _SCHEMA.rstrip() + PARTS_SCHEMA, _SCHEMA_VERSION, durability, checkpoints=checkpoints)
         self._transaction = self._database.transaction
+        #: The uploads in parts.
+        self.parts = Parts(self._transaction)
         self.check = self._database.check
         self.close = self._database.close
 
@@ -151,10 +163,11 @@ class Journal:
             db.execute("INSERT OR IGNORE INTO stores VALUES (?, ?, ?, ?, ?, ?)", (found, *row))
         return found
 
-    def submit(self, owner: str, store_id: int, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+    def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
         """Accept jobs, all or none: (their ids, the staged files that nobody needs any more).
 
         A queued, overwriting job for the same name is superseded by an overwriting one, unless another job requires it.
+        `shared`: their staged files are those of other jobs; SnapshotGone if one of these is not open any more.
         """
         now = time.time()
         ids: list[JobId] = []
@@ -162,13 +175,17 @@ class Journal:
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM stores WHERE id = ?", (store_id,)).fetchone() is None:
                 raise JournalReplaced(f"the journal {self.path} does not know the store {store_id}: it is a new one")
+            for one in new if shared else ():
+                is_open = "SELECT 1 FROM jobs WHERE object_id = ? AND state IN ('queued', 'leased', 'failed') LIMIT 1"
+                if db.execute(is_open, (one.object_id,)).fetchone() is None:
+                    raise SnapshotGone(f"the staged file {one.object_id} is gone")
             for job in new:
                 cursor = db.execute(
                     "INSERT INTO jobs (kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, created_s,"
-                    " deadline_s, crc32c) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
+                    " deadline_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
                     (
                         *(job.kind.value, owner, store_id, job.uri, job.key, job.object_id, job.size_bytes, job.overwrite),
-                        *(job.token, now, job.deadline_s, job.crc32c),
+                        *(job.token, now, job.deadline_s, job.crc32c, _packed(job.pieces)),
                     ),
                 )
                 job_id = JobId(cursor.lastrowid or 0)
@@ -220,6 +237,12 @@ class Journal:
                 marks = ", ".join("?" * len(among))
                 return {row[0] for row in db.execute(f"{sql} AND object_id IN ({marks})", tuple(among))}
             return {row[0] for row in db.execute(sql)}
+
+    def is_shared(self, object_id: str) -> bool:
+        """Whether several unfinished or failed jobs have this staged file."""
+        with self._transaction(read_only=True) as db:
+            sql = "SELECT COUNT(*) FROM jobs WHERE object_id = ? AND state IN ('queued', 'leased', 'failed')"
+            return bool(db.execute(sql, (object_id,)).fetchone()[0] > 1)
 
     def spool_bytes(self) -> int:
         """How much the staged files of unfinished and failed jobs take."""
@@ -278,11 +301,11 @@ class Journal:
         return int(due), later
 
     def renew(self, worker: str, lease_s: float) -> None:
-        """Prolong all leases of a worker."""
+        """Prolong all leases of a worker, of jobs and of parts."""
         with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET lease_until_s = ? WHERE state = 'leased' AND lease_owner = ?", (time.time() + lease_s, worker)
-            )
+            until_s = time.time() + lease_s
+            db.execute("UPDATE jobs SET lease_until_s = ? WHERE state = 'leased' AND lease_owner = ?", (until_s, worker))
+            db.execute("UPDATE parts SET lease_until_s = ? WHERE lease_owner = ?", (until_s, worker))
 
     def requirements(self, job_id: JobId) -> list[Requirement]:
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
@@ -300,37 +323,20 @@ class Journal:
         with self._transaction() as db:
             db.execute("UPDATE jobs SET crc32c = ? WHERE id = ?", (crc32c, job_id))
 
-    def set_upload(self, job_id: JobId, upload_id: str | None, part_size_bytes: int | None) -> None:
-        """Keep the id of the upload in parts that was begun (or None: there is none any more); its old parts are forgotten."""
-        with self._transaction() as db:
-            db.execute("UPDATE jobs SET upload_id = ?, part_size_bytes = ? WHERE id = ?", (upload_id, part_size_bytes, job_id))
-            db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
+    def ack(self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None) -> list[str]:
+        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
 
-    def add_part(self, job_id: JobId, part: StoredPart) -> None:
-        """Keep the receipt of one part."""
-        with self._transaction() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)",
-                (job_id, part.number, part.size_bytes, part.etag, part.crc32c),
-            )
-
-    def parts(self, job_id: JobId) -> list[StoredPart]:
-        """The receipts kept for a job, by number."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                "SELECT number, size_bytes, etag, crc32c FROM parts WHERE job_id = ? ORDER BY number", (job_id,)
-            ).fetchall()
-        return [StoredPart(*row) for row in rows]
-
-    def ack(self, job_id: JobId, worker: str, etag: str | None) -> list[str]:
-        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more."""
-        return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None)
+        `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites.
+        """
+        return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None, exclusive=exclusive)
 
     def fail(self, job_id: JobId, worker: str, error: str) -> None:
         """The job has failed for good; its staged file is kept."""
         self._finish(job_id, worker, JobState.FAILED, etag=None, error=error)
 
-    def _finish(self, job_id: JobId, worker: str, state: JobState, *, etag: str | None, error: str | None) -> list[str]:
+    def _finish(
+        self, job_id: JobId, worker: str, state: JobState, *, etag: str | None, error: str | None, exclusive: bool | None = None
+    ) -> list[str]:
         with self._transaction() as db:
             row = db.execute(
                 "SELECT object_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?", (job_id, worker)
@@ -338,11 +344,12 @@ class Journal:
             if row is None:  # the lease was taken away: whoever has the job now reports on it
                 return []
             db.execute(
-                "UPDATE jobs SET state = ?, etag = ?, error = ?, finished_s = ?, lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
-                (state.value, etag, error, time.time(), job_id),
+                "UPDATE jobs SET state = ?, etag = ?, error = ?, exclusive = ?, finished_s = ?, lease_owner = NULL,"
+                " lease_until_s = NULL WHERE id = ?",
+                (state.value, etag, error, exclusive, time.time(), job_id),
             )
-            db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
             if state is JobState.DONE:
+                db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
                 db.execute("UPDATE jobs SET upload_id = NULL WHERE id = ?", (job_id,))
         return self._unneeded([row[0]]) if state is not JobState.FAILED else []
 
@@ -363,12 +370,28 @@ class Journal:
             ).fetchall()
         return [_job(row) for row in rows]
 
+    def pieces(self, job_id: JobId) -> tuple[int, ...]:
+        """The CRC32C of each piece of PIECE_BYTES of the staged file; empty where they are not known."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute("SELECT pieces FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return struct.unpack(f">{len(row[0]) // 4}I", row[0]) if row and row[0] else ()
+
+    def upload_ids(self) -> set[str]:
+        """The ids of all uploads in parts that belong to a job."""
+        with self._transaction(read_only=True) as db:
+            return {row[0] for row in db.execute("SELECT upload_id FROM jobs WHERE upload_id IS NOT NULL")}
+
     # -- what the agent does
 
     def lease_owners(self) -> set[str]:
-        """Who has jobs leased."""
+        """Who has jobs or parts leased."""
         with self._transaction(read_only=True) as db:
-            return {row[0] for row in db.execute("SELECT DISTINCT lease_owner FROM jobs WHERE state = 'leased'")}
+            return {
+                row[0]
+                for row in db.execute(
+                    "SELECT lease_owner FROM jobs WHERE state = 'leased' UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL"
+                )
+            }
 
     def release(self, worker: str | None = None, *, keep: Sequence[str] = ()) -> tuple[int, list[Job]]:
         """Take the leases of a dead worker away: (jobs queued again, jobs failed because workers keep dying on them).
@@ -383,6 +406,7 @@ class Journal:
                 f" WHERE state = 'leased' AND {who}",
                 (0 if worker is None else 1, *args),
             )
+            db.execute(f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL WHERE lease_owner IS NOT NULL AND {who}", args)
             doomed = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs WHERE state = 'queued' AND leases_lost >= {MAX_LEASES_LOST}"
             ).fetchall()
@@ -397,7 +421,8 @@ class Journal:
         """Workers whose leases ran out: their process is stuck."""
         with self._transaction(read_only=True) as db:
             rows = db.execute(
-                "SELECT DISTINCT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < ?",
+                "SELECT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < ?1"
+                " UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL AND lease_until_s < ?1",
                 (time.time() if now is None else now,),
             ).fetchall()
         return {row[0] for row in rows}
@@ -419,6 +444,7 @@ class Journal:
                 (time.time() - keep_s,),
             )
             db.execute("DELETE FROM requirements WHERE job_id NOT IN (SELECT id FROM jobs)")
+            db.execute("DELETE FROM parts WHERE job_id NOT IN (SELECT id FROM jobs)")
 
     # -- questions and the user's decisions
 
@@ -589,6 +615,22 @@ class Journal:
             db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
 
 
+def _packed(pieces: tuple[int, ...]) -> bytes | None:
+    return struct.pack(f">{len(pieces)}I", *pieces) if len(pieces) > 1 else None
+
+
+def write_patiently(write: Callable[[], _T]) -> _T:
+    """Write to a journal, waiting for as long as its disk is full or it is locked: for what must not be lost."""
+    while True:
+        try:
+            return write()
+        except JournalError as error:  # noqa: PERF203  waits between rounds
+            if isinstance(error, JournalDamaged):
+                raise
+            log.error("the journal cannot be written, trying again: %s", error)
+            time.sleep(_WRITE_AGAIN_S)  # nobody tells when a disk has room again
+
+
 def readable_jobs(path: Path) -> list[tuple[str, str, int]]:
     """What can still be read of a damaged journal: (object id, uri, size in bytes) of unfinished and failed jobs."""
     found: dict[int, tuple[str, str, int]] = {}
@@ -608,8 +650,8 @@ def readable_jobs(path: Path) -> list[tuple[str, str, int]]:
 
 
 def _job(row: tuple[object, ...]) -> Job:
-    (job_id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, *rest) = row
-    return Job(
+    (job_id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, *rest, exclusive) = row
+    return Job(  # type: ignore[misc]  # `rest` has no length for it
         JobId(job_id),  # type: ignore[arg-type]  # the columns' types are those of the schema
         JobKind(kind),
         owner,  # type: ignore[arg-type]
@@ -622,4 +664,5 @@ def _job(row: tuple[object, ...]) -> Job:
         token,  # type: ignore[arg-type]
         JobState(state),
         *rest,  # type: ignore[arg-type]
+        exclusive=None if exclusive is None else bool(exclusive),
     )

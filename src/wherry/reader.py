@@ -101,6 +101,7 @@ class Reader(ABC):
                 self._wait(_LOST_FILE_S)  # it was uploaded and freed while we looked, or its job will fail
                 continue
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
+        self.spool.note_download(dest.absolute().parent)
         return download(
             self._own_store().inner,  # download() retries range by range
             key,
@@ -140,7 +141,6 @@ class Reader(ABC):
         """The store, opened in this process on first use, for reading."""
         self._forget_after_fork()
         if self._store is None:
-            self._store = RetryStore(
-                LimitStore(open_store(self.uri, self._options), max_in_flight=_MAX_IN_FLIGHT), self.config.retry
-            )
+            store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
+            self._store = RetryStore(LimitStore(store, max_in_flight=_MAX_IN_FLIGHT), self.config.retry)
         return self._store

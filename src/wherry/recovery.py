@@ -13,6 +13,7 @@ from typing import TypeVar
 from wherry.database import JournalDamaged
 from wherry.jobs import JobId
 from wherry.journal import Journal, NewJob, readable_jobs
+from wherry.parts import Parts
 from wherry.spool import Spool, quarantine
 
 log = logging.getLogger("wherry")
@@ -30,23 +31,32 @@ class MendedJournal(Journal):
     def __init__(self, spool: Spool, *, checkpoints: bool) -> None:
         self._spool = spool
         super().__init__(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+        self.parts = _MendedParts(self)
 
-    def submit(self, owner: str, store_id: int, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+    def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
         """As `Journal.submit`. The files of these jobs are kept when a damaged journal is put aside."""
         try:
-            return super().submit(owner, store_id, new)
+            return super().submit(owner, store_id, new, shared=shared)
         except JournalDamaged:
             self.mend(keep=[job.object_id for job in new])
-            return super().submit(owner, store_id, new)
+            return super().submit(owner, store_id, new)  # the jobs whose staged files these were are not in the new one
 
     def mend(self, keep: Sequence[str] = ()) -> None:
         """Put the journal aside if it is damaged. Nothing happens if another process was faster."""
         open_journal(self._spool, keep=keep).close()
 
 
+class _MendedParts(Parts):
+    """The same for its tables of uploads in parts."""
+
+    def __init__(self, journal: MendedJournal) -> None:
+        super().__init__(journal._transaction)
+        self.mend = journal.mend
+
+
 def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
     @wraps(call)
-    def again(self: MendedJournal, *args: object, **options: object) -> _T:
+    def again(self: MendedJournal | _MendedParts, *args: object, **options: object) -> _T:
         try:
             return call(self, *args, **options)
         except JournalDamaged:
@@ -56,9 +66,10 @@ def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
     return again
 
 
-for _name, _member in list(vars(Journal).items()):
-    if callable(_member) and not _name.startswith("_") and _name not in vars(MendedJournal):
-        setattr(MendedJournal, _name, _mended(_member))
+for _mending, _plain in ((MendedJournal, Journal), (_MendedParts, Parts)):
+    for _name, _member in list(vars(_plain).items()):
+        if callable(_member) and not _name.startswith("_") and _name not in vars(_mending):
+            setattr(_mending, _name, _mended(_member))
 
 
 def open_journal(spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False) -> Journal:

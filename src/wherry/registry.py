@@ -32,6 +32,8 @@ class BackendEntry:
     public_options: frozenset[str] = frozenset()
     secret_options: frozenset[str] | None = None
     process_local: bool = False
+    #: The option by which it is told after how long without a byte a call is cut.
+    stall_option: str | None = None
 
 
 _FSSPEC = BackendEntry(
@@ -54,13 +56,25 @@ _S3_OPTIONS = (
 )
 _S3_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _GCS_SECRETS = ("credentials_json", "token")
-_GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "verify")
+_GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "upload", "verify")
 
 BACKENDS: dict[str, BackendEntry] = {
     "file": BackendEntry("wherry.backends.local:LocalStore", None, (), frozenset({"fsync"}), frozenset()),
-    "s3": BackendEntry("wherry.backends.s3:S3Store", "s3", ("botocore",), frozenset(_S3_OPTIONS), frozenset(_S3_SECRETS)),
+    "s3": BackendEntry(
+        "wherry.backends.s3:S3Store",
+        "s3",
+        ("botocore",),
+        frozenset(_S3_OPTIONS),
+        frozenset(_S3_SECRETS),
+        stall_option="read_timeout_s",
+    ),
     "gs": BackendEntry(
-        "wherry.backends.gcs:GCSStore", "gcs", ("google.cloud.storage",), frozenset(_GCS_OPTIONS), frozenset(_GCS_SECRETS)
+        "wherry.backends.gcs:GCSStore",
+        "gcs",
+        ("google.cloud.storage",),
+        frozenset(_GCS_OPTIONS),
+        frozenset(_GCS_SECRETS),
+        stall_option="timeout_s",
     ),
 }
 
@@ -87,8 +101,12 @@ def backend_for(scheme: str) -> BackendEntry:
     return replace(_FSSPEC, process_local=scheme == "memory")
 
 
-def open_store(uri: StoreURI, options: Mapping[str, object] | None = None) -> ObjectStore:
+def open_store(
+    uri: StoreURI, options: Mapping[str, object] | None = None, *, stall_timeout_s: float | None = None
+) -> ObjectStore:
     """Open the store of `uri`, bare: no retries, no limits.
+
+    `stall_timeout_s`: cut a call after so long without a byte, where the backend can be told and no option says otherwise.
 
     Raises MissingExtraError (names what to install), ConfigError for options that the backend does not know.
     """
@@ -102,7 +120,10 @@ def open_store(uri: StoreURI, options: Mapping[str, object] | None = None) -> Ob
             raise
         raise _missing(uri.scheme, entry) from error
     store_class = cast("type[ObjectStore]", getattr(module, class_name))
-    return store_class(uri, dict(options or {}))  # type: ignore[call-arg]  # the contract's constructor, see store.py
+    given = dict(options or {})
+    if entry.stall_option is not None and stall_timeout_s is not None:
+        given.setdefault(entry.stall_option, stall_timeout_s)
+    return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see store.py
 
 
 def check_usable(scheme: str, options: Mapping[str, object]) -> None:

@@ -7,6 +7,8 @@
       bell                the agent's doorbell (wherry.doorbell)
       agent.lock          held by the agent and its workers
       agent.log           what they had to say
+      endpoints.json      what servers were found to honour (wherry.endpoints)
+      downloads/          notes of the folders into which something was downloaded
       quarantine/         damaged journals with the staged files they described; never deleted by us
 
 A snapshot is made the fastest safe way: rename or link when the file is given away, reflink, else a copy in the kernel.
@@ -17,16 +19,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from wherry.checksum import BLOCK_BYTES, crc32c
+from wherry.checksum import BLOCK_BYTES, PIECE_BYTES, crc32c, join_crc32c
 from wherry.config import SpoolConfig, default_spool_folder
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
 
@@ -35,6 +39,8 @@ _FICLONE = 0x40049409
 #: linkat(2), rename(2) and FICLONE say these where they cannot do it on this pair of files; then the next way is taken.
 _CANNOT = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.ETXTBSY}
 _COPY_CHUNK_BYTES = 2**30
+#: What a broken download leaves is stale after a week; in this time an agent has seen it.
+_DOWNLOADS_KEEP_S = 30 * 86_400.0
 #: A file that changes while it is copied is copied again; a third change says that its writer is still at it.
 _COPY_ATTEMPTS = 3
 #: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they forget at a reboot.
@@ -46,13 +52,15 @@ _VOLATILE = {"tmpfs", "ramfs"}
 class Staged:
     """A snapshot in the spool. `method` says how it was made: move, reflink, copy or open.
 
-    `crc32c` is known where the bytes went through our hands, by copy; otherwise a worker computes it.
+    `crc32c`, and that of each piece of PIECE_BYTES, is known where the bytes went through our hands, by copy; otherwise a worker
+    computes it.
     """
 
     object_id: str
     size_bytes: int
     method: str
     crc32c: int | None = None
+    pieces: tuple[int, ...] = ()
 
 
 class Spool:
@@ -143,12 +151,12 @@ class Spool:
             require_regular(source, before)
             out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                crc = None
+                pieces: tuple[int, ...] = ()
                 method = "reflink" if _reflink(reader.fileno(), out) else "copy"
                 if method == "copy":
                     if before.st_size > self.free_bytes():
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    crc = _copy_and_sum(reader.fileno(), out, before.st_size)
+                    pieces = _copy_and_sum(reader.fileno(), out, before.st_size)
                 after = os.fstat(reader.fileno())
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     raise SourceChangedError(
@@ -161,7 +169,8 @@ class Spool:
                 os.close(out)
         if self.config.durability == "power":
             sync_folder(self.objects)
-        return Staged(object_id, before.st_size, method, crc)
+        crc = join_crc32c(pieces, PIECE_BYTES, before.st_size) if method == "copy" else None
+        return Staged(object_id, before.st_size, method, crc, pieces)
 
     def make_durable(self, target: Path) -> None:
         """Put a staged file on the disk itself, where `durability` asks for that."""
@@ -292,6 +301,28 @@ class Spool:
         self.free(orphans)
         return orphans
 
+    def note_download(self, folder: Path) -> None:
+        """Remember that a download writes into `folder`, where a broken one leaves files that are to be cleaned away some day."""
+        notes = self.folder / "downloads"
+        note = notes / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+        try:
+            os.utime(note)
+        except FileNotFoundError:
+            with suppress(OSError):  # a full disk is no reason not to download
+                notes.mkdir(mode=0o700, exist_ok=True)
+                note.write_bytes(os.fsencode(folder))
+
+    def download_folders(self) -> list[Path]:
+        """The folders into which something was downloaded lately and that are still there."""
+        found: list[Path] = []
+        for note in (self.folder / "downloads").glob("*"):
+            folder = Path(os.fsdecode(note.read_bytes()))
+            if os.access(folder, os.R_OK | os.W_OK | os.X_OK) and time.time() - note.stat().st_mtime < _DOWNLOADS_KEEP_S:
+                found.append(folder)
+            else:
+                note.unlink(missing_ok=True)
+        return sorted(found)
+
     def file_system(self) -> str:
         """The type of file system under the spool (``ext4``, ``tmpfs``, ...); empty where it cannot be told."""
         try:
@@ -340,24 +371,28 @@ def _reflink(source: int, target: int) -> bool:
     return True
 
 
-def _copy_and_sum(source: int, target: int, size_bytes: int) -> int:
-    """Copy the first `size_bytes` and return their CRC32C; SourceChangedError when the source ends before that.
+def _copy_and_sum(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
+    """Copy by blocks that stay in the processor's cache while they are summed: (the CRC32C of each piece of PIECE_BYTES).
 
-    Blocks that stay in the processor's cache make this as fast as a copy in the kernel (benchmarks/bench_enqueue.py), and
+    That is as fast as a copy inside the kernel, which the sum would have to read again, and
     the checksum covers everything that happens to the bytes from here on.
     """
-    crc, left = 0, size_bytes
+    pieces: list[int] = []
+    left = size_bytes
     while left:
-        block = os.read(source, min(BLOCK_BYTES, left))
-        if not block:
-            raise SourceChangedError(
-                f"the file shrank while it was being copied: {size_bytes - left} of {size_bytes} bytes were there"
-            )
-        crc = crc32c(block, crc)
-        left -= len(block)
-        while block:
-            block = block[os.write(target, block) :]
-    return crc
+        crc, in_piece = 0, min(PIECE_BYTES, left)
+        left -= in_piece
+        while in_piece:
+            block = os.read(source, min(BLOCK_BYTES, in_piece))
+            if not block:
+                there = size_bytes - left - in_piece
+                raise SourceChangedError(f"the file shrank while it was being copied: {there} of {size_bytes} bytes were there")
+            crc = crc32c(block, crc)
+            in_piece -= len(block)
+            while block:
+                block = block[os.write(target, block) :]
+        pieces.append(crc)
+    return tuple(pieces)
 
 
 def _copy_bytes(source: int, target: int, size_bytes: int) -> None:

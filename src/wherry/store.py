@@ -54,7 +54,9 @@ class Capabilities:
     max_parts: int = 10_000
     #: put_file() takes at most this much; larger objects must go in parts. None: no limit.
     max_put_size_bytes: int | None = None
-    #: Parts must be sent one after another, from the first missing one on, by one sender.
+    #: An upload in parts is one stream, sent by one sender in order. list_parts() gives what is held as one part, number 1; what
+    #: comes after its end is sent next, wherever that lies. What was sent once is not replaced. list_uploads() does not show such
+    #: uploads: those that are left behind cost nothing and end by themselves.
     sequential_parts: bool = False
 
 
@@ -138,6 +140,10 @@ class ObjectStore(ABC):
     def assume(self, findings: Mapping[str, bool]) -> None:  # noqa: B027  most stores have nothing to find out
         """Take over what an earlier probe() of the same endpoint found; names that are unknown are ignored."""
 
+    def can_share(self, key: str, path: Path) -> bool:
+        """Whether put_file() of this file, frozen, is likely to make the object of its very blocks: then parts gain nothing."""
+        return False
+
     @abstractmethod
     def put_file(
         self,
@@ -217,7 +223,8 @@ class MultipartStore(ObjectStore):
     ) -> str:
         """Open an upload and return its id, which stays valid over crashes of the client.
 
-        `if_absent` says what complete() is going to be given, for stores that must know it now; it decides nothing here.
+        `if_absent` says what complete() is going to be given, for stores that must know it now. It decides nothing here: a store
+        that sees the name taken may raise AlreadyExistsError at once, but a name that is free now may be taken by then.
         """
 
     @abstractmethod
@@ -226,7 +233,10 @@ class MultipartStore(ObjectStore):
 
     @abstractmethod
     def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:
-        """The parts that the store holds, by number; NotFoundError if the upload is unknown, done or aborted."""
+        """The parts that the store holds, by number, which need not be sent again (test_upload_goes_on_from_what_is_held).
+
+        NotFoundError if the upload is unknown, done or aborted.
+        """
 
     @abstractmethod
     def complete(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from wherry.config import RetryConfig, TransferConfig
+from wherry.endpoints import Endpoints
 from wherry.journal import StoreRecord
 from wherry.registry import open_store
 from wherry.store import ObjectStore
@@ -31,9 +33,13 @@ class OpenStore:
 
 
 class Stores:
-    """Opens stores on first use and keeps them. Safe from several threads."""
+    """Opens stores on first use and keeps them. Safe from several threads.
 
-    def __init__(self) -> None:
+    `findings` is the file where what was found out about endpoints is kept for other processes and later ones.
+    """
+
+    def __init__(self, findings: Path | None = None) -> None:
+        self._endpoints = Endpoints(findings)
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._values: set[str] = set()  # of replaced secrets, too: a late error may still name them
         self._open: dict[int, OpenStore] = {}
@@ -66,11 +72,17 @@ class Stores:
             if found is None:
                 options = {**record.options, **self._secrets.get(record.id, {})}
                 retry = RetryConfig(**record.settings["retry"])
-                transfer = TransferConfig(**{name: int(value) for name, value in record.settings["transfer"].items()})
-                backend = open_store(StoreURI(record.scheme, record.root), options)
+                transfer = TransferConfig(**record.settings["transfer"])  # type: ignore[arg-type]  # written as it was checked
+                uri = StoreURI(record.scheme, record.root)
+                backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
+                self._endpoints.tell(backend)
                 found = OpenStore(RetryStore(LimitStore(backend, max_in_flight=32), retry), retry, transfer)
                 self._open[record.id] = found
             return found
+
+    def learn_endpoint(self, opened: OpenStore, key: str) -> None:
+        """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write."""
+        self._endpoints.find_out(opened.store, key)
 
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""

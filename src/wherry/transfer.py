@@ -8,16 +8,28 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from wherry.checksum import combine_crc32c, crc32c_of_file, format_crc32c
-from wherry.config import MIB, TransferConfig
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
-from wherry.jobs import Job
-from wherry.journal import Journal
+from wherry.checksum import PIECE_BYTES, combine_crc32c, crc32c_of_file, format_crc32c, join_crc32c
+from wherry.config import MIB, RetryConfig, TransferConfig
+from wherry.errors import (
+    AlreadyExistsError,
+    IntegrityError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    ThrottledError,
+    TransientError,
+)
+from wherry.jobs import LEASE_S, Job
+from wherry.journal import Journal, write_patiently
+from wherry.parts import Parts
+from wherry.retry import call_with_retry
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, StoredPart
 
 T = TypeVar("T")
@@ -27,16 +39,22 @@ _READ_BACK_BYTES = 64 * MIB
 _PIECE_BYTES = 32 * MIB
 #: Checksums and reading back: more threads would only wait for the same cores and disk.
 _PIECES_AT_ONCE = 8
+#: Parts that others have leased are looked at again after this long, should nobody tell.
+_LOOK_AGAIN_S = 1.0
+#: A part is about the size of the file by this: what is in flight when a worker is killed, and sent again, is little of it.
+_PARTS_WANTED = 512
+#: Beyond this size a part gains no speed, and costs more when it fails.
+_LARGE_PART_BYTES = 64 * MIB
 #: Threads of the pool that a process should give a Sender: the parts of all its large files share them.
 POOL_THREADS = 32
 
 
 def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capabilities) -> int:
-    """The size of parts: as configured, or more, in whole MiB, where the store's limit of parts asks for it."""
-    fewest = -(-size_bytes // capabilities.max_parts)
-    if fewest > transfer.part_size_bytes:
-        fewest = -(-fewest // MIB) * MIB
-    size = max(transfer.part_size_bytes, fewest, capabilities.min_part_size_bytes)
+    """The size of parts: as configured; larger, in whole MiB, for large files and where the limit of parts asks for it."""
+    least = max(-(-size_bytes // capabilities.max_parts), min(size_bytes // _PARTS_WANTED, _LARGE_PART_BYTES))
+    size = max(transfer.part_size_bytes, capabilities.min_part_size_bytes)
+    if least > size:
+        size = -(-least // PIECE_BYTES) * PIECE_BYTES
     if size > capabilities.max_part_size_bytes:
         raise PermanentError(f"{size_bytes} bytes are more than the store's {capabilities.max_parts} parts can hold")
     return size
@@ -52,21 +70,76 @@ def split(size_bytes: int, piece_bytes: int) -> list[tuple[int, int]]:
     return [(start, min(start + piece_bytes, size_bytes)) for start in range(0, size_bytes, piece_bytes)]
 
 
+@dataclass(frozen=True)
+class _Upload:
+    """An upload in parts that is under way: of which job's file, to which store, under which id, in parts of which size."""
+
+    job: Job
+    path: Path
+    store: MultipartStore
+    id: str
+    part_size_bytes: int
+
+    @property
+    def n_parts(self) -> int:
+        return -(-self.job.size_bytes // self.part_size_bytes)
+
+    def part(self, number: int, crc32c: int | None) -> Part:
+        """The part of that number, with its checksum, which is computed if it is not known."""
+        start = (number - 1) * self.part_size_bytes
+        end = min(start + self.part_size_bytes, self.job.size_bytes)
+        return Part(number, start, end, crc32c_of_file(self.path, start, end) if crc32c is None else crc32c)
+
+    def put(self, part: Part) -> StoredPart:
+        """Send a part. An error names it, and the job."""
+        try:
+            return self.store.put_part(self.job.key, self.id, self.path, part)
+        except StoreError as error:
+            error.message = f"part {part.number} of {self.n_parts} of job {self.job.id}: {error.message}"
+            raise
+
+
 class Sender:
     """Sends files. `pool` runs pieces of work that wait for nothing but the store; several sends may share it.
 
-    Without a `journal` nothing is written down: an interrupted send starts again from its first byte.
+    Without a `journal` nothing is written down: an interrupted send starts again from its first byte. With one, other workers
+    may take parts of a large file; `n_workers` are those among which `parts_in_flight` are divided, `worker` is our own name,
+    `call_help` is called when there are parts to take.
     """
 
-    def __init__(self, journal: Journal | None, pool: Executor, scratch: Path) -> None:
+    def __init__(
+        self,
+        journal: Journal | None,
+        pool: Executor,
+        scratch: Path,
+        *,
+        worker: str = "",
+        n_workers: int = 1,
+        call_help: Callable[[], object] = lambda: None,
+    ) -> None:
         self._journal = journal
         self._pool = pool
         self._scratch = scratch
+        self._worker = worker
+        self._n_workers = n_workers
+        self._call_help = call_help
+        self._heard = threading.Condition()
+        self._n_heard = 0
 
-    def send(self, job: Job, path: Path, store: ObjectStore, transfer: TransferConfig, *, frozen: bool = True) -> ObjectMeta:
+    def send(
+        self,
+        job: Job,
+        path: Path,
+        store: ObjectStore,
+        transfer: TransferConfig,
+        *,
+        retry: RetryConfig | None = None,
+        frozen: bool = True,
+    ) -> ObjectMeta:
         """Make the staged file `path` the object `job.key`, verified. Safe to call again after any interruption.
 
-        `frozen=False`: the file is not ours, and its owner may go on writing to it later.
+        `retry` is for beginning an upload in parts, which a RetryStore leaves to us. `frozen=False`: the file is not ours, and
+        its owner may go on writing to it later.
 
         Raises AlreadyExistsError if the name is taken by another's object and the job does not overwrite; any other
         StoreError as it comes.
@@ -75,16 +148,22 @@ class Sender:
             raise IntegrityError(
                 f"the staged file has {found} bytes, {job.size_bytes} were accepted", operation="put", uri=job.uri
             )
+        part_size_bytes = None
+        is_large = store.capabilities.multipart and job.size_bytes >= _threshold_bytes(transfer, store.capabilities)
+        if is_large and (job.upload_id is not None or not (frozen and store.can_share(job.key, path))):
+            part_size_bytes = job.part_size_bytes or part_size_for(job.size_bytes, transfer, store.capabilities)
         crc = job.crc32c
+        pieces: list[int] = []
         if crc is None:
-            crc = self._checksum(path, job.size_bytes)
+            crc, pieces = self._checksum(path, job.size_bytes, part_size_bytes or _PIECE_BYTES)
             if self._journal is not None:
                 self._journal.set_crc32c(job.id, crc)
         metadata = {TOKEN_METADATA: job.token, CRC32C_METADATA: format_crc32c(crc)}
         try:
-            if store.capabilities.multipart and job.size_bytes >= _threshold_bytes(transfer, store.capabilities):
+            if part_size_bytes is not None:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
-                meta = self._send_in_parts(job, path, store, transfer, crc, metadata)
+                begin = functools.partial(self._begin, job, store, part_size_bytes, pieces, crc, metadata)
+                meta = self._send_in_parts(job, path, store, transfer, retry or RetryConfig(), begin, crc, metadata)
             else:
                 meta = store.put_file(job.key, path, if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
         except AlreadyExistsError:
@@ -93,46 +172,95 @@ class Sender:
                 raise
         return self._verified(meta, job, crc, store)
 
-    def _checksum(self, path: Path, size_bytes: int) -> int:
-        pieces = split(size_bytes, _PIECE_BYTES)
-        if len(pieces) <= 1:
-            return crc32c_of_file(path, 0, size_bytes)
+    def send_part(self, job: Job, path: Path, store: ObjectStore, number: int, crc32c: int | None) -> None:
+        """Send one part, which was leased, of a job that another worker coordinates."""
+        assert isinstance(store, MultipartStore)
+        assert job.upload_id is not None
+        assert job.part_size_bytes is not None
+        self._send_part(_Upload(job, path, store, job.upload_id, job.part_size_bytes), number, crc32c)
+
+    def hear(self) -> None:
+        """Other workers may have sent, or given back, parts of what we are sending."""
+        with self._heard:
+            self._n_heard += 1
+            self._heard.notify_all()
+
+    def _checksum(self, path: Path, size_bytes: int, piece_bytes: int) -> tuple[int, list[int]]:
+        """The CRC32C of the whole file, and of its pieces."""
+        pieces = split(size_bytes, piece_bytes)
         sums = self._each(crc32c_of_file, [(path, *piece) for piece in pieces])
-        crc = 0
-        for piece, (start, end) in zip(sums, pieces, strict=True):
-            crc = combine_crc32c(crc, piece, end - start)
-        return crc
+        return join_crc32c(sums, piece_bytes, size_bytes), sums
+
+    def _begin(
+        self, job: Job, store: MultipartStore, part_size_bytes: int, pieces: list[int], crc: int, metadata: dict[str, str]
+    ) -> str:
+        """Begin an upload in parts. If the answer is lost there may be one that nobody knows: so it is noted first."""
+        parts = self._journal.parts if self._journal is not None else None
+        begun = parts.note_begin(job.store_id, job.key) if parts is not None else 0
+        try:
+            upload_id = store.begin(
+                job.key, size_bytes=job.size_bytes, if_absent=not job.overwrite, crc32c=crc, metadata=metadata
+            )
+        except (PermanentError, ThrottledError):  # it was answered: there is none
+            if parts is not None:
+                parts.forget_begin(begun)
+            raise
+        if parts is not None:
+            n_parts = 0 if store.capabilities.sequential_parts else -(-job.size_bytes // part_size_bytes)
+            known = pieces or self._crcs_of_parts(job, part_size_bytes)
+            crcs: list[int | None] = [*known] if len(known) == n_parts else [None] * n_parts
+            write_patiently(lambda: parts.plan(job.id, upload_id, part_size_bytes, crcs, begun))
+        return upload_id
+
+    def _crcs_of_parts(self, job: Job, part_size_bytes: int) -> list[int]:
+        """Joined from those of the pieces that were summed while the file was copied; empty where that cannot be done."""
+        pieces = self._journal.pieces(job.id) if self._journal is not None else ()
+        n_joined, rest = divmod(part_size_bytes, PIECE_BYTES)
+        if not pieces or rest:
+            return []
+        return [
+            join_crc32c(pieces[at : at + n_joined], PIECE_BYTES, min(part_size_bytes, job.size_bytes - at * PIECE_BYTES))
+            for at in range(0, len(pieces), n_joined)
+        ]
 
     def _send_in_parts(
-        self, job: Job, path: Path, store: MultipartStore, transfer: TransferConfig, crc: int, metadata: dict[str, str]
+        self,
+        job: Job,
+        path: Path,
+        store: MultipartStore,
+        transfer: TransferConfig,
+        retry: RetryConfig,
+        begin: Callable[[], str],
+        crc: int,
+        metadata: dict[str, str],
     ) -> ObjectMeta:
-        upload_id, part_size_bytes = job.upload_id, job.part_size_bytes
-        held: dict[int, StoredPart] = {}
-        if upload_id is not None and part_size_bytes is not None:
+        upload_id, held = job.upload_id, list[StoredPart]()
+        if upload_id is not None:
             try:
-                held = self._held_parts(job, upload_id, store)
+                held = store.list_parts(job.key, upload_id)
             except NotFoundError:  # completed without our hearing of it, or cleaned away by the store
                 if (meta := self._landed(job, crc, store)) is not None:
                     return meta
                 upload_id = None
-        if upload_id is None or part_size_bytes is None:
-            part_size_bytes = part_size_for(job.size_bytes, transfer, store.capabilities)
-            upload_id = store.begin(job.key, size_bytes=job.size_bytes, crc32c=crc, metadata=metadata)
-            self._note_upload(job, upload_id, part_size_bytes)
-        ranges = split(job.size_bytes, part_size_bytes)
-        missing = [(n, r) for n, r in enumerate(ranges, 1) if n not in held or held[n].size_bytes != r[1] - r[0]]
+        if upload_id is None:
+            upload_id = call_with_retry(begin, config=retry)
+        part_size_bytes = job.part_size_bytes or part_size_for(job.size_bytes, transfer, store.capabilities)
+        upload = _Upload(job, path, store, upload_id, part_size_bytes)
         try:
-            send = functools.partial(self._send_part, job, path, store, upload_id)
-            sent = self._each(send, [(number, *piece) for number, piece in missing], transfer.parts_in_flight)
-            held.update((part.number, part) for part in sent)
-            parts = [held[number] for number in range(1, len(ranges) + 1)]
+            if store.capabilities.sequential_parts:
+                parts = self._send_in_order(upload, held)
+            elif self._journal is None:
+                send = functools.partial(self._send_part, upload, crc32c=None)
+                parts = self._each(send, [(number,) for number in range(1, upload.n_parts + 1)], transfer.parts_in_flight)
+            else:
+                parts = self._send_shared(upload, held, self._journal.parts, transfer.parts_in_flight)
             return store.complete(job.key, upload_id, parts, if_absent=not job.overwrite, crc32c=crc, metadata=metadata)
         except NotFoundError as error:
             meta = self._landed(job, crc, store)
             store.abort(job.key, upload_id)  # what may be left of it
             if meta is not None:
                 return meta
-            self._note_upload(job, None, None)
+            self._drop(job)
             raise TransientError(
                 f"the store does not know the upload in parts any more ({error.message}): it begins again",
                 operation="complete",
@@ -140,31 +268,62 @@ class Sender:
             ) from error
         except PermanentError:
             store.abort(job.key, upload_id)
-            self._note_upload(job, None, None)
+            self._drop(job)
             raise
 
-    def _held_parts(self, job: Job, upload_id: str, store: MultipartStore) -> dict[int, StoredPart]:
-        """The parts that both the store and the journal know, with the journal's receipts."""
-        receipts = {part.number: part for part in self._journal.parts(job.id)} if self._journal is not None else {}
-        return {
-            part.number: receipts[part.number]
-            for part in store.list_parts(job.key, upload_id)
-            if part.number in receipts
-            and (receipts[part.number].etag, receipts[part.number].size_bytes) == (part.etag, part.size_bytes)
-        }
+    def _send_shared(self, upload: _Upload, held: Sequence[StoredPart], parts: Parts, in_flight: int) -> list[StoredPart]:
+        """Send the missing parts, together with whoever helps; the receipts of all."""
+        job_id = upload.job.id
+        write_patiently(lambda: parts.keep(job_id, held))
+        self._call_help()
+        at_once = max(1, in_flight // self._n_workers)
+        running: set[Future[StoredPart]] = set()
+        try:
+            while True:
+                n_heard = self._n_heard
+                while len(running) < at_once and (taken := parts.lease(job_id, self._worker, LEASE_S)) is not None:
+                    running.add(self._pool.submit(self._send_part, upload, *taken))
+                if running:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    continue
+                missing, leased = parts.left(job_id)
+                if missing == leased == 0:
+                    return parts.sent(job_id)
+                if not missing:
+                    with self._heard:  # not for ever: the ring of a helper may be lost with its agent
+                        self._heard.wait_for(lambda n_heard=n_heard: self._n_heard != n_heard, _LOOK_AGAIN_S)  # type: ignore[misc]
+        finally:
+            for future in running:
+                future.cancel()
+            wait(running)
+            write_patiently(lambda: parts.give_back(job_id, self._worker))
 
-    def _send_part(
-        self, job: Job, path: Path, store: MultipartStore, upload_id: str, number: int, start: int, end: int
-    ) -> StoredPart:
-        part = Part(number, start, end, crc32c_of_file(path, start, end))
-        stored = store.put_part(job.key, upload_id, path, part)
+    def _send_in_order(self, upload: _Upload, held: Sequence[StoredPart]) -> list[StoredPart]:
+        """Send what the store does not hold yet, from its end on, one part after another."""
+        sent = list(held)
+        at = sum(part.size_bytes for part in held)
+        for start, end in split(upload.job.size_bytes, upload.part_size_bytes):
+            if end > at:
+                begin = max(start, at)
+                crc = crc32c_of_file(upload.path, begin, end)
+                sent.append(upload.put(Part(len(sent) + 1, begin, end, crc)))
+        return sent
+
+    def _send_part(self, upload: _Upload, number: int, crc32c: int | None) -> StoredPart:
+        stored = upload.put(upload.part(number, crc32c))
         if self._journal is not None:
-            self._journal.add_part(job.id, stored)
+            parts = self._journal.parts
+            if not write_patiently(lambda: parts.receive(upload.job.id, upload.id, stored)):
+                upload.store.abort(upload.job.key, upload.id)  # it was given up meanwhile: nothing of it may stay
+                raise TransientError("the upload in parts was given up meanwhile", operation="put_part", uri=upload.job.uri)
         return stored
 
-    def _note_upload(self, job: Job, upload_id: str | None, part_size_bytes: int | None) -> None:
+    def _drop(self, job: Job) -> None:
         if self._journal is not None:
-            self._journal.set_upload(job.id, upload_id, part_size_bytes)
+            parts = self._journal.parts
+            write_patiently(lambda: parts.drop(job.id))
 
     def _landed(self, job: Job, crc: int, store: ObjectStore) -> ObjectMeta | None:
         """The object, if an attempt whose answer was lost has made it after all."""

@@ -27,10 +27,11 @@ from wherry.environment import with_environment
 from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.journal import JournalReplaced, NewJob
+from wherry.journal import JournalReplaced, NewJob, SnapshotGone
 from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal
 from wherry.registry import backend_for, check_usable, split_options
+from wherry.snapshots import share_snapshot, shared_snapshot
 from wherry.spool import Spool, Staged, require_regular
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
@@ -159,14 +160,7 @@ class Uploader(Reader):
         size_bytes = sum(file.stat().st_size for file, _ in sources)
         if not self._make_room(size_bytes):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
-        staged: list[Staged] = []
-        try:
-            for file, _ in sources:
-                staged.append(self.spool.stage(file, self._owner, move=move))
-            ids = self._submit(staged, [n for _, n in sources], overwrite, requires)
-        except BaseException:
-            self.spool.free([one.object_id for one in staged])
-            raise
+        ids = self._submit_shared(sources, overwrite, requires) or self._submit_staged(sources, overwrite, requires, move=move)
         if move:
             for file, _ in sources:
                 self.spool.release_source(file)
@@ -203,7 +197,41 @@ class Uploader(Reader):
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
-    def _submit(self, staged: Sequence[Staged], names: Sequence[str], overwrite: bool, requires: Sequence[str]) -> list[JobId]:
+    def _submit_staged(
+        self, sources: Sequence[tuple[Path, str]], overwrite: bool, requires: Sequence[str], *, move: bool
+    ) -> list[JobId]:
+        """Make snapshots, and jobs for them: all or nothing."""
+        staged: list[Staged] = []
+        try:
+            for file, _ in sources:
+                staged.append(self.spool.stage(file, self._owner, move=move))
+            ids = self._submit(staged, [name for _, name in sources], overwrite, requires)
+        except BaseException:
+            self.spool.free([one.object_id for one in staged])
+            raise
+        for (file, _), one in zip(sources, staged, strict=True):
+            share_snapshot(self.spool.folder, file, one)
+        return ids
+
+    def _submit_shared(self, sources: Sequence[tuple[Path, str]], overwrite: bool, requires: Sequence[str]) -> list[JobId] | None:
+        """Make jobs for the snapshots that another upload of this call has made. None: there are none, or none any more."""
+        staged = [one for file, _ in sources if (one := shared_snapshot(self.spool.folder, file)) is not None]
+        if len(staged) < len(sources):
+            return None
+        try:
+            return self._submit(staged, [name for _, name in sources], overwrite, requires, shared=True)
+        except SnapshotGone:  # uploaded and freed in the meantime
+            return None
+
+    def _submit(
+        self,
+        staged: Sequence[Staged],
+        names: Sequence[str],
+        overwrite: bool,
+        requires: Sequence[str],
+        *,
+        shared: bool = False,
+    ) -> list[JobId]:
         wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
         deadline_s = time.time() + self.config.retry.job_deadline_s
         new = [
@@ -218,21 +246,22 @@ class Uploader(Reader):
                 deadline_s,
                 wanted,
                 one.crc32c,
+                one.pieces,
             )
             for one, name in zip(staged, names, strict=True)
         ]
         object_ids = [one.object_id for one in staged]
-        ids, freed = self._journalize(new)
+        ids, freed = self._journalize(new, shared=shared)
         bring_back(self.spool, object_ids)
         self.spool.free(freed)
         return ids
 
-    def _journalize(self, new: Sequence[NewJob]) -> tuple[list[JobId], list[str]]:
+    def _journalize(self, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
         try:
-            accepted = self.journal.submit(self._owner, self._store_id, new)
+            accepted = self.journal.submit(self._owner, self._store_id, new, shared=shared)
         except JournalReplaced:
             self._register(split_options(self.uri.scheme, self._options)[0])
-            accepted = self.journal.submit(self._owner, self._store_id, new)
+            accepted = self.journal.submit(self._owner, self._store_id, new, shared=shared)
         if not self._has_accepted:
             self._has_accepted, self._seen_replacements = True, self.journal.replacements
         return accepted

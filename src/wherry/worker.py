@@ -15,31 +15,28 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wherry.cleaning import clean_known_uploads
 from wherry.config import AgentConfig
 from wherry.doorbell import ring
-from wherry.errors import BucketNotFoundError, JournalError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError
-from wherry.jobs import Job, JobKind, JobState
-from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord
+from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError
+from wherry.jobs import LEASE_S, Job, JobId, JobKind, JobState
+from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
 from wherry.retry import job_wait_s
 from wherry.spool import Spool
-from wherry.store import MultipartStore
+from wherry.store import ObjectStore
 from wherry.stores import OpenStore, Stores
 from wherry.transfer import POOL_THREADS, Sender
 
 log = logging.getLogger("wherry.worker")
 
-#: A lease outlives several renewals; when it ends all the same, the worker's main thread is stuck and the agent kills it.
-LEASE_S = 60.0
 _RENEW_S = 15.0
 #: How often a job looks again for the objects that it requires.
 _REQUIREMENT_WAIT_S = 2.0
-_JOURNAL_WAIT_S = 1.0
 #: Before the name of a client that does its work itself: so it leases jobs, and so nobody takes it for an agent's worker.
 _CALLER = "caller:"
 
@@ -63,6 +60,10 @@ class Performer:
                 self.records = self.journal.stores()
             return self.records[store_id]
 
+    def parts_in_flight(self, store_id: int) -> int:
+        """Of one file in that store, all workers together."""
+        return int(self.record(store_id).settings["transfer"]["parts_in_flight"])
+
     def usable_stores(self) -> set[int]:
         """The stores that this process can open. A store that is registered later is not among them until it is looked again."""
         with self.lock:
@@ -79,8 +80,13 @@ class Performer:
                 etag = None
             else:
                 self._require(job, opened)
-                etag = self.sender.send(job, self.spool.path(job.object_id), opened.store, opened.transfer).etag
-            self._write(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag)))
+                self.stores.learn_endpoint(opened, job.key)
+                path = self.spool.path(job.object_id)
+                # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
+                frozen = not self.journal.is_shared(job.object_id)
+                etag = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, frozen=frozen).etag
+            exclusive = None if job.overwrite else _decides_races(opened, job)
+            write_patiently(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag, exclusive=exclusive)))
         except NotReadyError as error:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
         except TransientError as error:
@@ -117,12 +123,12 @@ class Performer:
         text = self._text(error)
         if counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
-        self._write(lambda: self.journal.requeue(job.id, self.worker, wait_s=wait_s, error=text, counts=counts))
+        write_patiently(lambda: self.journal.requeue(job.id, self.worker, wait_s=wait_s, error=text, counts=counts))
 
     def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
         text = prefix + self._text(error)
         log.error("job %d (%s) failed for good: %s", job.id, job.uri, text)
-        self._write(lambda: self.journal.fail(job.id, self.worker, text))
+        write_patiently(lambda: self.journal.fail(job.id, self.worker, text))
 
     def _text(self, error: Exception) -> str:
         text = error.remedy if isinstance(error, UploadFailed) else str(error)
@@ -130,33 +136,38 @@ class Performer:
             text = f"{type(error).__name__}: {text}"
         return self.stores.scrub(text)
 
-    def _write(self, write: Callable[[], None]) -> None:
-        """Write to the journal, waiting for as long as its disk is full or it is locked: the outcome must not be lost."""
-        while True:
-            try:
-                write()
-            except JournalError as error:  # noqa: PERF203  waits between rounds
-                log.error("the journal cannot be written, trying again: %s", error)
-                time.sleep(_JOURNAL_WAIT_S)
-            else:
-                return
-
     def _ring_clients(self) -> None:
         for bell in self.spool.clients.glob("*.bell"):
             if not ring(bell):
                 bell.unlink(missing_ok=True)
 
-    def clean_abandoned(self) -> None:
-        """Abort the uploads in parts of jobs that will not be sent any more."""
-        usable = self.usable_stores()
-        for job in self.journal.abandoned_uploads():
-            if job.store_id not in usable or job.upload_id is None:
-                continue
+    def perform_part(self, job_id: JobId, number: int, crc32c: int | None) -> None:
+        """Send a leased part of a job that another worker coordinates. Raises nothing but a damaged journal."""
+        job = self.journal.job(job_id)
+        try:
+            if job is None or job.upload_id is None:
+                raise TransientError("the upload in parts was given up meanwhile")
             store = self.stores.open(self.record(job.store_id)).store
-            with suppress(StoreError):  # the next worker tries again
-                if isinstance(store, MultipartStore):
-                    store.abort(job.key, job.upload_id)
-                self.journal.set_upload(job.id, None, None)
+            self.sender.send_part(job, self.spool.path(job.object_id), store, number, crc32c)
+        except Exception as error:  # the job's own worker sends the part, and reports what is wrong with it
+            log.info("part %d of job %d is given back: %s", number, job_id, self._text(error))
+            write_patiently(lambda: self.journal.parts.give_back(job_id, self.worker, number))
+        if self.journal.parts.left(job_id)[0] == 0 or job is None:
+            ring(self.spool.folder / "bell")  # the last ones: its own worker waits for them
+
+    def clean(self) -> None:
+        """Abort the uploads in parts that nobody is going to complete, as far as this process can open their stores."""
+        for store_id in self.usable_stores():
+            with suppress(StoreError, OSError):  # the next worker tries again
+                clean_known_uploads(self.journal, store_id, self._opened_store)
+
+    def _opened_store(self, store_id: int) -> ObjectStore:
+        return self.stores.open(self.record(store_id)).store
+
+
+def _decides_races(opened: OpenStore, job: Job) -> bool:
+    capabilities = opened.store.capabilities
+    return capabilities.conditional_complete if job.part_size_bytes is not None else capabilities.conditional_put
 
 
 class NotReadyError(TransientError):
@@ -180,12 +191,19 @@ class Worker:
         self._config = config
         self._name = name
         self._journal = journal
-        self._stores = Stores()
+        self._stores = Stores(spool.folder / "endpoints.json")
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
-        sender = Sender(journal, self._pieces, scratch_folder(spool))
-        self._performer = Performer(spool, journal, self._stores, name, sender)
+        self._sender = Sender(
+            *(journal, self._pieces, scratch_folder(spool)),
+            worker=name,
+            n_workers=config.n_workers,
+            call_help=lambda: ring(spool.folder / "bell"),
+        )
+        self._performer = Performer(spool, journal, self._stores, name, self._sender)
         self._running: set[Future[None]] = set()
+        #: Parts of other workers' jobs that are being sent.
+        self._helping: set[Future[None]] = set()
         self._has_suspect = False
         self._finished_ear, self._finished_mouth = socket.socketpair()
         self._finished_ear.setblocking(False)
@@ -199,19 +217,22 @@ class Worker:
             looked_s = time.time()
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
                 looked_s = time.time()  # what becomes due after this is seen by ready()
-                job = self._journal.lease(self._name, LEASE_S, with_stores=usable, with_suspects=not self._running, now=looked_s)
+                is_alone = not (self._running or self._helping)
+                job = self._journal.lease(self._name, LEASE_S, with_stores=usable, with_suspects=is_alone, now=looked_s)
                 if job is None:
                     break
                 self._has_suspect = job.leases_lost >= SUSPECT_AFTER
                 self._start(job)
+            if not self._has_suspect:
+                self._help(usable)
             now_s = time.monotonic()
-            if self._running:
+            if self._running or self._helping:
                 idle_since_s = now_s
                 timeout_s = _RENEW_S
             else:
                 timeout_s = idle_since_s + self._config.worker_idle_s - now_s
                 if timeout_s <= 0:
-                    self._performer.clean_abandoned()
+                    self._performer.clean()
                     return
             if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
                 _, next_s = self._journal.ready(now=looked_s)
@@ -220,7 +241,7 @@ class Worker:
             if not self._wait(timeout_s):
                 return
             usable = self._performer.usable_stores()
-            if self._running and time.monotonic() - self._renewed_s >= _RENEW_S:
+            if (self._running or self._helping) and time.monotonic() - self._renewed_s >= _RENEW_S:
                 self._journal.renew(self._name, LEASE_S)
                 self._renewed_s = time.monotonic()
 
@@ -228,6 +249,17 @@ class Worker:
         future = self._jobs.submit(self._performer.perform, job)
         self._running.add(future)
         future.add_done_callback(lambda _: self._finished_mouth.send(b"."))
+
+    def _help(self, usable: set[int]) -> None:
+        """Take parts of other workers' jobs, as many at once as those do, when no job of our own is ready."""
+        most = max((self._performer.parts_in_flight(store_id) for store_id in usable), default=0) // self._config.n_workers
+        while len(self._running) + len(self._helping) < max(1, most):
+            taken = self._journal.parts.lease_any(self._name, LEASE_S, with_stores=usable, most_lost=SUSPECT_AFTER - 1)
+            if taken is None:
+                return
+            future = self._pieces.submit(self._performer.perform_part, *taken)
+            self._helping.add(future)
+            future.add_done_callback(lambda _: self._finished_mouth.send(b"."))
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait for a ring, a finished job or the time. False: the agent is gone, and so must we be."""
@@ -240,6 +272,9 @@ class Worker:
             self._running.discard(future)
             self._has_suspect = False  # it ran alone, so it was the one that ended
             future.result()
+        for future in [future for future in self._helping if future.done()]:
+            self._helping.discard(future)
+            future.result()
         if self._agent in ready:
             try:
                 message = self._agent.recv(200_000)
@@ -251,7 +286,8 @@ class Worker:
         return True
 
     def _hear(self, message: dict[str, object]) -> None:
-        """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids]}."""
+        """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids]}. It passes on every ring."""
+        self._sender.hear()
         secrets = message.get("secrets")
         if isinstance(secrets, dict):
             for store_id, options in secrets.items():
@@ -280,8 +316,9 @@ class Caller:
 
     def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="wherry")
-        sender = Sender(journal, self._pieces, scratch_folder(spool))
-        self._performer = Performer(spool, journal, stores, f"{_CALLER}{client}", sender)
+        name = f"{_CALLER}{client}"
+        sender = Sender(journal, self._pieces, scratch_folder(spool), worker=name)
+        self._performer = Performer(spool, journal, stores, name, sender)
         self._release_dead()
 
     def work(self) -> float:

@@ -49,6 +49,10 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         self.inner.assume(findings)
 
+    def can_share(self, key: str, path: Path) -> bool:
+        """As the inner store's."""
+        return self.inner.can_share(key, path)
+
     def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
         """Make one call to the inner store. `operation` is the contract's verb: put, get, head, list ..."""
         return call()
@@ -162,7 +166,7 @@ class WrappedStore(MultipartStore):
 
 
 class RetryStore(WrappedStore):
-    """Makes each call again after a TransientError, as `call_with_retry` does; `deadline_s` is for each call alone.
+    """Makes each call but begin() again after a TransientError, as `call_with_retry` does; `deadline_s` is for each call alone.
 
     A call whose answer was lost may have worked: then the next attempt of a put or complete() with `if_absent` raises
     AlreadyExistsError, and that of complete() NotFoundError, about our own object. The caller tells by the token in its metadata.
@@ -196,6 +200,19 @@ class RetryStore(WrappedStore):
             rng=self._rng,
             on_retry=self._on_retry,
         )
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the inner store's, and once only: an answer that is lost leaves an upload, so the caller notes each attempt."""
+        parts = self._parts("begin", key)
+        return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's; after an error it is begun again and skips what was given out (listings are in key order)."""

@@ -16,7 +16,9 @@ import fsspec
 import paramiko
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore, _translate
+from wherry.backends.fsspec_errors import translate
+from wherry.backends.fsspec_store import FsspecStore
+from wherry.backends.fsspec_traits import TRAITS
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -263,6 +265,36 @@ def test_key_that_the_file_system_would_change_is_refused(tmp_path: Path) -> Non
                 store.put_file(key, file(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"az://box cannot be opened with these storage options \(none\): Must provide either a connection_string"),
+        ({"connection_string": "secret"}, r"\(connection_string\): Connection string is either blank or malformed"),
+    ],
+)
+def test_wrong_options_are_told_in_our_words_and_not_shown(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        FsspecStore(StoreURI("az", "box"), options)
+    assert "secret" not in str(caught.value)
+    assert "ValueError" not in str(caught.value)
+
+
+def test_conditional_put_is_told_as_the_table_has_it(tmp_path: Path) -> None:
+    """Who looks first and puts second says so."""
+    decided = {"abfs", "abfss", "az", "file", "memory", "sftp", "smb", "ssh"}
+    assert decided == {name for name, how in TRAITS.items() if how.creates or how.rename_if_absent is not None}
+    with FsspecStore(StoreURI("file", "", str(tmp_path)), {}) as store:
+        assert store.capabilities.conditional_put
+
+
+def test_only_regular_files_are_sent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with FsspecStore(StoreURI("memory", "x"), {}) as store:
+        for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+            with pytest.raises(PermanentError, match="no regular file"):
+                store.put_file("a", path)
+
+
 def test_missing_library_is_named() -> None:
     with pytest.raises(MissingExtraError, match="ocifs"):
         FsspecStore(StoreURI("oci", "container"), {})
@@ -270,7 +302,7 @@ def test_missing_library_is_named() -> None:
 
 def test_capabilities_come_from_the_table(server: SFTPServer) -> None:
     with FsspecStore(StoreURI("memory", "x"), {}) as memory, sftp_store(server) as sftp:
-        assert (memory.capabilities.process_local, memory.capabilities.conditional_put) == (True, False)
+        assert (memory.capabilities.process_local, memory.capabilities.conditional_put) == (True, True)
         assert (sftp.capabilities.process_local, sftp.capabilities.conditional_put) == (False, True)
         assert not memory.capabilities.multipart
 
@@ -314,6 +346,6 @@ class StatusError(Exception):
     ],
 )
 def test_error_decides_the_class(error: Exception, kind: type[StoreError]) -> None:
-    translated = _translate(error, "put", "sftp://host/x")
+    translated = translate(error, "put", "sftp://host/x")
     assert kind is type(translated)
     assert "put sftp://host/x" in str(translated)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import socket
 import threading
 import tracemalloc
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -37,6 +39,7 @@ from wherry.errors import (
 from wherry.registry import BACKENDS, open_store
 from wherry.store import TEMPORARY_MARK, Part, StoredPart
 from wherry.testing.gcs_server import GCSServer, strict_gcs
+from wherry.testing.proxy import CutAnswer, Extend, When, fault_proxy
 from wherry.testing.servers import Server, tls_terminator
 from wherry.testing.tls import make_certificates
 from wherry.uri import StoreURI
@@ -78,6 +81,7 @@ def verbs(key: str, path: Path) -> dict[str, Callable[[GCSStore], object]]:
         "list_parts": lambda store: store.list_parts(key, "0" * 32),
         "complete": lambda store: store.complete(key, "0" * 32, [StoredPart(1, 1, "1")]),
         "abort": lambda store: store.abort(key, "0" * 32),
+        "list_uploads": lambda store: list(store.list_uploads(key)),
     }
 
 
@@ -162,6 +166,10 @@ def test_options_are_those_that_the_registry_knows() -> None:
     [
         {"endpoint_url": "localhost:4443"},
         {"endpoint_url": ""},
+        {"endpoint_url": "https://user:secret@host"},
+        {"endpoint_url": "https://host/path?token=secret"},
+        {"upload": "resumable"},
+        {"upload": True},
         {"timeout_s": 0},
         {"timeout_s": True},
         {"max_connections": 0},
@@ -367,12 +375,54 @@ def test_closed_port_is_transient(source: Path, verb: str) -> None:
             verbs("object", source)[verb](store)
 
 
-def test_silent_server_is_transient(source: Path) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_silent_server_is_cut_and_named(source: Path, verb: str) -> None:
     with scripted(None) as script, anonymous(script.url, timeout_s=0.2) as store:
-        for verb in ("head", "put", "get"):
-            with pytest.raises(TransientError):
-                verbs("object", source)[verb](store)
-        assert 3 == len(script.asked)
+        with pytest.raises(TransientError) as raised:
+            verbs("folder/object", source)[verb](store)
+        words = f"{verb} gs://bucket/folder/object: no byte for 0.2 s to or from {script.url}"
+        assert (words, 1) == (str(raised.value), len(script.asked))
+
+
+def test_stalled_send_is_cut_and_named(tmp_path: Path) -> None:
+    """The server takes the connection, and reads nothing of what is more than the kernel keeps for it."""
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(64 * 2**20)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with anonymous(url, timeout_s=0.3) as store:
+            part = Part(1, 0, 64 * 2**20, 0)
+            for verb, call in (
+                ("put", lambda: store.put_file("large", tmp_path / "large")),
+                ("put_part", lambda: store.put_part("large", "0" * 32, tmp_path / "large", part)),
+            ):
+                with pytest.raises(TransientError) as raised:
+                    call()
+                assert f"{verb} gs://bucket/large: no byte for 0.3 s to or from {url}" == str(raised.value)
+
+
+def test_stalled_read_is_cut_and_named(server: GCSServer, store: GCSStore, tmp_path: Path) -> None:
+    path, target = tmp_path / "source", tmp_path / "target"
+    path.write_bytes(bytes(3 * 2**20))
+    target.touch()
+    store.put_file("stalled/object", path)
+    plan = [When("GET", "^/download/", CutAnswer(after_bytes=2**20, end="hang"))]
+    with fault_proxy("127.0.0.1", server.port, plan) as proxy:
+        with open_gcs(server, endpoint_url=proxy.url, timeout_s=0.3) as stalled, pytest.raises(TransientError) as raised:
+            stalled.get_file("stalled/object", target)
+        assert f"no byte for 0.3 s to or from {proxy.url}" in str(raised.value)
+
+
+def test_clock_that_is_off_is_told_as_such(server: GCSServer) -> None:
+    words = "Invalid JWT: Token must be short-lived and in a reasonable timeframe. Check your iat and exp values."
+    body = json.dumps({"error": "invalid_grant", "error_description": words}).encode()
+    with scripted((400, {"Content-Type": "application/json"}, body)) as issuer:
+        options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url)}
+        with (
+            GCSStore(StoreURI("gs", server.bucket), options) as store,
+            pytest.raises(AccessDeniedError, match="clock that is off"),
+        ):
+            store.head("object")
 
 
 @pytest.mark.parametrize("headers", [{"Content-Length": "20"}, {"Content-Length": "20", "Content-Encoding": "gzip"}])
@@ -427,6 +477,101 @@ def test_stored_gzip_comes_back_as_it_is(tmp_path: Path) -> None:
     with scripted((200, {"Content-Encoding": "gzip"}, b"\x1f\x8bas stored")) as script, anonymous(script.url) as store:
         store.get_file("object", target)
     assert target.read_bytes() == b"\x1f\x8bas stored"
+
+
+def test_what_comes_beyond_the_end_of_a_whole_object_is_not_written(server: GCSServer, store: GCSStore, tmp_path: Path) -> None:
+    path, target = tmp_path / "source", tmp_path / "target"
+    path.write_bytes(b"0123456789")
+    target.touch()
+    store.put_file("extended/object", path)
+    for rewrite, kind in ((True, IntegrityError), (False, None)):
+        plan = [When("GET", "^/download/", Extend(rewrite_length=rewrite))]
+        with fault_proxy("127.0.0.1", server.port, plan) as proxy, open_gcs(server, endpoint_url=proxy.url) as extended:
+            if kind is None:
+                extended.get_file("extended/object", target, end=10)
+            else:
+                with pytest.raises(TransientError, match="18 bytes came"):
+                    extended.get_file("extended/object", target, end=10)
+        assert target.read_bytes() == b"0123456789"
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("name", [".", "..", "a\nb", "a\rb", "x" * 1025, "ü" * 513, ".well-known/acme-challenge/x", ""])
+def test_keys_that_gcs_forbids_are_refused_by_it_for_good(store: GCSStore, source: Path, name: str) -> None:
+    for if_absent in (False, True):
+        with pytest.raises(PermanentError, match="400") as raised:
+            store.put_file(name, source, if_absent=if_absent)
+        assert raised.value.operation == "put"
+
+
+def test_keys_that_differ_by_unicode_form_are_two_objects(store: GCSStore, source: Path) -> None:
+    names = [f"unicode/{unicodedata.normalize(form, 'käse')}" for form in ("NFC", "NFD")]
+    for name in names:
+        store.put_file(name, source, if_absent=True)
+    assert sorted(names, key=str.encode) == [meta.key for meta in store.list("unicode/")]
+
+
+@pytest.mark.parametrize("bucket", ["a.bucket.with.dots", "under_scores-and-1", "example.com"])
+@pytest.mark.parametrize("upload", ["compose", "session"])
+def test_buckets_with_dots_work(server: GCSServer, tmp_path: Path, bucket: str, upload: str) -> None:
+    server.make_bucket(bucket)
+    with open_gcs(server, bucket, upload=upload) as store:
+        key = f"{upload}/object"
+        upload_id, sent = send(store, key, tmp_path / "source", b"0123", 4)
+        store.complete(key, upload_id, sent)
+        assert [key] == [meta.key for meta in store.list(upload)]
+        (tmp_path / "target").touch()
+        store.get_file(key, tmp_path / "target")
+        store.delete(key)
+    assert set() == server.names(bucket=bucket)
+
+
+def test_endpoint_may_have_a_path(source: Path) -> None:
+    with scripted(refusal(503)) as script, anonymous(f"{script.url}/a/path/") as store:
+        for verb, call in verbs("object", source).items():
+            with pytest.raises(TransientError):
+                call(store)
+            assert script.asked[-1][1].startswith("/a/path/"), verb
+
+
+def test_only_regular_files_are_sent_and_filled(store: GCSStore, source: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    store.put_file("regular/object", source)
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        calls: tuple[Callable[[], object], ...] = (
+            functools.partial(store.put_file, "regular/object", path),
+            functools.partial(store.put_part, "regular/object", "0" * 32, path, Part(1, 0, 1, 0)),
+            functools.partial(store.get_file, "regular/object", path),
+        )
+        for call in calls:
+            with pytest.raises(PermanentError, match=r"no regular file|cannot be opened") as raised:
+                call()
+            assert not isinstance(raised.value, NotFoundError)
+
+
+def test_sparse_file_arrives(store: GCSStore, tmp_path: Path) -> None:
+    path, target = tmp_path / "sparse", tmp_path / "target"
+    target.touch()
+    with open(path, "wb") as file:
+        file.seek(5 * 2**20)
+        file.write(b"data")
+        file.truncate(9 * 2**20)
+    store.put_file("sparse/object", path, crc32c=crc32c(path.read_bytes()))
+    store.get_file("sparse/object", target)
+    assert path.read_bytes() == target.read_bytes()
+    store.delete("sparse/object")
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 127, 128, 129])
+def test_sizes_about_a_part_arrive(store: GCSStore, tmp_path: Path, size: int) -> None:
+    data, key = os.urandom(size), f"sizes/{size}"
+    upload_id, sent = send(store, key, tmp_path / "source", data, 64)
+    assert -(-size // 64) == len(sent)
+    made = store.complete(key, upload_id, sent)
+    assert (size, crc32c(data)) == (made.size_bytes, made.crc32c)
+    store.delete(key)
 
 
 # Puts and gets.
@@ -589,3 +734,47 @@ def test_longest_keys_go_in_parts(server: GCSServer, store: GCSStore, tmp_path: 
         store.complete(key, upload_id, sent)
         assert {key} == server.names("long/")
         store.delete(key)
+
+
+def test_uploads_of_the_longest_keys_are_listed_whole(server: GCSServer, store: GCSStore, tmp_path: Path) -> None:
+    """Names of temporary objects have no room for them: their mark has the rest."""
+    keys = [f"cut/{'x' * 1019}a", f"cut/{'x' * 1019}b", f"cut/{'ü' * 510}", "cut/short", f"cut/{'x' * 900}"]
+    begun = {key: send(store, key, tmp_path / "source", b"01234567", 4)[0] for key in keys}
+    assert begun == {upload.key: upload.upload_id for upload in store.list_uploads("cut/")}
+    for key, upload_id in begun.items():
+        found = [upload for upload in store.list_uploads(key) if upload.key == key]
+        assert [upload_id] == [upload.upload_id for upload in found]
+        store.abort(found[0].key, found[0].upload_id)
+    assert set() == server.names("cut/")
+
+
+def test_objects_that_merely_have_the_mark_are_nobodys_upload(server: GCSServer, store: GCSStore, source: Path) -> None:
+    """Whatever a user has put there is neither listed as an upload nor deleted with one."""
+    upload_id = store.begin("mark/key", size_bytes=10, metadata={"wherry-token": "t"})
+    ours = f"mark/key{TEMPORARY_MARK}{upload_id}/"
+    foreign = {
+        f"mark/a{TEMPORARY_MARK}notes",
+        f"mark/a{TEMPORARY_MARK}{'0' * 32}",
+        f"mark/a{TEMPORARY_MARK}{'0' * 32}/notes.txt",
+        f"mark/a{TEMPORARY_MARK}{'0' * 31}g/begun",
+        f"mark/a{TEMPORARY_MARK}{'A' * 32}/00001",
+        f"{ours}notes.txt",
+        f"{ours}00001/x",
+        f"{ours}join-0-1",
+    }
+    for name in foreign:
+        store.put_file(name, source)
+    assert [("mark/key", upload_id, True)] == [(up.key, up.upload_id, up.is_ours) for up in store.list_uploads("mark/")]
+    for each in (upload_id, "0" * 32, "", "notes"):
+        store.abort("mark/key", each)
+        store.abort("mark/a", each)
+    assert foreign == server.names("mark/")
+
+
+def test_age_of_an_upload_is_that_of_its_newest_part(store: GCSStore, source: Path) -> None:
+    upload_id = store.begin("age/key", size_bytes=10)
+    (begun,) = store.list_uploads("age/")
+    store.put_part("age/key", upload_id, source, Part(1, 0, 10, crc32c(b"some bytes")))
+    (later,) = store.list_uploads("age/")
+    assert begun.begun_s < later.begun_s
+    store.abort("age/key", upload_id)

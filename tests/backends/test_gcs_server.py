@@ -342,6 +342,69 @@ def test_session_is_over_after_delete(strict: Api) -> None:
     assert strict.names() == []
 
 
+def test_session_that_has_made_its_object_is_not_cancelled(strict: Api) -> None:
+    session = strict.begin("object").headers["Location"]
+    assert strict.chunk(session, "bytes 0-3/4", b"data").status == 200
+    where = urlsplit(session)
+    assert strict.call("DELETE", f"{where.path}?{where.query}").status == 404
+    assert strict.chunk(session, "bytes */4").fields("size") == (200, "4")
+    assert strict.call("GET", strict.at("object"), alt="media").body == b"data"
+
+
+def test_size_of_a_session_is_said_once(strict: Api) -> None:
+    session = strict.begin("object").headers["Location"]
+    first = strict.chunk(session, f"bytes 0-{CHUNK - 1}/{2 * CHUNK}", bytes(CHUNK))
+    other = strict.chunk(session, f"bytes {CHUNK}-{CHUNK + 9}/{CHUNK + 10}", bytes(10))
+    less = strict.chunk(strict.begin("less").headers["Location"], f"bytes 0-{CHUNK - 1}/*", bytes(CHUNK))
+    assert (308, 400, 308) == (first.status, other.status, less.status)
+    assert strict.chunk(session, f"bytes */{CHUNK}").status == 400
+    assert strict.chunk(session, f"bytes {CHUNK}-{2 * CHUNK - 1}/{2 * CHUNK}", bytes(CHUNK)).status == 200
+
+
+def test_who_may_only_create_replaces_reads_lists_and_deletes_nothing(server: GCSServer, strict: Api) -> None:
+    creator = Api(server.url, server.bucket, server.creator_token, strict.prefix)
+    strict.media("part", b"data")
+    session = creator.begin("new", ifGenerationMatch=0)
+    allowed = [
+        creator.media("first", b"data"),
+        session,
+        creator.chunk(session.headers["Location"], "bytes 0-3/4", b"data"),
+    ]
+    assert [200, 200, 200] == [answer.status for answer in allowed]
+    refused = [
+        creator.media("part", b"other"),
+        creator.multipart("part", b"other", {}),
+        creator.begin("part"),
+        creator.compose("joined", [{"name": "part"}]),
+        creator.call("GET", creator.at("part")),
+        creator.call("GET", creator.at("part"), alt="media"),
+        creator.call("GET", f"/storage/v1/b/{creator.bucket}/o"),
+        creator.call("DELETE", creator.at("part")),
+        creator.call("PATCH", creator.at("part"), b"{}"),
+    ]
+    assert [403] * len(refused) == [answer.status for answer in refused]
+    assert creator.media("part", b"other", ifGenerationMatch=0).status == 412
+    assert ["first", "new", "part"] == strict.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("a.bucket.with.dots", 200),
+        (f"{'x' * 63}.{'y' * 63}", 200),
+        ("ab", 400),
+        ("x" * 64, 400),
+        ("two..dots", 400),
+        (".dot", 400),
+        ("UPPER", 400),
+        ("-dash", 400),
+    ],
+)
+def test_bucket_names_have_rules(strict: Api, name: str, status: int) -> None:
+    body, headers = json.dumps({"name": name}).encode(), {"Content-Type": "application/json"}
+    assert status == strict.call("POST", "/storage/v1/b", body, headers, project="test").status
+
+
 def test_resumable_keeps_preconditions_at_both_ends(strict: Api) -> None:
     session = strict.begin("object", ifGenerationMatch=0).headers["Location"]
     strict.media("object", b"first")
@@ -448,7 +511,7 @@ def test_broken_multipart_bodies_are_refused(strict: Api, body: bytes) -> None:
 
 
 def test_bad_names_are_refused(strict: Api) -> None:
-    for name in ("", ".", "..", "a\nb", "x" * 1025):
+    for name in ("", ".", "..", "a\nb", "x" * 1025, ".well-known/acme-challenge/x"):
         path = f"/upload/storage/v1/b/{strict.bucket}/o"
         assert strict.call("POST", path, b"data", uploadType="media", name=name).status == 400
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends import local
 from wherry.backends.local import LocalStore
+from wherry.backends.local_files import translate
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -213,7 +213,7 @@ def test_too_long_name_says_so(folder: Folder) -> None:
     ],
 )
 def test_errno_decides_the_class(code: int, writing: bool, kind: type[Exception]) -> None:
-    error = local._translate(OSError(code, os.strerror(code)), "put", "file:///x", writing)
+    error = translate(OSError(code, os.strerror(code)), "put", "file:///x", writing)
     assert kind is type(error)
     assert "file:///x" in str(error)
 

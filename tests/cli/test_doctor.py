@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine
+from lax_s3 import Flaw, lax_server
 from support import end_agent, file_of
 from wherry.doctor import Level
 from wherry.doctor_store import examine_store
@@ -63,13 +64,46 @@ def test_healthy_endpoint_can_do_everything_and_keeps_no_probe(line: CommandLine
 
 
 def test_endpoint_that_ignores_conditions_is_found_out(line: CommandLine, juicefs_server: S3Server) -> None:
+    """And that the weaker way is taken: look, then write."""
     found = _findings(line, f"s3://{juicefs_server.bucket}", options=juicefs_server.options)
     assert "warn" == found["create once"]["level"]
-    assert "conditional_writes=false" in found["create once"]["remedy"]
+    assert "looked up first, then written" in found["create once"]["text"]
+    assert "both may succeed" in found["create once"]["text"]
+    assert "names of its own" in found["create once"]["remedy"]
     assert "read back" in found["checksum"]["text"]
-    options = juicefs_server.options | {"conditional_writes": False}
-    assert "looked up first" in _findings(line, f"s3://{juicefs_server.bucket}", options=options)["create once"]["text"]
+    assert "not looked for by the store" in found["damage"]["text"]
+    assert "server" not in found
     assert [] == [key for key in _keys(juicefs_server) if "doctor" in key]
+
+
+def test_an_option_that_forbids_conditions_is_told_of_a_server_that_keeps_them(
+    line: CommandLine, seaweedfs_server: S3Server
+) -> None:
+    options = seaweedfs_server.options | {"conditional_writes": False}
+    assert "looked up first" in _findings(line, f"s3://{seaweedfs_server.bucket}", options=options)["create once"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("flaw", "what", "level", "text"),
+    [
+        ("ignores conditions", "create once", "warn", "looked up first"),
+        ("ignores conditions of completes", "create once", "warn", "large objects are only looked up first"),
+        ("echoes checksums", "checksum", "ok", "read back"),
+        ("drops metadata", "metadata", "ok", "not kept, but the checksum is"),
+        ("has no parts", "parts", "ok", "sent in one piece"),
+        ("may not delete", "server", "warn", "could not be tried"),
+    ],
+)
+def test_what_a_server_lacks_is_told(line: CommandLine, flaw: Flaw, what: str, level: str, text: str) -> None:
+    with lax_server(flaw) as server:
+        options: dict[str, object] = {
+            "endpoint_url": f"http://127.0.0.1:{server.server_port}",
+            "aws_access_key_id": "KEY",
+            "aws_secret_access_key": "SECRET",
+        }
+        found = _findings(line, "s3://bucket/run", options=options)
+        assert (level, True) == (found[what]["level"], text in found[what]["text"])
+        assert flaw == "may not delete" or not server.objects
 
 
 @pytest.mark.parametrize(

@@ -184,13 +184,9 @@ def test_loggers_are_told_first_of_the_start_and_last_of_all_else(state: State) 
 def test_an_event_calls_the_method_of_its_name(state: State, event: Event) -> None:
     seen: list[object] = []
 
-    class Seeing(LoggerDestination):
-        def __getattribute__(self, name: str) -> object:
-            if name == event.value:
-                return lambda *arguments: seen.append(arguments)
-            return super().__getattribute__(name)
-
-    logger = Logger(state, [Seeing()])
+    destination = LoggerDestination()
+    setattr(destination, event.value, lambda *arguments: seen.append(arguments))
+    logger = Logger(state, [destination])
     logger.run_event(event)
     assert seen == [(state, logger)]
 

@@ -214,6 +214,19 @@ def test_a_failed_upload_is_raised_during_training_on_request(bucket: Path, spoo
     logger.close()
 
 
+def test_the_exception_of_a_run_is_not_replaced_by_its_failed_uploads(
+    destination: ObjectStoreLogger, bucket: Path, source: Path, state: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bucket / "run-a").mkdir()
+    (bucket / "run-a" / "taken").write_text("theirs")
+    with pytest.raises(ZeroDivisionError, match="the run's own"), Logger(state, destination) as logger:
+        logger.upload_file("taken", source)
+        logger.upload_file("free", source)
+        raise ZeroDivisionError("the run's own")
+    assert (bucket / "run-a" / "free").read_text() == "weights"
+    assert "run-a/taken" in capsys.readouterr().err
+
+
 def test_overwrite_replaces(destination: ObjectStoreLogger, bucket: Path, source: Path, state: State) -> None:
     (bucket / "run-a").mkdir()
     (bucket / "run-a" / "taken").write_text("theirs")

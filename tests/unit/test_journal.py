@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -314,37 +314,125 @@ def test_a_job_on_which_workers_died_is_left_to_one_who_works_alone(journal: Jou
 # -- parts
 
 
+def plan(journal: Journal, job_id: JobId, upload_id: str = "upload", n_parts: int = 3) -> None:
+    journal.parts.plan(job_id, upload_id, 5, [None] * n_parts, journal.parts.note_begin(1, "key"))
+
+
 def test_parts_are_kept_over_a_lost_lease_and_forgotten_at_the_end(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
     lease(journal)
-    journal.set_upload(job_id, "upload", 5)
+    plan(journal, job_id)
     receipts = [StoredPart(1, 5, "one", 11), StoredPart(2, 5, "two", None)]
     for receipt in reversed(receipts):
-        journal.add_part(job_id, receipt)
+        assert journal.parts.receive(job_id, "upload", receipt)
     journal.release()
     job = lease(journal)
     assert ("upload", 5) == (job.upload_id, job.part_size_bytes)
-    assert receipts == journal.parts(job_id)
+    assert receipts == journal.parts.sent(job_id)
     journal.ack(job_id, "w", "etag")
-    assert [] == journal.parts(job_id)
+    assert [] == journal.parts.sent(job_id)
     assert [] == journal.abandoned_uploads()
 
 
-def test_a_new_upload_forgets_the_parts_of_the_old_one(journal: Journal) -> None:
+def test_a_new_upload_forgets_the_parts_of_the_old_one_also_those_that_come_late(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
-    journal.set_upload(job_id, "first", 5)
-    journal.add_part(job_id, StoredPart(1, 5, "one"))
-    journal.set_upload(job_id, "second", 5)
-    assert [] == journal.parts(job_id)
+    plan(journal, job_id, "first")
+    journal.parts.receive(job_id, "first", StoredPart(1, 5, "one"))
+    plan(journal, job_id, "second")
+    assert not journal.parts.receive(job_id, "first", StoredPart(2, 5, "two"))
+    assert [] == journal.parts.sent(job_id)
+
+
+def test_each_part_is_leased_once(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    lease(journal)
+    plan(journal, job_id)
+    (store,) = journal.stores()
+    taken: list[object] = [journal.parts.lease(job_id, "w", 60.0)]
+    taken += [journal.parts.lease_any("helper", 60.0, with_stores=[store], most_lost=1) for _ in range(3)]
+    assert [(1, None), (job_id, 2, None), (job_id, 3, None), None] == taken
+    assert (0, 3) == journal.parts.left(job_id)
+    assert {"w", "helper"} == journal.lease_owners()
+
+
+def test_a_helper_takes_parts_of_others_jobs_that_are_leased_and_whose_store_it_can_open(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    plan(journal, job_id)
+    (store,) = journal.stores()
+
+    def helped(worker: str = "helper", stores: Sequence[int] = (store,), most_lost: int = 1) -> bool:
+        return journal.parts.lease_any(worker, 60.0, with_stores=stores, most_lost=most_lost) is not None
+
+    assert not helped()  # its job is queued
+    lease(journal)
+    assert not helped(worker="w")  # its own
+    assert not helped(stores=())
+    assert not helped(most_lost=-1)
+    assert helped()
+
+
+def test_a_part_that_a_helper_gave_back_is_left_to_the_jobs_own_worker(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    lease(journal)
+    plan(journal, job_id, n_parts=1)
+    (store,) = journal.stores()
+    assert (job_id, 1, None) == journal.parts.lease_any("helper", 60.0, with_stores=[store], most_lost=1)
+    journal.parts.give_back(job_id, "helper", 1)
+    assert journal.parts.lease_any("another", 60.0, with_stores=[store], most_lost=1) is None
+    assert (1, None) == journal.parts.lease(job_id, "w", 60.0)
+
+
+def test_the_parts_of_a_dead_worker_are_missing_again_and_those_of_the_others_are_not(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    lease(journal)
+    plan(journal, job_id)
+    for worker in ("dead", "alive"):
+        journal.parts.lease(job_id, worker, 60.0)
+    journal.release("dead")
+    assert (2, 1) == journal.parts.left(job_id)
+    journal.release()
+    assert (3, 0) == journal.parts.left(job_id)
+
+
+def test_a_worker_that_does_not_renew_the_lease_of_a_part_is_expired(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    plan(journal, job_id)
+    journal.parts.lease(job_id, "stuck", -1.0)
+    assert {"stuck"} == journal.expired()
+    journal.renew("stuck", 60.0)
+    assert set() == journal.expired()
+
+
+def test_receipts_that_the_store_does_not_confirm_are_void(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    plan(journal, job_id)
+    receipts = [StoredPart(number, 5, f"etag-{number}") for number in (1, 2, 3)]
+    for receipt in receipts:
+        journal.parts.receive(job_id, "upload", receipt)
+    journal.parts.keep(job_id, [receipts[0], StoredPart(2, 5, "another's"), StoredPart(3, 4, "etag-3")])
+    assert receipts[:1] == journal.parts.sent(job_id)
+    assert (2, 0) == journal.parts.left(job_id)
+
+
+def test_a_begin_is_known_until_it_is_answered(journal: Journal) -> None:
+    (job_id,) = submit(journal, new_job("a"))
+    lost = journal.parts.note_begin(7, "key")
+    plan(journal, job_id)
+    (begin,) = journal.parts.unanswered(time.time() + 1)
+    assert (lost, 7, "key") == (begin.id, begin.store_id, begin.key)
+    assert [] == journal.parts.unanswered(begin.begun_s)
+    journal.parts.forget_begin(lost)
+    assert [] == journal.parts.unanswered(time.time() + 1)
 
 
 def test_uploads_in_parts_of_jobs_given_up_are_listed_for_cleaning(journal: Journal) -> None:
     old, other = submit(journal, new_job("a"), new_job("b"))
     for job_id in (old, other):
-        journal.set_upload(job_id, f"upload-{job_id}", 5)
+        plan(journal, job_id, f"upload-{job_id}")
     submit(journal, new_job("a"))
     journal.fail(lease(journal).id, "w", "no")
     assert {old, other} == {job.id for job in journal.abandoned_uploads()}
+    assert {f"upload-{old}", f"upload-{other}"} == journal.upload_ids()
 
 
 # -- failures, retry, discard

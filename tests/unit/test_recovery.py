@@ -43,8 +43,11 @@ def cut_short(path: Path) -> None:
 
 
 def damage_a_page_in_the_middle(path: Path) -> None:
+    """The middle one of those that hold rows of the table of jobs; indexes do not hold the object ids."""
+    data = path.read_bytes()
+    rows = [at for at in range(0, len(data), 4096) if b"1-dead-" in data[at : at + 4096]]
     with open(path, "r+b") as file:
-        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.seek(rows[len(rows) // 2])
         file.write(b"\xff" * 4096)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,12 @@ import pytest
 from support import SETTINGS, file_of, leased_job, new_job
 from wherry.backends.local import LocalStore
 from wherry.backends.memory import MemoryStore
-from wherry.checksum import crc32c, format_crc32c
+from wherry.checksum import PIECE_BYTES, crc32c, format_crc32c
 from wherry.config import MIB, RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
 from wherry.jobs import Job
 from wherry.journal import Journal
+from wherry.spool import Spool
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, StoredPart
 from wherry.testing import Fault, FaultyStore
 from wherry.transfer import Sender, part_size_for, split
@@ -58,7 +60,7 @@ def scratch(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sender(journal: Journal, pool: ThreadPoolExecutor, scratch: Path) -> Sender:
-    return Sender(journal, pool, scratch)
+    return Sender(journal, pool, scratch, worker="w")
 
 
 def accept(journal: Journal, path: Path, key: str = "key", *, overwrite: bool = True) -> Job:
@@ -169,14 +171,20 @@ def test_a_staged_file_that_lost_bytes_is_not_sent(sender: Sender, memory: Memor
 
 
 def test_parts_have_the_configured_size_where_the_store_allows_it() -> None:
-    assert 32 * MIB == part_size_for(100 * MIB, TransferConfig(), Capabilities(*[True] * 7))
+    assert 8 * MIB == part_size_for(100 * MIB, TransferConfig(), Capabilities(*[True] * 7))
+    assert 40 * MIB == part_size_for(100 * MIB, TransferConfig(part_size_bytes=40 * MIB), Capabilities(*[True] * 7))
+
+
+@pytest.mark.parametrize(("size_gib", "part_mib"), [(1, 8), (4, 8), (5, 16), (32, 64), (500, 64)])
+def test_parts_grow_with_the_file_up_to_64_mib(size_gib: int, part_mib: int) -> None:
+    assert part_mib * MIB == part_size_for(size_gib * 2**30, TransferConfig(), Capabilities(*[True] * 7))
 
 
 def test_parts_grow_where_ten_thousand_of_them_would_not_hold_the_object() -> None:
     limits = Capabilities(*[True] * 7)
-    just_fits = 10_000 * 32 * MIB
-    assert 32 * MIB == part_size_for(just_fits, TransferConfig(), limits)
-    assert 33 * MIB == part_size_for(just_fits + 1, TransferConfig(), limits)
+    just_fits = 10_000 * 64 * MIB
+    assert 64 * MIB == part_size_for(just_fits, TransferConfig(), limits)
+    assert 72 * MIB == part_size_for(just_fits + 1, TransferConfig(), limits)
 
 
 def test_the_largest_object_of_all_fits() -> None:
@@ -203,6 +211,50 @@ def test_ranges_cover_every_byte_once(size_bytes: int, expected: list[tuple[int,
     assert expected == split(size_bytes, 3)
 
 
+# -- checksums of parts
+
+
+@pytest.mark.parametrize("size_bytes", [2 * PIECE_BYTES, 4 * PIECE_BYTES - 1, 4 * PIECE_BYTES, 4 * PIECE_BYTES + 1])
+def test_the_checksums_of_parts_are_joined_from_those_of_the_copy_and_not_computed_again(
+    sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path, size_bytes: int
+) -> None:
+    path = file_of(tmp_path / "file", size_bytes)
+    staged = Spool(tmp_path / "spool").stage(path, "me")
+    store_id = journal.store_id("memory", "root", {}, (), SETTINGS)
+    new = replace(new_job("key", size_bytes=size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)
+    journal.submit("me", store_id, [new])
+    job = journal.lease("w", 60.0)
+    assert job is not None
+    planned: list[int | None] = []
+
+    def note() -> None:  # at the first part all checksums are in the table
+        with sqlite3.connect(tmp_path / "journal.db") as db:
+            planned.extend(row[0] for row in db.execute("SELECT crc32c FROM parts ORDER BY number"))
+        db.close()
+
+    store = FaultyStore(memory, [Fault("put_part", act=note)])
+    transfer = TransferConfig(multipart_threshold_bytes=1, part_size_bytes=2 * PIECE_BYTES, parts_in_flight=1)
+    meta = sender.send(job, path, store, transfer)
+    data = path.read_bytes()
+    assert [crc32c(data[at : at + 2 * PIECE_BYTES]) for at in range(0, size_bytes, 2 * PIECE_BYTES)] == planned
+    assert crc32c(data) == meta.crc32c == staged.crc32c
+
+
+def test_parts_of_another_size_than_whole_pieces_are_summed_when_they_are_sent(
+    sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path
+) -> None:
+    path = file_of(tmp_path / "file", 2 * PIECE_BYTES)
+    staged = Spool(tmp_path / "spool").stage(path, "me")
+    store_id = journal.store_id("memory", "root", {}, (), SETTINGS)
+    journal.submit(
+        "me", store_id, [replace(new_job("key", size_bytes=staged.size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)]
+    )
+    job = journal.lease("w", 60.0)
+    assert job is not None
+    meta = sender.send(job, path, memory, TransferConfig(multipart_threshold_bytes=1, part_size_bytes=PIECE_BYTES - 1))
+    assert crc32c(path.read_bytes()) == meta.crc32c
+
+
 # -- parts, resumed
 
 
@@ -214,7 +266,7 @@ def test_parts_that_both_sides_know_are_not_sent_again(
     broken = FaultyStore(memory, [Fault("put_part", TransientError("reset"), nth=4, times=100)])
     with pytest.raises(TransientError):
         sender.send(job, path, broken, replace(SMALL_PARTS, parts_in_flight=1))
-    assert [1, 2, 3] == [part.number for part in journal.parts(job.id)]
+    assert [1, 2, 3] == [part.number for part in journal.parts.sent(job.id)]
     store = FaultyStore(memory)
     sender.send(again(journal, job), path, store, SMALL_PARTS)
     assert (0, 1, 5) == (store.calls["begin"], store.calls["list_parts"], store.calls["put_part"])
@@ -230,7 +282,7 @@ def test_a_part_of_which_only_the_store_knows_is_sent_again(
     broken = FaultyStore(memory, [Fault("put_part", LOST, nth=3, times=100, after=True)])
     with pytest.raises(TransientError):
         sender.send(job, path, broken, replace(SMALL_PARTS, parts_in_flight=1))
-    assert [1, 2] == [part.number for part in journal.parts(job.id)]
+    assert [1, 2] == [part.number for part in journal.parts.sent(job.id)]
     store = FaultyStore(memory)
     sender.send(again(journal, job), path, store, SMALL_PARTS)
     assert 2 == store.calls["put_part"]
@@ -299,7 +351,7 @@ def test_a_permanent_error_leaves_no_parts_behind(sender: Sender, memory: Memory
     with pytest.raises(AccessDeniedError):
         sender.send(job, path, store, SMALL_PARTS)
     assert {} == memory._root.uploads
-    assert ([], None) == (journal.parts(job.id), again(journal, job).upload_id)
+    assert ([], None) == (journal.parts.sent(job.id), again(journal, job).upload_id)
 
 
 def test_without_a_journal_a_large_file_goes_as_well(
@@ -495,4 +547,4 @@ def test_the_receipts_of_parts_are_those_of_the_store(
     upload_id = again(journal, job).upload_id
     assert upload_id is not None
     held: list[StoredPart] = memory.list_parts("key", upload_id)
-    assert held == journal.parts(job.id)
+    assert held == journal.parts.sent(job.id)

@@ -84,7 +84,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     journal = Journal(spool.journal_path)
     store = FaultyStore(MemoryStore(StoreURI("memory", uuid.uuid4().hex), {}))
     with ThreadPoolExecutor(4) as pool:
-        sender = Sender(journal, pool, scratch_folder(spool))
+        sender = Sender(journal, pool, scratch_folder(spool), worker="w")
         yield Bench(spool, journal, store, Performer(spool, journal, GivenStores(store), "w", sender))
     journal.close()
 
@@ -295,7 +295,7 @@ def test_the_parts_of_a_job_that_was_given_up_are_removed_from_the_store(bench: 
     assert 1 == len(memory._root.uploads)
     bench.accept("a")
     assert JobState.SUPERSEDED is bench.job(old).state
-    bench.performer.clean_abandoned()
+    bench.performer.clean()
     assert {} == memory._root.uploads
     assert [] == bench.journal.abandoned_uploads()
 
@@ -305,9 +305,9 @@ def test_parts_that_cannot_be_removed_now_are_removed_another_time(bench: Bench)
     bench.accept("a", size_bytes=5000)
     bench.perform()
     bench.accept("a")
-    bench.performer.clean_abandoned()
+    bench.performer.clean()
     assert 1 == len(bench.journal.abandoned_uploads())
-    bench.performer.clean_abandoned()
+    bench.performer.clean()
     assert [] == bench.journal.abandoned_uploads()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wherry.backends.local import LocalStore
+from wherry.backends.fsspec_store import FsspecStore
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
@@ -123,6 +123,10 @@ class RecordingStore(MultipartStore):
         self._note(locals())
         return iter([PendingUpload("a", "1", 1.0, True), PendingUpload("a", "2", 2.0, False)])
 
+    def can_share(self, key: str, path: Path) -> bool:
+        self._note(locals())
+        return True
+
     def probe(self, key_prefix: str) -> Mapping[str, bool]:
         self._note(locals())
         return {"finding": True}
@@ -183,7 +187,7 @@ def test_capabilities_are_the_inner_stores_at_each_moment(wrap: Any) -> None:
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_parts_of_a_store_without_parts_are_refused(wrap: Any, tmp_path: Path) -> None:
-    store = wrap(LocalStore(StoreURI("file", ""), {}))
+    store = wrap(FsspecStore(StoreURI("memory", "without-parts"), {}))
     part = Part(1, 0, 1, 0)
     calls: list[Callable[[], object]] = [
         lambda: store.begin("k", size_bytes=1),
@@ -203,7 +207,7 @@ def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> Non
         Fault(name, TransientError("reset"), times=2)
         for name in (
             *("put", "get", "head", "list", "delete", "probe"),
-            *("begin", "put_part", "list_parts", "complete", "abort", "list_uploads"),
+            *("put_part", "list_parts", "complete", "abort", "list_uploads"),
         )
     ]
     store = RetryStore(FaultyStore(memory_store(), plan), NO_WAITS)
@@ -220,6 +224,13 @@ def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> Non
     store.delete("k")
     assert [meta.key for meta in store.list()] == ["large"]
     assert {} == store.probe("probes/")
+
+
+def test_retry_leaves_a_begin_to_the_caller_for_a_lost_answer_leaves_an_upload() -> None:
+    faulty = FaultyStore(memory_store(), [Fault("begin", TransientError("no answer"), after=True)])
+    with pytest.raises(TransientError):
+        RetryStore(faulty, NO_WAITS).begin("k", size_bytes=1)
+    assert 1 == faulty.calls["begin"]
 
 
 def test_retry_lets_permanent_errors_through() -> None:

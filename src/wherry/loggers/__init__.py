@@ -1,16 +1,95 @@
 """Where a training run's logs and files go: destinations, the router in front of them, and what they know of the run.
 
-Importing this package loads neither numpy nor torch; arrays and tensors are taken as they come.
+Importing this package loads neither numpy nor torch nor any vendor library: each name is loaded at its first use, and arrays
+and tensors are taken as they come.
 """
 
 from __future__ import annotations
 
-from wherry.loggers.callback import Callback
-from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
-from wherry.loggers.logger import Logger
-from wherry.loggers.object_store import ObjectStoreLogger
-from wherry.loggers.state import State
-from wherry.loggers.timestamp import Timestamp
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["Callback", "Event", "Logger", "LoggerDestination", "ObjectStoreLogger", "State", "Timestamp"]
+if TYPE_CHECKING:
+    from wherry.loggers.callback import Callback as Callback
+    from wherry.loggers.console import ConsoleLogger as ConsoleLogger
+    from wherry.loggers.console import ConsoleLoggerConfig as ConsoleLoggerConfig
+    from wherry.loggers.destination import LoggerDestination as LoggerDestination
+    from wherry.loggers.event import Event as Event
+    from wherry.loggers.file import FileLogger as FileLogger
+    from wherry.loggers.file import FileLoggerConfig as FileLoggerConfig
+    from wherry.loggers.format import format_json as format_json
+    from wherry.loggers.format import format_log_data_value as format_log_data_value
+    from wherry.loggers.in_memory import InMemoryLogger as InMemoryLogger
+    from wherry.loggers.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
+    from wherry.loggers.level import LogLevel as LogLevel
+    from wherry.loggers.logger import Logger as Logger
+    from wherry.loggers.object_store import ObjectStoreLogger as ObjectStoreLogger
+    from wherry.loggers.progress import ProgressBarLogger as ProgressBarLogger
+    from wherry.loggers.progress import ProgressBarLoggerConfig as ProgressBarLoggerConfig
+    from wherry.loggers.run_folder import RunFolderConfig as RunFolderConfig
+    from wherry.loggers.run_folder import RunFolderLogger as RunFolderLogger
+    from wherry.loggers.state import State as State
+    from wherry.loggers.tensorboard import TensorBoardConfig as TensorBoardConfig
+    from wherry.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
+    from wherry.loggers.timestamp import Timestamp as Timestamp
+
+#: Public name -> module.
+_HOMES = {
+    "Callback": "wherry.loggers.callback",
+    "ConsoleLogger": "wherry.loggers.console",
+    "ConsoleLoggerConfig": "wherry.loggers.console",
+    "Event": "wherry.loggers.event",
+    "FileLogger": "wherry.loggers.file",
+    "FileLoggerConfig": "wherry.loggers.file",
+    "InMemoryLogger": "wherry.loggers.in_memory",
+    "InMemoryLoggerConfig": "wherry.loggers.in_memory",
+    "LogLevel": "wherry.loggers.level",
+    "Logger": "wherry.loggers.logger",
+    "LoggerDestination": "wherry.loggers.destination",
+    "ObjectStoreLogger": "wherry.loggers.object_store",
+    "ProgressBarLogger": "wherry.loggers.progress",
+    "ProgressBarLoggerConfig": "wherry.loggers.progress",
+    "RunFolderConfig": "wherry.loggers.run_folder",
+    "RunFolderLogger": "wherry.loggers.run_folder",
+    "State": "wherry.loggers.state",
+    "TensorBoardConfig": "wherry.loggers.tensorboard",
+    "TensorBoardLogger": "wherry.loggers.tensorboard",
+    "Timestamp": "wherry.loggers.timestamp",
+    "format_json": "wherry.loggers.format",
+    "format_log_data_value": "wherry.loggers.format",
+}
+
+__all__ = [
+    "Callback",
+    "ConsoleLogger",
+    "ConsoleLoggerConfig",
+    "Event",
+    "FileLogger",
+    "FileLoggerConfig",
+    "InMemoryLogger",
+    "InMemoryLoggerConfig",
+    "LogLevel",
+    "Logger",
+    "LoggerDestination",
+    "ObjectStoreLogger",
+    "ProgressBarLogger",
+    "ProgressBarLoggerConfig",
+    "RunFolderConfig",
+    "RunFolderLogger",
+    "State",
+    "TensorBoardConfig",
+    "TensorBoardLogger",
+    "Timestamp",
+    "format_json",
+    "format_log_data_value",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

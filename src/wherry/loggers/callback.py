@@ -20,7 +20,7 @@ class Callback:
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         """Call the method of `event`."""
-        getattr(self, Event(event).value)(state, logger)
+        getattr(self, event.value if isinstance(event, Event) else Event(event).value)(state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
         """Finish writing. Others can still be used; may be called again."""

@@ -1,16 +1,26 @@
-"""LoggerDestination: where logged things go. The base class of the family; its calls are those of Composer's, exactly."""
+"""LoggerDestination: where logged things go. The base class of the family; its calls are those of Composer's, exactly.
+
+Two older generations of these calls still work, called from outside and overridden alike: ``log_metric(epoch, step, log_level,
+data)`` of Composer 0.3, and the artifact names of 0.6 to 0.10 (``log_file_artifact`` is upload_file, ``get_file_artifact``
+download_file, ``can_log_file_artifacts`` can_upload_files). A class overrides the old name or the new one; the other leads to it.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from wherry.loggers.callback import Callback
+from wherry.loggers.level import LogLevel
+from wherry.loggers.levelled import sort_leaves
+from wherry.loggers.overrides import overrides
 
 if TYPE_CHECKING:
-    from wherry.loggers.level import LogLevel
     from wherry.loggers.state import State
+
+OnError = Literal["warn", "raise", "disable"]
 
 
 class LoggerDestination(Callback):
@@ -18,20 +28,53 @@ class LoggerDestination(Callback):
 
     Every method of `Callback` can be overridden as well, for example ``epoch_end`` to flush.
 
+    What a log call is given belongs to the caller: take a copy of what is kept after the call. Calls come from any thread.
+    `Logger` looks once at which methods a class overrides; it does not call the others.
+
     `formats_names`: set it to True in a class that fills the templates of remote names itself (see `Logger.upload_file`).
     """
 
     formats_names: bool = False
-    #: Whether what is logged (not: files) is taken from rank 0 only. The router sees to it, not the destination.
+    #: Whether what is logged (not: files and events) is taken from rank 0 only. The router sees to it, not the destination.
     rank_zero_only: bool = True
+    #: What the router does when a call raises: "warn" says it once a kind of call, "disable" says it and makes no more log calls
+    #: and events until the close, "raise" lets it through once all destinations had their turn.
+    on_error: OnError = "warn"
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Ignore all arguments, as Composer's base class does, so that a subclass may hand on its own to all of its bases."""
         del args, kwargs
 
+    def is_ready(self, state: State) -> bool:
+        """Whether log calls can be taken now. Until this is True the router keeps them, and replays them in order then.
+
+        It is asked before each log call and around each event, and not again once it was True. What is still kept at the
+        close is replayed right before close(). Events and files are never kept back.
+        """
+        return True
+
     def will_log(self, state: State, level: LogLevel) -> bool:
         """Whether figures of this level are wanted now; asked by `Logger.metric` before it computes them."""
         return True
+
+    def log_metric(self, epoch: int, step: int, log_level: LogLevel, data: Mapping[str, object]) -> None:
+        """Log what `Logger.metric` was given: names to numbers, texts, tensors, lists and mappings of these.
+
+        `epoch` and `step` (batches) are those of the call, and `data` is a deep copy of its own: keep or change it as you like.
+        Not overridden, it makes today's calls of it: log_metrics() of all numbers, with the names joined by "/" where
+        they were nested (``{"lr": [0.1, 0.2]}`` is ``lr/0`` and ``lr/1``), log_text() of each text, log_traces() of the rest,
+        and of the texts where the class does not override log_text().
+        """
+        figures, texts, others = sort_leaves(data)
+        if figures:
+            self.log_metrics(figures, step)
+        if overrides(self, "log_text", LoggerDestination):
+            for name, text in texts.items():
+                self.log_text(text, name, step)
+        else:
+            others.update(texts)
+        if others:
+            self.log_traces(others)
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Log settings that do not change during the run: name -> value."""
@@ -84,6 +127,8 @@ class LoggerDestination(Callback):
         The file may be changed or deleted as soon as this returns, so take a snapshot of it first. Keep it short: the training
         loop waits. What is returned is the destination's own; None where there is nothing to say.
         """
+        if _has_only(self, "log_file_artifact", "upload_file"):
+            self.log_file_artifact(state, LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
         return None
 
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
@@ -91,8 +136,46 @@ class LoggerDestination(Callback):
 
         Raises NotImplementedError in destinations that keep no files.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
+        if not _has_only(self, "get_file_artifact", "download_file"):
+            raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
+        self.get_file_artifact(remote_file_name, destination, overwrite, progress_bar)
 
     def can_upload_files(self) -> bool:
-        """Whether upload_file() uploads: True in a class that overrides it."""
-        return False
+        """Whether upload_file() uploads: return True in a class that overrides it.
+
+        A class with the old names only is asked by the old name; one that overrides nothing but log_file_artifact() can.
+        """
+        if _has_only(self, "can_log_file_artifacts", "can_upload_files"):
+            return self.can_log_file_artifacts()
+        return _has_only(self, "log_file_artifact", "upload_file")
+
+    def log_file_artifact(
+        self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+    ) -> None:
+        """The old name of upload_file(), which has no `log_level`."""
+        _warn_of_old_name("log_file_artifact", "upload_file")
+        if overrides(self, "upload_file", LoggerDestination):
+            self.upload_file(state, artifact_name, file_path, overwrite=overwrite)
+
+    def get_file_artifact(self, artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
+        """The old name of download_file()."""
+        _warn_of_old_name("get_file_artifact", "download_file")
+        if not overrides(self, "download_file", LoggerDestination):
+            raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
+        self.download_file(artifact_name, destination, overwrite, progress_bar)
+
+    def can_log_file_artifacts(self) -> bool:
+        """The old name of can_upload_files()."""
+        _warn_of_old_name("can_log_file_artifacts", "can_upload_files")
+        if overrides(self, "can_upload_files", LoggerDestination):
+            return self.can_upload_files()
+        return _has_only(self, "log_file_artifact", "upload_file")
+
+
+def _has_only(destination: LoggerDestination, old: str, new: str) -> bool:
+    """Whether its class knows the old name of a call and not the new one. So neither leads to the other without end."""
+    return overrides(destination, old, LoggerDestination) and not overrides(destination, new, LoggerDestination)
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=3)

@@ -2,153 +2,342 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
-from wherry.errors import UploadFailed
+from wherry.errors import ConfigError, UploadFailed
 from wherry.loggers.callback import Callback
+from wherry.loggers.calls import Data, LogCalls
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
+from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.overrides import overrides
+from wherry.loggers.own_copy import own_copy
+from wherry.loggers.reports import Reports
+from wherry.loggers.route import Route
 from wherry.loggers.state import State
+from wherry.snapshots import shared_snapshots
 
-log = logging.getLogger("wherry")
+_Self = TypeVar("_Self", bound="Logger")
+_Kind = TypeVar("_Kind", bound=Callback)
+_CALLS = (
+    "log_hyperparameters",
+    "log_metrics",
+    "log_images",
+    "log_table",
+    "log_traces",
+    "log_text",
+    "log_histogram",
+    "log_audio",
+    "log_video",
+    "log_point_cloud",
+)
+#: What metric() logs can be taken by any of these, see LoggerDestination.log_metric().
+_METRIC_CALLS = ("log_metric", "log_metrics", "log_text", "log_traces")
 
 
-class Logger:
-    """Routes what a run logs to `destinations`, and events to them and to `callbacks`.
+class Logger(LogCalls):
+    """Routes what a run logs to `destinations`, and events to them and to `callbacks`. `backends` is an old name of the former.
+
+    Attach it to any loop: ``with Logger(State(), RunFolderLogger("runs")) as logger:`` tells all that the run begins and closes
+    all at the end; other events need not be told. Log calls may come from several threads; `step=None` is the current batch.
 
     A destination that raises stops neither the others nor the training: its error is written to the log "wherry", once for
-    each kind of call, and each time for upload_file(), as a file is lost then. Two errors do come through, after all destinations
-    had their turn: UploadFailed, by which a destination says on purpose that accepted files did not arrive; and any error of
-    a callback, which may stop a training on purpose.
+    each kind of call, and each time for upload_file(), as a file is lost then; `LoggerDestination.on_error` chooses otherwise.
+    Two errors do come through, after all destinations had their turn: UploadFailed, by which a destination says on purpose
+    that accepted files did not arrive; and any error of a callback, which may stop a training on purpose. A log call that no
+    destination can serve is said once.
+
+    Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events are of every rank. Log
+    calls for a destination that is not ready are kept and replayed in order (`LoggerDestination.is_ready`).
     """
 
-    def __init__(self, state: State, destinations: Sequence[LoggerDestination] = (), callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(
+        self,
+        state: State,
+        destinations: LoggerDestination | Sequence[LoggerDestination] = (),
+        callbacks: Callback | Sequence[Callback] = (),
+        *,
+        backends: LoggerDestination | Sequence[LoggerDestination] = (),
+    ) -> None:
         self.state = state
-        self.destinations = list(destinations)
-        self.callbacks = list(callbacks)
-        self._warned: set[tuple[int, str]] = set()
+        self.destinations = (*_all_of(LoggerDestination, destinations), *_all_of(LoggerDestination, backends))
+        self.callbacks = _all_of(Callback, callbacks)
+        #: The exception that ended the ``with`` block, for those who are closed because of it; else None.
+        self.error: BaseException | None = None
+        self._reports = Reports()
+        self._routes = tuple(Route(destination, self._reports) for destination in self.destinations)
+        self._serving = {what: self._overriding(what) for what in _CALLS}
+        self._serving_metric = self._overriding(*_METRIC_CALLS)
+        #: Destinations of the first generation know log_metric() alone, so they get by it what log_metrics() is given.
+        today = self._overriding(*_METRIC_CALLS[1:])
+        self._first_generation = tuple(route for route in self._overriding("log_metric") if route not in today)
+        self._listening: dict[str, tuple[tuple[Callback, ...], tuple[Route, ...]]] = {}
+        self._has_begun = False
         self._closed = False
 
-    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log settings that do not change during the run."""
-        self._each("log_hyperparameters", lambda destination: destination.log_hyperparameters(hyperparameters))
+    # -- figures
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log figures; `step=None` is the current batch."""
-        at = self._step(step)
-        self._each("log_metrics", lambda destination: destination.log_metrics(metrics, at))
+        step = self._step(step)
+        if self._first_generation:
+            wanting = self._wanting(LogLevel.BATCH, self._first_generation)
+            self._log_metric(LogLevel.BATCH, metrics, wanting, step)
+            if not self._serving["log_metrics"]:
+                return
+        self._log("log_metrics", metrics, step)
 
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Log images as `LoggerDestination.log_images` describes; `step=None` is the current batch."""
-        at = self._step(step)
-        self._each(
-            "log_images",
-            lambda destination: destination.log_images(images, name, channels_last, at, masks, mask_class_labels, use_table),
-        )
+    def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
+        """Log figures of a level to those destinations that want it now (`LoggerDestination.will_log`).
 
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Log a table, `rows` is n x len(columns); `step=None` is the current batch."""
-        at = self._step(step)
-        self._each("log_table", lambda destination: destination.log_table(columns, rows, name, at))
+        `log_level` is a LogLevel, its name in any case, or its number. `data` maps names to numbers, texts, tensors, lists and
+        mappings of these; or it is a function that makes such data: it is called once, if any destination wants it, and else not.
+        Each destination gets a deep copy of its own (see `LoggerDestination.log_metric`). A function that raises is
+        reported, once for each place that it is written at, and nothing is logged.
 
-    def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Log what helps in debugging."""
-        self._each("log_traces", lambda destination: destination.log_traces(traces))
+        ConfigError for an unknown level, TypeError for data that is no mapping.
+        """
+        level = log_level if isinstance(log_level, LogLevel) else to_level(log_level)
+        if not self._serving_metric:
+            self._say_nobody_can("metric")
+        elif wanting := self._wanting(level, self._serving_metric):
+            self._log_metric(level, data, wanting, self.state.timestamp.batch)
+
+    # -- files
 
     def has_file_upload_destination(self) -> bool:
         """Whether upload_file() reaches any destination that uploads."""
         return any(destination.can_upload_files() for destination in self.destinations)
 
     def upload_file(self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Have every destination that uploads take the file; it may be changed or deleted afterwards.
+        """Have every destination that uploads take the file, on every rank; it may be changed or deleted afterwards.
 
         Both names are templates with the fields of `State.name_fields`; ConfigError for a field that is unknown. A destination
         that `formats_names` gets the remote name as it is here, the others get it filled.
         """
+        self._upload(LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
+
+    def file_artifact(
+        self, log_level: str | int | LogLevel, artifact_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> None:
+        """The old name of upload_file(); only destinations that override log_file_artifact() are told the level."""
+        _warn_of_old_name("file_artifact", "upload_file")
+        self._upload(to_level(log_level), artifact_name, file_path, overwrite=overwrite)
+
+    def has_file_artifact_destination(self) -> bool:
+        """The old name of has_file_upload_destination()."""
+        _warn_of_old_name("has_file_artifact_destination", "has_file_upload_destination")
+        return self.has_file_upload_destination()
+
+    def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool) -> None:
         path = Path(self.state.fill(os.fspath(file_path)))
         filled = self.state.fill(remote_file_name)
         if not self.has_file_upload_destination():
-            self._warn(self, "upload_file", f"no destination can upload files, so {path} is not uploaded")
+            self._reports.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
+        errors: list[Exception] = []
+        with shared_snapshots():
+            for route in self._routes:
+                name = remote_file_name if route.destination.formats_names else filled
+                route.upload(self.state, level, name, path, overwrite, errors)
+        self._raise(errors)
 
-        def upload(destination: LoggerDestination) -> None:
-            name = remote_file_name if destination.formats_names else filled
-            destination.upload_file(self.state, name, path, overwrite=overwrite)
-
-        self._each("upload_file", upload)
+    # -- events and the end
 
     def run_event(self, event: Event) -> None:
         """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first."""
-        event = Event(event)
-        if event is not Event.INIT:
-            self._run_callbacks(event)
-        self._each(event.value, lambda destination: destination.run_event(event, self.state, self))
-        if event is Event.INIT:
-            self._run_callbacks(event)
+        event = event if isinstance(event, Event) else Event(event)
+        callbacks, routes = self._listening.get(event.value) or self._find_listening(event)
+        is_init = event is Event.INIT
+        if is_init:
+            self._has_begun = True
+        else:
+            self._run_callbacks(callbacks, event)
+        errors: list[Exception] = []
+        self._wake(errors)
+        for route in routes:
+            route.run_event(event, self.state, self, errors)
+        self._wake(errors)
+        self._raise(errors)
+        if is_init:
+            self._run_callbacks(callbacks, event)
 
     def close(self) -> None:
         """Close everything, in two rounds (see `Callback`); errors are logged. Closing again does nothing.
 
-        Raises UploadFailed at the very end if accepted files did not arrive.
+        Raises UploadFailed at the very end if accepted files did not arrive. Ctrl-C ends what is being waited for; the others
+        are closed all the same.
         """
         if self._closed:
             return
         self._closed = True
-        failed: list[UploadFailed] = []
-        everything: list[Callback] = [*self.callbacks, *self.destinations]
-        closed = [one for one in everything if self._attempt(one, "close", partial(one.close, self.state, self), failed)]
-        for one in closed:
-            self._attempt(one, "post_close", one.post_close, failed)
-        _raise_joined(failed)
+        errors: list[Exception] = []
+        closed: set[int] = set()
+        callbacks = [(callback, partial(self._callback_failed, callback, errors=errors)) for callback in self.callbacks]
+        destinations = [(route.destination, partial(route.failed, errors=errors)) for route in self._routes]
+        steps = [partial(self._end, who, "close", failed, closed) for who, failed in callbacks]
+        steps += [partial(self._wake, errors, even_if_not_ready=True)]
+        steps += [partial(self._end, who, "close", failed, closed) for who, failed in destinations]
+        steps += [partial(self._end, who, "post_close", failed, closed) for who, failed in (*callbacks, *destinations)]
+        try:
+            with ExitStack() as stack:  # it makes all its calls, also after a KeyboardInterrupt; the last that was added first
+                for step in reversed(steps):
+                    stack.callback(step)
+        except BaseException:
+            for error in errors:
+                self._reports.each(f"at the close: {error}")
+            raise
+        self._raise(errors)
+
+    def _end(self, who: Callback, what: str, failed: Callable[[str, Exception], None], closed: set[int]) -> None:
+        """Call close() and note whether that worked, or post_close() if it did."""
+        try:
+            if what == "close":
+                who.close(self.state, self)
+                closed.add(id(who))
+            elif id(who) in closed:
+                who.post_close()
+        except Exception as error:
+            failed(what, error)
+
+    def _callback_failed(self, callback: Callback, what: str, error: Exception, errors: list[Exception]) -> None:
+        if isinstance(error, UploadFailed):
+            errors.append(error)
+        else:
+            self._reports.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
+
+    def __enter__(self: _Self) -> _Self:
+        try:
+            if not self._has_begun:
+                self.run_event(Event.INIT)
+        except BaseException as error:
+            self._close_because_of(error)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._close_because_of(error)
+
+    def _close_because_of(self, error: BaseException) -> None:
+        """Close; what fails now is reported, and does not take the place of the exception that is on its way."""
+        self.error = error
+        try:
+            self.close()
+        except Exception as failed:
+            self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
+
+    # -- routing
+
+    def _overriding(self, *calls: str) -> tuple[Route, ...]:
+        return tuple(route for route in self._routes if any(route.serves(call) for call in calls))
 
     def _step(self, step: int | None) -> int:
         return self.state.timestamp.batch if step is None else step
 
-    def _run_callbacks(self, event: Event) -> None:
-        for callback in self.callbacks:
+    def _log(self, what: str, *arguments: object) -> None:
+        routes = self._serving[what]
+        if not routes:
+            self._say_nobody_can(what)
+        errors: list[Exception] = []
+        for route in routes:
+            route.log(self.state, what, arguments, errors)
+        self._raise(errors)
+
+    def _say_nobody_can(self, what: str) -> None:
+        if not self.destinations:
+            self._reports.once("no destinations", f"{what}() has no effect: this Logger has no destinations")
+            return
+        names = ", ".join(dict.fromkeys(type(destination).__name__ for destination in self.destinations))
+        self._reports.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
+
+    def _wanting(self, level: LogLevel, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Those who want a figure of this level. Asked at every figure: nothing is made as long as nobody does."""
+        state = self.state
+        wanting: tuple[Route, ...] = ()
+        for route in routes:
+            if route.wants(state, level):
+                wanting += (route,)
+        return wanting
+
+    def _log_metric(self, level: LogLevel, data: Data | Callable[[], Data], wanting: tuple[Route, ...], step: int) -> None:
+        if callable(data):
+            where = _where(data)
+            try:
+                data = data()
+            except Exception as error:
+                self._reports.once(where, f"figures of level {level.name} are missing: {where} failed: {error!r}", error)
+                return
+        if not isinstance(data, Mapping):
+            raise TypeError(f"figures are a mapping of names to values, or a function that returns one, and not {data!r:.200}")
+        epoch = self.state.timestamp.epoch
+        errors: list[Exception] = []
+        for route in wanting:
+            route.log(self.state, "log_metric", (epoch, step, level, own_copy(data)), errors, is_own=True)
+        self._raise(errors)
+
+    def _find_listening(self, event: Event) -> tuple[tuple[Callback, ...], tuple[Route, ...]]:
+        """Who acts at the event. Most act at few, and a batch has a dozen."""
+        found = (
+            tuple(callback for callback in self.callbacks if _listens(callback, event)),
+            tuple(route for route in self._routes if _listens(route.destination, event)),
+        )
+        self._listening[event.value] = found
+        return found
+
+    def _run_callbacks(self, callbacks: Sequence[Callback], event: Event) -> None:
+        for callback in callbacks:
             callback.run_event(event, self.state, self)
 
-    def _each(self, what: str, call: Callable[[LoggerDestination], object]) -> None:
-        failed: list[UploadFailed] = []
-        for destination in self.destinations:
-            self._attempt(destination, what, partial(call, destination), failed)
-        _raise_joined(failed)
+    def _wake(self, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
+        for route in self._routes:
+            if not route.is_open:
+                route.wake(self.state, errors, even_if_not_ready=even_if_not_ready)
 
-    def _attempt(self, who: Callback, what: str, call: Callable[[], object], failed: list[UploadFailed]) -> bool:
-        """Whether the call worked. UploadFailed is added to `failed`, any other error is logged."""
-        try:
-            call()
-        except UploadFailed as error:
-            failed.append(error)
-            return False
-        except Exception as error:
-            self._warn(who, what, f"{type(who).__name__}.{what} failed: {error}", error)
-            return False
-        return True
-
-    def _warn(self, who: object, what: str, text: str, error: Exception | None = None) -> None:
-        if (id(who), what) not in self._warned or (error is not None and what == "upload_file"):
-            self._warned.add((id(who), what))
-            log.warning("%s", text, exc_info=error)
+    def _raise(self, errors: Sequence[Exception]) -> None:
+        """Raise one error for all: the uploads that failed, else the first. The others are reported."""
+        if not errors:
+            return
+        uploads = [error for error in errors if isinstance(error, UploadFailed)]
+        others = [error for error in errors if not isinstance(error, UploadFailed)]
+        for error in others if uploads else others[1:]:
+            self._reports.each(f"{type(error).__name__}: {error}", error)
+        if not uploads:
+            raise others[0]
+        if len(uploads) == 1:
+            raise uploads[0]
+        remedies = dict.fromkeys(error.remedy for error in uploads if error.remedy)
+        raise UploadFailed([failure for error in uploads for failure in error.failures], remedy="\n".join(remedies))
 
 
-def _raise_joined(failed: Sequence[UploadFailed]) -> None:
-    if len(failed) == 1:
-        raise failed[0]
-    if failed:
-        remedies = dict.fromkeys(error.remedy for error in failed if error.remedy)
-        raise UploadFailed([failure for error in failed for failure in error.failures], remedy="\n".join(remedies))
+def _all_of(kind: type[_Kind], given: _Kind | Sequence[_Kind]) -> tuple[_Kind, ...]:
+    """The items, or the one; ConfigError for anything else, such as a class in the place of an object."""
+    items = (given,) if isinstance(given, kind) or not isinstance(given, Iterable) else tuple(given)
+    for item in items:
+        if not isinstance(item, kind):
+            raise ConfigError(f"{item!r} is no {kind.__name__}: give objects whose class derives from it")
+    return items
+
+
+def _listens(who: Callback, event: Event) -> bool:
+    return overrides(who, event.value, Callback) or overrides(who, "run_event", Callback)
+
+
+def _where(function: Callable[..., object]) -> str:
+    """The place of a function, by which its failures are told from those of others: ``<lambda> (train.py:12)``."""
+    function = function.func if isinstance(function, partial) else function
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else name
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=3)

@@ -56,6 +56,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._name_format = name_format
         self._state = state or State()
         self._check_is_due = check
+        self._error: BaseException | None = None
         #: For what a destination has no call for: exists, list, delete ...; its names are those of `remote_name`.
         self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
 
@@ -151,12 +152,17 @@ class ObjectStoreLogger(LoggerDestination):
         self._flush(state)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Take the state; other loggers may hand over files until post_close()."""
+        """Take the state, and how the run ended; other loggers may hand over files until post_close()."""
         self._see(state)
+        self._error = logger.error
 
     def post_close(self) -> None:
-        """Wait for all uploads and close; UploadFailed if some failed that were not raised yet. Closing again does nothing."""
-        self.uploader.close(progress_bar=True)
+        """Wait for all uploads and close; UploadFailed if some failed that were not raised yet. Closing again does nothing.
+
+        When an exception ended the run (`Logger.error`), it waits for `Config.drain_at_exit_s` at most and says what failed or is
+        left to the background: the exception comes first.
+        """
+        self.uploader.__exit__(type(self._error) if self._error else None, self._error, None)
 
     def _flush(self, state: State) -> None:
         self._see(state)

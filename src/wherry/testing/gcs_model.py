@@ -28,7 +28,8 @@ MAX_COMPONENTS = 32
 #: Every piece of a resumable upload but the last is a multiple of this.
 CHUNK_BYTES = 256 * 1024
 _BLOCK_BYTES = 2**20
-_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+#: Up to 63 characters, or 222 with dots, between which there are again at most 63 ("Bucket names").
+_BUCKET_NAME = re.compile(r"(?=.{3,222}$)[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*")
 NO_BUCKET = "The specified bucket does not exist."
 
 
@@ -125,7 +126,10 @@ class Draft:
 
 @dataclass
 class Session:
-    """A resumable upload. `done`: the object it became; `cancelled`: ended by DELETE or by a refusal at its end."""
+    """A resumable upload. `done`: the object it became; `cancelled`: ended by DELETE or by a refusal at its end.
+
+    `total`: its size, once a request has said it.
+    """
 
     bucket: str
     name: str
@@ -134,6 +138,7 @@ class Session:
     draft: Draft
     done: Stored | None = None
     cancelled: bool = False
+    total: int | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -178,6 +183,11 @@ class Model:
                 raise GCSError(404, "notFound", NO_BUCKET)
             return self._buckets[name]
 
+    def has(self, bucket: str, name: str) -> bool:
+        """Whether there is such an object; 404 if there is no such bucket."""
+        with self._lock:
+            return name in self.bucket(bucket)
+
     def get(self, bucket: str, name: str, conditions: Conditions, generation: int | None = None) -> Stored:
         """The live object; 404 if there is none, or not of that generation."""
         with self._lock:
@@ -217,7 +227,8 @@ class Model:
     def draft(self, bucket: str, name: str) -> Draft:
         """Begin to write an object; 404 for the bucket, 400 for the name."""
         self.bucket(bucket)
-        if not 1 <= len(name.encode()) <= 1024 or name in (".", "..") or "\r" in name or "\n" in name:
+        forbidden = name in (".", "..") or name.startswith(".well-known/acme-challenge/") or "\r" in name or "\n" in name
+        if forbidden or not 1 <= len(name.encode()) <= 1024:
             raise GCSError(
                 400, "invalid", f"Disallowed unicode characters present in object name '{name[:100]}'" if name else "Required"
             )

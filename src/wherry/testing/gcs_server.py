@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 from wherry.testing.gcs_model import CHUNK_BYTES, Conditions, Draft, GCSError, Model, Session, Source, Stored
 from wherry.testing.servers import Server, ServerError, _ask, _Command, _running
 
-_TOKEN, _FORBIDDEN_TOKEN = "WHERRY_GCS_TOKEN", "WHERRY_GCS_FORBIDDEN_TOKEN"
+_TOKEN, _FORBIDDEN_TOKEN, _CREATOR_TOKEN = "WHERRY_GCS_TOKEN", "WHERRY_GCS_FORBIDDEN_TOKEN", "WHERRY_GCS_CREATOR_TOKEN"
 _BLOCK_BYTES = 2**20
 _MAX_JSON_BYTES = 2**20
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
@@ -42,10 +42,11 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True)
 class GCSServer(Server):
-    """A running strict server. `forbidden_token` is known and may do nothing."""
+    """A running strict server. `forbidden_token` is known and may do nothing; `creator_token` may make new objects only."""
 
     token: str = field(repr=False)
     forbidden_token: str = field(repr=False)
+    creator_token: str = field(repr=False)
 
     @property
     def options(self) -> dict[str, object]:
@@ -81,17 +82,19 @@ class GCSServer(Server):
 @contextmanager
 def strict_gcs(folder: Path, bucket: str = "wherry") -> Iterator[GCSServer]:
     """Run the strict server until the block is left. Objects already in `folder` are there again. Starts at once."""
-    token, forbidden, log = secrets.token_urlsafe(24), secrets.token_urlsafe(24), folder / "strict-gcs.log"
+    token, forbidden, creator = (secrets.token_urlsafe(24) for _ in range(3))
+    log = folder / "strict-gcs.log"
 
     def command(ports: Sequence[int]) -> _Command:
         module = [sys.executable, "-m", "wherry.testing.gcs_server"]
         where = ["--folder", str(folder / "strict-gcs"), "--port", str(ports[0]), "--bucket", bucket]
         # The package may be importable through PYTHONPATH only, which servers are not given.
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        return _Command([*module, *where], {_TOKEN: token, _FORBIDDEN_TOKEN: forbidden, "PYTHONPATH": path}, grace_s=0.5)
+        tokens = {_TOKEN: token, _FORBIDDEN_TOKEN: forbidden, _CREATOR_TOKEN: creator}
+        return _Command([*module, *where], {**tokens, "PYTHONPATH": path}, grace_s=0.5)
 
     def server(ports: Sequence[int]) -> GCSServer:
-        return GCSServer(f"http://127.0.0.1:{ports[0]}", bucket, log, token, forbidden)
+        return GCSServer(f"http://127.0.0.1:{ports[0]}", bucket, log, token, forbidden, creator)
 
     with _running(
         command, 1, folder, log, lambda ports: server(ports).request("GET", f"/storage/v1/b/{bucket}")[0] == 200
@@ -190,11 +193,22 @@ class _Handler(BaseHTTPRequestHandler):
         if not given:
             words = f"Anonymous caller does not have {permission} access to the Google Cloud Storage resource."
             raise GCSError(401, "required", words, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'})
-        if kind == "Bearer" and secrets.compare_digest(given.encode(), self.server.forbidden_token.encode()):
+        if self._is(given, self.server.forbidden_token) or (
+            self._is(given, self.server.creator_token) and permission != "storage.objects.create"
+        ):
             words = f"nobody@example.com does not have {permission} access to the Google Cloud Storage resource."
             raise GCSError(403, "forbidden", f"{words} Permission '{permission}' denied on resource (or it may not exist).")
-        if kind != "Bearer" or not secrets.compare_digest(given.encode(), self.server.token.encode()):
+        if kind != "Bearer" or not (self._is(given, self.server.token) or self._is(given, self.server.creator_token)):
             raise GCSError(401, "authError", "Invalid Credentials", {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+
+    @staticmethod
+    def _is(given: str, token: str) -> bool:
+        return secrets.compare_digest(given.encode(), token.encode())
+
+    def _allow_making(self, bucket: str, name: str) -> None:
+        """Replacing an object takes the permission to delete it (roles/storage.objectCreator has it not)."""
+        if self._query.get("ifGenerationMatch") != "0" and self.server.model.has(bucket, name):
+            self._allow("storage.objects.delete")
 
     def _list(self, bucket: str) -> _Answer:
         limit = min(max(self._number("maxResults") or 1000, 1), 1000)
@@ -247,6 +261,8 @@ class _Handler(BaseHTTPRequestHandler):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise GCSError(400, "invalid", "sourceObjects must be a list of objects with a name.") from error
         destination = cast("dict[str, object]", request.get("destination") or {})
+        self._allow("storage.objects.get")  # of the sources
+        self._allow_making(bucket, name)
         return _json_answer(self._resource(self.server.model.compose(bucket, name, sources, destination, self._conditions())))
 
     def _upload(self, bucket: str) -> _Answer:
@@ -262,6 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if "X-Upload-Content-Type" in self.headers:
                     resource.setdefault("contentType", self.headers["X-Upload-Content-Type"])
                 name = self._name(resource)
+                self._allow_making(bucket, name)
                 session_id = self.server.model.begin(bucket, name, self._with_hashes(resource), self._conditions())
                 query = urlencode({"uploadType": "resumable", "name": name, "upload_id": session_id})
                 where = f"http://{self.headers['Host']}/upload/storage/v1/b/{quote(bucket)}/o?{query}"
@@ -270,6 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _store(self, bucket: str, resource: Mapping[str, object], fill: Callable[[Draft], None]) -> _Answer:
         name = self._name(resource)
+        self._allow_making(bucket, name)
         draft = self.server.model.draft(bucket, name)
         try:
             fill(draft)
@@ -321,6 +339,8 @@ class _Handler(BaseHTTPRequestHandler):
         with session.lock:
             if session.cancelled:
                 raise GCSError(410, "gone", "The upload session is over.")
+            if self.command == "DELETE" and session.done is not None:
+                raise GCSError(404, "notFound", "No such upload session.")  # the object stays
             if self.command == "DELETE":
                 session.cancelled = True
                 session.draft.discard()
@@ -338,6 +358,9 @@ class _Handler(BaseHTTPRequestHandler):
         if match is None:
             raise GCSError(400, "invalid", f"Invalid Content-Range {asked!r}.")
         total = None if match[3] == "*" else int(match[3])
+        if total is not None and (session.total not in (None, total) or total < held):
+            raise GCSError(400, "invalid", f"The object's size was {session.total or held}, and is {total} now.")
+        session.total = session.total if total is None else total
         if match[1] is not None:
             first, end = int(match[1]), int(match[2]) + 1
             if end - first != self._left or (total is not None and end > total):
@@ -479,8 +502,8 @@ class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int, model: Model, token: str, forbidden_token: str) -> None:
-        self.model, self.token, self.forbidden_token = model, token, forbidden_token
+    def __init__(self, port: int, model: Model, token: str, forbidden_token: str, creator_token: str) -> None:
+        self.model, self.token, self.forbidden_token, self.creator_token = model, token, forbidden_token, creator_token
         super().__init__(("127.0.0.1", port), _Handler)
 
 
@@ -515,7 +538,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket, unless it is there")
     given = parser.parse_args(arguments)
     try:
-        tokens = os.environ[_TOKEN], os.environ[_FORBIDDEN_TOKEN]
+        tokens = os.environ[_TOKEN], os.environ[_FORBIDDEN_TOKEN], os.environ[_CREATOR_TOKEN]
     except KeyError as error:
         parser.error(f"set {error.args[0]} in the environment")
     model = Model(given.folder)

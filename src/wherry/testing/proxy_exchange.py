@@ -70,11 +70,15 @@ async def carry_out(client: Side, head: Head, exchange: Exchange, upstream: tupl
     if (do := _first(exchange, Do)) is not None:
         await asyncio.to_thread(do.call)
     body = _counted(_paced(read_body(client.reader, head), exchange), exchange)
-    if _first(exchange, BlackHole) is not None:
+    if (hole := _first(exchange, BlackHole)) is not None:
         if _expects(head):
             await write(client.writer, _CONTINUE)
-        await _drain(body)
-        return await _end(client, "hang")
+        if hole.after_bytes is None:
+            await _drain(body)
+            return await _end(client, "hang")
+        await _drain(_at_most(body, hole.after_bytes))
+        await asyncio.Event().wait()  # until the proxy ends: whether the client has gone cannot be seen without reading
+        return False
     answer = _first(exchange, Answer)
     if answer is not None and not answer.committed:
         if not _expects(head):

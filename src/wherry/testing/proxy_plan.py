@@ -49,7 +49,12 @@ class Reset:
 
 @dataclass(frozen=True)
 class BlackHole:
-    """Take the request in, send nothing on, and never answer."""
+    """Take the request in, send nothing on, and never answer.
+
+    `after_bytes`: read only so much of its body; the rest stays with the client once the buffers between are full (some MiB).
+    """
+
+    after_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""The table of errors of fsspec's file systems, each of which raises its own library's."""
+
+from __future__ import annotations
+
+import ftplib
+
+from wherry.errors import (
+    AccessDeniedError,
+    MissingExtraError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    ThrottledError,
+    TransientError,
+)
+
+#: Libraries whose errors without a status are about the connection.
+_NETWORK_LIBRARIES = frozenset(
+    {"aiohttp", "asyncio", "azure", "httpcore", "httpx", "paramiko", "requests", "smbprotocol", "urllib3"}
+)
+
+
+#: Errors without a status that mean wrong credentials: paramiko's, Azure's for a key that is none.
+_DENIED = frozenset({"AuthenticationException", "AzureSigningError"})
+
+
+def words_of(error: Exception) -> str:
+    """What an error says, with the name of its class if it is a library's: Python's own for a wrong value adds nothing."""
+    # adlfs puts these words, and no account, before any wrong option
+    name, text = type(error).__name__, str(error).removeprefix("unable to connect to account for ")
+    return text if text and type(error) in (ValueError, OSError) else f"{name}: {text}" if text else name
+
+
+def translate(error: Exception, operation: str, uri: str) -> StoreError:
+    """The one table from the errors of fsspec's file systems to ours."""
+    words = words_of(error)
+    kind: type[StoreError] = PermanentError
+    status = _status(error)
+    names = {base.__name__ for base in type(error).__mro__}
+    if status == 429:
+        kind = ThrottledError
+    elif isinstance(error, PermissionError) or status in (401, 403) or names & _DENIED:
+        kind = AccessDeniedError
+    elif isinstance(error, FileNotFoundError) or status == 404:
+        kind = NotFoundError
+    elif isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError)):
+        return PermanentError(f"a file and a folder cannot share a name: {words}", operation=operation, uri=uri)
+    elif isinstance(error, (OSError, EOFError)) or (status is not None and (status >= 500 or status == 408)):
+        kind = TransientError  # time-outs, resets, full disks, and servers that say no more than "failure"
+    elif isinstance(error, ImportError):
+        raise MissingExtraError(f"{uri.partition('://')[0]}:// needs another library: {error}") from error
+    elif isinstance(error, NotImplementedError):
+        return PermanentError(f"the file system cannot do this: {words}", operation=operation, uri=uri)
+    elif status is None and type(error).__module__.partition(".")[0] in _NETWORK_LIBRARIES:
+        kind = TransientError
+    return kind(words, operation=operation, uri=uri)
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status that an error of any library carries. FTP's are put in its terms (RFC 959)."""
+    if isinstance(error, ftplib.Error):
+        code = str(error)[:3]
+        return {"530": 401, "532": 401, "550": 404, "552": 507}.get(code, 503 if code.startswith("4") else 400)
+    for found in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status"):
+            if isinstance(status := getattr(found, name, None), int) and not isinstance(status, bool):
+                return status
+    return None

@@ -1,0 +1,205 @@
+"""Local files that are objects or are going to be: opened, named, given their final name; their records; errno in our terms."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.store import TEMPORARY_MARK, ObjectMeta
+
+_NAME_MAX_BYTES = 255
+_RECORD = "user.wherry"
+ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What belongs to an object and has no place in the file itself."""
+
+    crc32c: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, fd: int) -> None:
+        """Keep it with the open file, as far as its file system can."""
+        status = os.fstat(fd)
+        text = json.dumps([status.st_size, status.st_mtime_ns, self.crc32c, dict(self.metadata)])
+        with suppress(OSError):  # no extended attributes here, or no room for one: the object itself is in no danger
+            os.setxattr(fd, _RECORD, text.encode())
+
+    @classmethod
+    def read(cls, fd: int, status: os.stat_result) -> Record:
+        """The record of an open file; an empty one if there is none or the file was changed since."""
+        try:
+            size, mtime_ns, crc32c, metadata = json.loads(os.getxattr(fd, _RECORD))
+            if (size, mtime_ns) == (status.st_size, status.st_mtime_ns):
+                return cls(None if crc32c is None else int(crc32c), {str(name): str(text) for name, text in metadata.items()})
+        except (OSError, ValueError, TypeError, AttributeError):  # no record, or one that we did not write
+            return cls()
+        return cls()
+
+
+def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreError:
+    """The one table from errno to our errors."""
+    code, words = error.errno, error.strerror or str(error)
+    if code in _FULL:
+        return TransientError(words, operation=operation, uri=uri, hint="free some space: it is tried again until the deadline")
+    if code in _PASSING:
+        return TransientError(words, operation=operation, uri=uri)
+    if code in _DENIED:
+        return AccessDeniedError(words, operation=operation, uri=uri)
+    if code == errno.ENAMETOOLONG:
+        return PermanentError(
+            words, operation=operation, uri=uri, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes"
+        )
+    if writing and code in (errno.ENOTDIR, errno.EEXIST):
+        return PermanentError("a file has the name of one of the folders above", operation=operation, uri=uri)
+    if writing and code == errno.EISDIR:
+        return PermanentError("a folder has this name", operation=operation, uri=uri)
+    if writing and code == errno.ENOENT:
+        return TransientError("the folder was removed meanwhile", operation=operation, uri=uri)
+    if code in ABSENT:
+        return NotFoundError("there is no such file", operation=operation, uri=uri)
+    return PermanentError(words, operation=operation, uri=uri)
+
+
+@contextmanager
+def opened_source(path: Path, operation: str, uri: str) -> Iterator[int]:
+    """Open the file to send. That it is missing is no NotFoundError: that word is kept for the object."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not keep us waiting
+    except OSError as error:
+        raise PermanentError(
+            f"the file to send, {path}, cannot be read: {error.strerror}", operation=operation, uri=uri
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise PermanentError(f"{path} is no regular file", operation=operation, uri=uri)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_object(path: Path) -> int:
+    """Open an object to read; IsADirectoryError for whatever is no regular file."""
+    # O_NONBLOCK: opening a named pipe would wait for a writer
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return fd
+
+
+def open_temporary(target: Path, o_tmpfile: int) -> tuple[int, Path | None]:
+    """Open a new file in the target's folder for writing: without a name where the file system can do that."""
+    if o_tmpfile:
+        try:
+            return os.open(target.parent, o_tmpfile | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+    name = temporary_name(target)
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), name
+
+
+def temporary_name(target: Path, mark: str | None = None) -> Path:
+    """A name beside `target`, with a new mark or the one that is given, which list() does not show."""
+    ending = TEMPORARY_MARK + (mark or secrets.token_hex(8))
+    start = target.name.encode(errors="surrogateescape")[: _NAME_MAX_BYTES - len(ending) - 1].decode(errors="ignore")
+    return target.with_name(f".{start}{ending}")
+
+
+def unlink(name: Path) -> None:
+    """Remove a name; that it is not there is fine."""
+    with suppress(FileNotFoundError):
+        os.unlink(name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """link(2), following `source` if it is a symbolic link, as the names of open files in /proc are."""
+    # Python calls linkat(), which can follow, only when it is given a folder to start from.
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.link(source.absolute(), target.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return those that were missing."""
+    missing = []
+    for above in (folder, *folder.parents):
+        if above.exists():
+            break
+        missing.append(above)
+    os.makedirs(folder, exist_ok=True)
+    return missing
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def umask() -> int:
+    """The umask of the process. /proc tells it; os.umask() would have to change it for a moment, for all threads."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+    except (OSError, StopIteration):
+        return 0o077  # unknown: keep to what is safe
+
+
+def etag(status: os.stat_result) -> str:
+    """What changes with the file."""
+    return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
+
+
+def describe(key: str, fd: int) -> ObjectMeta:
+    """What an open file is as an object, with its record."""
+    status = os.fstat(fd)
+    record = Record.read(fd, status)
+    return replace(describe_status(key, status), crc32c=record.crc32c, metadata=record.metadata)
+
+
+def describe_status(key: str, status: os.stat_result) -> ObjectMeta:
+    """The same without the record, which only the open file has."""
+    return ObjectMeta(key, status.st_size, etag=etag(status), modified_s=status.st_mtime)
+
+
+def publish(source: Path, target: Path, if_absent: bool) -> None:
+    """Give the inode of `source` the name `target` as well; FileExistsError if it is taken and must not be."""
+    if if_absent:
+        link_file(source, target)
+        return
+    name = temporary_name(target)
+    link_file(source, name)
+    try:
+        os.replace(name, target)
+    finally:
+        unlink(name)  # there only if the replacing failed

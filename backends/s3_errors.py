@@ -1,0 +1,226 @@
+"""What S3 and botocore say of failures, in our errors: one table by code, one by HTTP status, one by botocore's classes.
+
+botocore (1.44) does not correct for a clock that is wrong: it signs with this machine's time, always. So a skewed clock is an
+error of its own here, told by the server's code, or by its Date when it denies a request; nobody tries again before it is set.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+
+import botocore.exceptions as sdk
+from urllib3.exceptions import HTTPError
+
+from wherry.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    BucketNotFoundError,
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    ThrottledError,
+    TransientError,
+    WherryError,
+)
+from wherry.uri import StoreURI
+
+
+class ShortFile(Exception):
+    """The file to send ended before its size."""
+
+
+class DigestError(TransientError):
+    """The server received other bytes than the checksum says. One more attempt is worth it: they may have changed on the way."""
+
+
+_KEYS = "check the access key, its secret and its rights on the bucket"
+_OVER = "these credentials are over: supply new ones"
+_LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
+_CLOCK = "this machine's clock differs from the server's: set it (NTP)"
+#: Code -> our error and the next step. What is not here is judged by its HTTP status. From "Error responses" of the Amazon S3 API
+#: Reference, and from what MinIO and SeaweedFS add.
+_RULES: dict[str, tuple[type[StoreError], str]] = {
+    "NoSuchBucket": (BucketNotFoundError, "create the bucket, or correct the URI or the endpoint"),
+    "ExpiredToken": (AccessDeniedError, _OVER),
+    "ExpiredTokenException": (AccessDeniedError, _OVER),
+    "TokenRefreshRequired": (AccessDeniedError, _OVER),
+    "InvalidToken": (AccessDeniedError, "the session token does not belong to the key, or is missing"),
+    "InvalidAccessKeyId": (AccessDeniedError, _KEYS),
+    "SignatureDoesNotMatch": (AccessDeniedError, _KEYS),
+    "RequestTimeTooSkewed": (PermanentError, _CLOCK),
+    "RequestExpired": (PermanentError, _CLOCK),
+    "AuthorizationHeaderMalformed": (PermanentError, "give the bucket's region as storage option 'region'"),
+    "PermanentRedirect": (PermanentError, "give the bucket's region as storage option 'region'"),
+    "EntityTooLarge": (PermanentError, "an object of this size goes in parts"),
+    "KeyTooLongError": (PermanentError, "shorten the name: this server takes fewer bytes than another"),
+    "XMinioInvalidResourceName": (PermanentError, "use another name: this server keeps objects as files, and cannot keep it"),
+    "XMinioObjectExistsAsDirectory": (PermanentError, "use another name: names of other objects begin with this one and '/'"),
+    "XMinioParentIsObject": (PermanentError, "use another name: what stands before a '/' in it is an object"),
+    "BadDigest": (DigestError, ""),
+    "XAmzContentChecksumMismatch": (DigestError, ""),
+    "XAmzContentSHA256Mismatch": (TransientError, ""),
+    "ConditionalRequestConflict": (TransientError, "another writer was at it at the same moment"),
+    "IncompleteBody": (TransientError, ""),
+    "OperationAborted": (TransientError, ""),
+    "RequestTimeout": (TransientError, ""),
+    "RequestTimeoutException": (TransientError, ""),
+    "BandwidthLimitExceeded": (ThrottledError, ""),
+    "RequestLimitExceeded": (ThrottledError, ""),
+    "SlowDown": (ThrottledError, ""),
+    "Throttling": (ThrottledError, ""),
+    "ThrottlingException": (ThrottledError, ""),
+    "TooManyRequestsException": (ThrottledError, ""),
+}
+_STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
+    401: (AccessDeniedError, _KEYS),
+    403: (AccessDeniedError, _KEYS),
+    404: (NotFoundError, ""),
+    408: (TransientError, ""),
+    412: (IntegrityError, "the object was replaced: begin again"),
+    416: (IntegrityError, ""),
+    429: (ThrottledError, ""),
+    501: (PermanentError, _LACKS),
+    503: (ThrottledError, ""),
+    507: (TransientError, "the server's disk is full"),
+}
+#: No final answer where the credentials come from a place that is read anew: a role, a file that someone refreshes.
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+#: Amazon refuses a request whose time is this far from its own ("RequestTimeTooSkewed").
+_SKEW_S = 900.0
+
+#: A certificate that is refused, by OpenSSL or, for its name (the group), by OpenSSL or urllib3.
+_CERTIFICATE = re.compile(r"(mismatch|doesn't match)|CERTIFICATE_VERIFY_FAILED(?!.*mismatch)")
+_BAD_SETTINGS = (sdk.ProfileNotFound, sdk.ConfigParseError, sdk.ConfigNotFound, sdk.InvalidConfigError, sdk.NoRegionError)
+_SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
+    (
+        (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.SSOError, sdk.TokenRetrievalError),
+        AccessDeniedError,
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or give keys in storage_options",
+    ),
+    ((sdk.CredentialRetrievalError, sdk.MetadataRetrievalError), TransientError, ""),
+    ((sdk.EndpointConnectionError, sdk.ConnectTimeoutError), TransientError, "is the endpoint right and reachable?"),
+    ((sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, HTTPError), TransientError, ""),
+)
+
+
+class Translator:
+    """Turns what botocore raises about one store into our errors.
+
+    `renew` is called for expired credentials, and says whether newer ones may be found. `timeout_s` and `server` are for words.
+    """
+
+    def __init__(
+        self, uri: StoreURI, renew: Callable[[], bool], timeout_s: float, server: str, now: Callable[[], float] = time.time
+    ) -> None:
+        self._uri = uri
+        self._renew = renew
+        self._timeout_s = timeout_s
+        self._server = server
+        self._now = now
+
+    @contextmanager
+    def translated(self, operation: str, key: str, part: int | None = None) -> Iterator[None]:
+        """Around calls to botocore, and reading what they answer. `part`: the number of the part that they are about."""
+        try:
+            yield
+        except sdk.ClientError as error:
+            raise self._answered(error, operation, key) from error
+        except (sdk.BotoCoreError, HTTPError) as error:
+            raise self._without_answer(error, operation, key, part) from error
+        except ShortFile as error:
+            raise self.error(IntegrityError, operation, key, str(error)) from error
+
+    def error(self, kind: type[StoreError], operation: str, key: str, message: str, hint: str = "") -> StoreError:
+        """An error about an object of this store."""
+        return kind(message, operation=operation, uri=self._uri.uri_for(key), hint=hint)
+
+    def taken(self, operation: str, key: str) -> StoreError:
+        """The error for a name that is taken."""
+        hint = "choose another name or allow overwriting"
+        return self.error(AlreadyExistsError, operation, key, "the object is there already", hint)
+
+    def _answered(self, error: sdk.ClientError, operation: str, key: str) -> StoreError:
+        """The error for an answer."""
+        code, status = code_of(error), status_of(error)
+        if operation in ("put", "complete") and status == 412:
+            return self.taken(operation, key)
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        kind, hint = _rule_for(code, status)
+        if code in _EXPIRED and self._renew():
+            kind, hint = TransientError, "the credentials are read anew for the next attempt"
+        elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self._now())) > _SKEW_S):
+            hint = self._clock_hint(headers)
+        said = error.response.get("Error", {}).get("Message", "")
+        made = self.error(kind, operation, key, f"{code}: {said}" if said else code, hint)
+        if isinstance(made, ThrottledError):
+            made.retry_after_s = _retry_after_s(headers, self._now())
+        return made
+
+    def _clock_hint(self, headers: Mapping[str, str]) -> str:
+        ahead_s = _ahead_s(headers, self._now())
+        by = f" by {abs(ahead_s):.0f} s, it is {'fast' if ahead_s > 0 else 'slow'}" if abs(ahead_s) >= 1 else ""
+        return _CLOCK.replace(":", f"{by}:")
+
+    def _without_answer(self, error: Exception, operation: str, key: str, part: int | None) -> WherryError:
+        """The error for what went wrong before, or in place of, an answer."""
+        text = str(error)
+        if isinstance(inner := getattr(error, "kwargs", {}).get("error"), ShortFile):  # while botocore was reading the body
+            return self.error(IntegrityError, operation, key, str(inner))
+        if isinstance(error, sdk.SSLError) and (found := _CERTIFICATE.search(text)):
+            hint = "give the file of its authority as storage option 'verify'"
+            if found[1]:  # the bucket's name stands before the server's own, say
+                hint = "it is for another host: correct the endpoint, or give the storage option addressing_style='path'"
+            return self.error(PermanentError, operation, key, f"the server's certificate is not trusted: {text}", hint)
+        if isinstance(error, _BAD_SETTINGS):
+            return ConfigError(f"{operation} {self._uri.uri_for(key)}: {text}")
+        if isinstance(error, sdk.ReadTimeoutError):  # a URLLib3 one too: botocore's is both
+            what = f" of part {part}" if part is not None else ""
+            return self.error(
+                TransientError, operation, key, f"no byte{what} went through for {self._timeout_s:g} s: {self._server} is silent"
+            )
+        kind, hint = next(((kind, hint) for types, kind, hint in _SDK_RULES if isinstance(error, types)), (PermanentError, ""))
+        return self.error(kind, operation, key, text, hint)
+
+
+def code_of(error: sdk.ClientError) -> str:
+    """The code of an answer: NoSuchKey and the like."""
+    return str(error.response.get("Error", {}).get("Code", "unknown"))
+
+
+def status_of(error: sdk.ClientError) -> int:
+    """The HTTP status of an answer."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _rule_for(code: str, status: int) -> tuple[type[StoreError], str]:
+    """Our error and the next step, by the code or else by the HTTP status."""
+    other = (TransientError, "") if status >= 500 or status == 200 else (PermanentError, "")
+    return _RULES.get(code) or _STATUS_RULES.get(status) or other
+
+
+def _retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """Read a Retry-After header (RFC 9110, section 10.2.3): seconds, or a date, which is taken by the server's own clock."""
+    value = headers.get("retry-after", "")
+    if value.isascii() and value.isdecimal():
+        return float(value)
+    until_s, server_s = _seconds(value), _seconds(headers.get("date", ""))
+    return None if until_s is None else max(0.0, until_s - (now if server_s is None else server_s))
+
+
+def _ahead_s(headers: Mapping[str, str], now: float) -> float:
+    """How far our clock is ahead of the one that the answer's Date is from; 0 if it has none."""
+    server_s = _seconds(headers.get("date", ""))
+    return 0.0 if server_s is None else now - server_s
+
+
+def _seconds(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,61 @@
+"""What answers of S3 say of an object: ETags and checksums, and which of them is of the whole object.
+
+Sources: "Checking object integrity in Amazon S3" of its user guide, "Object" and "HeadObject" of the API Reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from wherry.errors import TransientError
+
+
+def etag_of(text: str | None) -> str:
+    """Without the quotes, which some servers leave out of some answers. No ETag at all means a server in mid-change."""
+    if not text:
+        raise TransientError("the answer has no ETag: the server was just replacing the object", operation="s3")
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
+def encode_crc32c(crc32c: int) -> str:
+    """As a checksum header has it."""
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def crc32c_of(answer: Mapping[str, Any]) -> int | None:
+    """The CRC32C of the whole object or part; None if there is none, or only one of parts' checksums."""
+    data = _checksum(answer, "CRC32C", 4) if _is_of_the_whole(answer) else None
+    return None if data is None else int.from_bytes(data, "big")
+
+
+def digest_of(answer: Mapping[str, Any], etag: str) -> str | None:
+    """A digest of the whole object, other than CRC32C, that the server keeps: one of its checksums, else an ETag that is an MD5.
+
+    An ETag is no MD5 for objects made of parts, which it shows by a "-", and for those encrypted with a key of KMS or the
+    customer's, which other headers show. CRC64NVME, which Amazon computes by itself for every object, is left out: nothing here
+    computes it at a speed worth having.
+    """
+    if _is_of_the_whole(answer):
+        for name, size_bytes in (("crc32", 4), ("sha1", 20), ("sha256", 32)):
+            if data := _checksum(answer, name.upper(), size_bytes):
+                return f"{name}:{data.hex()}"
+    is_plain = answer.get("ServerSideEncryption") in (None, "AES256") and "SSECustomerAlgorithm" not in answer
+    return f"md5:{etag.lower()}" if is_plain and re.fullmatch("[0-9a-fA-F]{32}", etag) else None
+
+
+def _is_of_the_whole(answer: Mapping[str, Any]) -> bool:
+    """Whether checksums in an answer are of the whole object: it says so, or it says nothing and the object has no parts."""
+    kind = answer.get("ChecksumType")
+    return kind == "FULL_OBJECT" or (kind is None and "-" not in (answer.get("ETag") or ""))
+
+
+def _checksum(answer: Mapping[str, Any], name: str, size_bytes: int) -> bytes | None:
+    """The bytes of a checksum. One of parts' checksums (``base64-3``) is no base64, and so is none."""
+    try:
+        data = base64.b64decode(answer.get(f"Checksum{name}") or "", validate=True)
+    except ValueError:
+        return None
+    return data if len(data) == size_bytes else None

@@ -1,0 +1,31 @@
+"""What can be told of arrays and tensors without importing their libraries."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, TypeGuard
+
+
+def is_tensor(value: object) -> TypeGuard[Any]:
+    """Whether it is a torch tensor. Where nothing has imported torch, nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def n_elements(value: object) -> int | None:
+    """How many elements an array, tensor or array scalar (numpy, torch, jax ...) has; None for anything else."""
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(value, "item"):
+        return None
+    return math.prod(shape)
+
+
+def to_number(value: object) -> int | float | None:
+    """The Python number in a number, an array scalar or an array or tensor of one element; None for anything else."""
+    if isinstance(value, (int, float)):
+        return value
+    if n_elements(value) != 1:
+        return None
+    item = value.item()  # type: ignore[attr-defined]
+    return item if isinstance(item, (int, float)) else None

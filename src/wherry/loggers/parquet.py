@@ -1,0 +1,121 @@
+"""JSON Lines as Parquet: a column a key, for the end of a run. A torn Parquet file is lost, so it is never the live format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: So many rows are in memory at a time, and in a row group.
+_ROWS = 50_000
+#: How `format_json` writes the numbers that JSON has not.
+_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_INT64 = range(-(2**63), 2**63)
+
+
+def has_parquet() -> bool:
+    """Whether pyarrow is installed; nothing is imported."""
+    return find_spec("pyarrow") is not None
+
+
+def write_parquet(source: Path, destination: Path) -> int:
+    """Write what is in the JSON Lines file `source` to `destination`, and return how many rows that is; 0: no file was made.
+
+    Columns come in the order in which their keys do first. A column is of booleans, of whole numbers, of floats (also if some are
+    whole, or of the strings for NaN and infinities) or, for everything else and mixtures, of texts: JSON for what is none.
+    Lines that are no JSON object are left out. Two passes over the file; the memory is bounded by the rows of a group.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = _kinds(source)
+    if not kinds:
+        return 0
+    types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(), "none": pa.null()}
+    schema = pa.schema([(_utf8(key), types[kind]) for key, kind in kinds.items()])
+    n_rows = 0
+    with pq.ParquetWriter(destination, schema, compression="zstd") as writer:
+        for rows in _groups(source):
+            writer.write_table(_table(pa, schema, kinds, rows))
+            n_rows += len(rows)
+    return n_rows
+
+
+def _records(source: Path) -> Iterator[dict[str, object]]:
+    with open(source, "rb") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:  # half a line, of a process that was killed
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def _groups(source: Path) -> Iterator[list[dict[str, object]]]:
+    records = _records(source)
+    while rows := list(islice(records, _ROWS)):
+        yield rows
+
+
+def _kinds(source: Path) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for record in _records(source):
+        for key, value in record.items():
+            known = kinds.get(key, "none")
+            if known != "text":
+                kinds[key] = _joined(known, _kind(value))
+    return kinds
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if value in _INT64 else "float"
+    return "float" if isinstance(value, float) or (isinstance(value, str) and value in _NUMBERS) else "text"
+
+
+def _joined(one: str, other: str) -> str:
+    """The kind that holds both."""
+    if one == other or other == "none":
+        return one
+    if one == "none":
+        return other
+    return "text" if "text" in (one, other) else "float"
+
+
+def _table(pa: Any, schema: pa.Schema, kinds: dict[str, str], rows: list[dict[str, object]]) -> pa.Table:
+    kinds_and_types = zip(kinds.items(), schema.types, strict=True)
+    columns = [pa.array([_cell(row.get(key), kind) for row in rows], type_) for (key, kind), type_ in kinds_and_types]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cell(value: object, kind: str) -> object:
+    if value is None or kind in ("bool", "int", "none"):
+        return value
+    if kind == "float":
+        return _float(value)
+    return _utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _utf8(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON has and Parquet has not."""
+    return text.encode(errors="replace").decode()
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str):
+        return _NUMBERS[value]
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

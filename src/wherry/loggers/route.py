@@ -1,0 +1,148 @@
+"""One destination as the router sees it: when it may be called, what waits for it, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wherry.errors import ConfigError, UploadFailed
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.event import Event
+from wherry.loggers.level import LogLevel
+from wherry.loggers.overrides import overrides
+from wherry.loggers.own_copy import own_copy
+from wherry.loggers.reports import Reports
+from wherry.loggers.state import State
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+
+#: So many kept calls are no start-up any more: their destination was forgotten. They are still kept, and that is said.
+MANY_KEPT_CALLS = 10_000
+_POLICIES = ("warn", "raise", "disable")
+
+
+class Route:
+    """Calls one destination for all threads; errors that must come through are appended to the caller's list.
+
+    States: closed, while is_ready() was never True: log calls are kept, as deep copies, in the order of their arrival. Open: they
+    are made at once. Disabled: after an error, by the destination's own policy, neither log calls nor events are made.
+    """
+
+    def __init__(self, destination: LoggerDestination, reports: Reports) -> None:
+        if destination.on_error not in _POLICIES:
+            raise ConfigError(f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {_POLICIES}")
+        self.destination = destination
+        self.is_open = not self.serves("is_ready")
+        self.is_disabled = False
+        self._reports = reports
+        self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
+        self._is_replaying = False
+        self._lock = threading.RLock()  # re-entered when a destination logs while it is being called
+
+    def serves(self, call: str) -> bool:
+        """Whether the destination overrides this call."""
+        return overrides(self.destination, call, LoggerDestination)
+
+    def wants(self, state: State, level: LogLevel) -> bool:
+        """Whether a figure of this level would be taken. Asked at every figure, so it is kept short."""
+        if self.is_disabled or (state.rank and self.destination.rank_zero_only):
+            return False
+        try:
+            return self.destination.will_log(state, level)
+        except Exception as error:
+            if self.destination.on_error == "raise":
+                raise
+            self.failed("will_log", error, [])
+            return False
+
+    def log(
+        self, state: State, what: str, arguments: tuple[object, ...], errors: list[Exception], *, is_own: bool = False
+    ) -> None:
+        """Make a log call, or keep it until the destination is ready. `is_own`: nobody else holds the arguments."""
+        if self.is_disabled or (state.rank and self.destination.rank_zero_only):
+            return
+        if self.is_open or not self._keep(state, what, arguments, errors, is_own=is_own):
+            self.call(what, arguments, errors)
+
+    def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
+        """Hand a file over, by the call that the destination knows."""
+        try:
+            if self.serves("log_file_artifact") and not self.serves("upload_file"):
+                self.destination.log_file_artifact(state, level, name, path, overwrite=overwrite)
+            else:
+                self.destination.upload_file(state, name, path, overwrite=overwrite)
+        except Exception as error:
+            self.failed("upload_file", error, errors)
+
+    def run_event(self, event: Event, state: State, logger: Logger, errors: list[Exception]) -> None:
+        """Tell the destination of an event, unless it is disabled."""
+        if self.is_disabled:
+            return
+        try:
+            self.destination.run_event(event, state, logger)
+        except Exception as error:
+            self.failed(event.value, error, errors)
+
+    def call(self, what: str, arguments: tuple[object, ...], errors: list[Exception]) -> bool:
+        """Call the destination's method `what` now. Whether that worked."""
+        try:
+            getattr(self.destination, what)(*arguments)
+        except Exception as error:
+            self.failed(what, error, errors)
+            return False
+        return True
+
+    def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
+        """Do with an error what the destination's policy says. UploadFailed comes through always: it is said on purpose."""
+        policy = self.destination.on_error
+        if isinstance(error, UploadFailed) or policy == "raise":
+            errors.append(error)
+            return
+        text = f"{type(self.destination).__name__}.{what} failed: {error}"
+        if what == "upload_file":
+            self._reports.each(text, error)  # a file is lost each time
+            return
+        if policy == "disable" and not self.is_disabled:
+            self.is_disabled = True
+            text += " (it is not called any more, as its on_error is 'disable')"
+        self._reports.once((id(self), what), text, error)
+
+    def wake(self, state: State, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
+        """Replay what was kept, in order, if the destination is ready; from then on calls are made at once."""
+        with self._lock:
+            if self.is_open or self._is_replaying or not (even_if_not_ready or self._is_ready(state, errors)):
+                return
+            self._is_replaying = True
+            try:
+                while self._kept:  # also what the destination itself logs meanwhile, and other threads, which wait for the lock
+                    what, arguments = self._kept.popleft()
+                    if not self.is_disabled:
+                        self.call(what, arguments, errors)
+            finally:
+                self._is_replaying = False
+            self.is_open = True
+
+    def _is_ready(self, state: State, errors: list[Exception]) -> bool:
+        try:
+            return self.destination.is_ready(state)
+        except Exception as error:
+            self.failed("is_ready", error, errors)
+            return False
+
+    def _keep(self, state: State, what: str, arguments: tuple[object, ...], errors: list[Exception], *, is_own: bool) -> bool:
+        """Keep a call. False: the destination is ready by now, and has got all that was kept."""
+        with self._lock:
+            self.wake(state, errors)
+            if self.is_open:
+                return False
+            self._kept.append((what, arguments if is_own else own_copy(arguments)))
+            if len(self._kept) == MANY_KEPT_CALLS:
+                self._reports.once(
+                    (id(self), "kept"),
+                    f"{type(self.destination).__name__} is not ready, and {MANY_KEPT_CALLS} log calls are kept for it in memory: "
+                    "tell it that the run begins, with logger.run_event(Event.INIT) or 'with Logger(...) as logger'",
+                )
+            return True

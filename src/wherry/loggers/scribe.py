@@ -1,0 +1,392 @@
+"""The scribe: a small process that writes a FileLogger's file and passes captured output on to where it was going.
+
+Why a process, and not a thread of the training process: a thread cannot read while C code writes and holds the interpreter
+lock, so that a long message of it would hang both; what is still in the pipe is lost with a thread when the process
+crashes or is killed; and children that outlive it would die of SIGPIPE. The scribe reads until the last writer is gone. It
+costs some 4 MB and nothing of the training loop's time.
+
+It is started by path, ``python -I -S scribe.py TOKEN ROLL_BYTES REPLY_FD FALLBACK STREAM...``, and imports the standard
+library only. A STREAM is ``name:fd:tee``: what is read from `fd` goes to the descriptor `tee` as it is (-1: nowhere), and to
+the file line by line after ``[name]: ``. A message of the logger stands in the stream, in its place among what was printed:
+
+    TOKEN  kind (1 byte)  length (4 hexadecimal digits)  payload
+
+at most PIPE_BUF bytes in all, so that no other writer's bytes get into it (pipe(7), "PIPE_BUF"). Kinds: ``t`` text for the
+file, ``T`` its last piece, ``L`` the last piece of a text that is to be the last in the file, ``n`` the file's name, ``s``
+sync (payload: a number, sent on every stream), ``d`` discard what waits and write no file, ``p`` text that Python has printed
+elsewhere, ``e`` end: sent on every stream; the file is closed, and from then on output is only passed on. Answers are a kind,
+a payload and a NUL: ``s`` number, ``r`` path of a file that is closed, ``f`` why nothing can be written, ``e`` ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import signal
+import sys
+import termios
+from collections.abc import Sequence
+
+_READ_BYTES = 65536
+#: A line without an end is cut here: memory stays bounded whatever is printed.
+_LONGEST_LINE_BYTES = 65536
+#: So much is kept until the file has its name; then the fallback name is taken.
+_MOST_WAITING_BYTES = 16 * 2**20
+#: Escape sequences of terminals (ECMA-48): colours and moves (CSI), titles and links (OSC), two-byte ones.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
+#: What a program has wiped out of a line before it went on: all before "erase in line" (EL), where that comes after a return
+#: or is total.
+_ERASED = re.compile(rb".*(?:\x1b\[2K|\r\x1b\[0?K)", re.DOTALL)
+_HEADER_BYTES = 5
+
+
+def shown(line: bytes) -> bytes | None:
+    """What a terminal would show of a line at its end: no colours, and of a progress bar only its last state.
+
+    None if the line only moved the cursor about; an empty line that was printed is empty.
+    """
+    plain = line if b"\x1b" not in line else _ESCAPES.sub(b"", _ERASED.sub(b"", line))
+    plain = plain.rstrip(b"\r")
+    plain = plain[plain.rfind(b"\r") + 1 :]
+    moved = b"\x1b" in line or b"\r" in line.rstrip(b"\r")
+    return None if moved and not plain.strip() else plain
+
+
+class Lines:
+    """Cuts a stream of bytes into lines, each with a prefix. The last one waits for its end."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines that are complete now."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > 1 and (start := self._rest.rfind(b"\r", 0, len(self._rest) - 1)) >= 0:
+            self._rest = self._rest[start:]  # with the \r, by which shown() knows a bar
+        while len(self._rest) > _LONGEST_LINE_BYTES:
+            whole.append(self._rest[:_LONGEST_LINE_BYTES])
+            self._rest = self._rest[_LONGEST_LINE_BYTES:]
+        return b"".join(self._prefix + text + b"\n" for line in whole if (text := shown(line)) is not None)
+
+    def finish(self) -> bytes:
+        """The line that had no end, if there is one."""
+        rest, self._rest = self._rest, b""
+        text = shown(rest) if rest else None
+        return b"" if text is None else self._prefix + text + b"\n"
+
+
+class RolledFile:
+    """Writes ``name.txt``, then ``name.0001.txt`` and so on, each closed at a size. Files that exist are never touched.
+
+    Nothing raises: what cannot be written is counted, told once, and noted in the file when it can be written again.
+    """
+
+    def __init__(self, roll_bytes: int, reply_fd: int) -> None:
+        self._roll_bytes = roll_bytes
+        self._reply_fd = reply_fd
+        self._path = ""
+        self._number = 0
+        self._open_path = ""
+        self._fd = -1
+        self._size = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._lost = 0
+        self._torn = False
+
+    def tell(self, kind: str, text: str = "") -> None:
+        """Answer the logger; it may be gone."""
+        if self._reply_fd < 0:
+            return
+        try:
+            os.write(self._reply_fd, kind.encode() + os.fsencode(text) + b"\0")
+        except OSError:  # the logger is gone; the file is written all the same
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Answer no more."""
+        if self._reply_fd >= 0:
+            os.close(self._reply_fd)
+            self._reply_fd = -1
+
+    def name(self, path: str) -> None:
+        """Go on in the file `path`; what has waited for the name is written first."""
+        self.close()
+        self._path, self._number = path, 0
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting:
+            self.write(b"".join(waiting))
+
+    def is_named(self) -> bool:
+        """Whether lines can be written, and need not wait."""
+        return bool(self._path)
+
+    def waiting_bytes(self) -> int:
+        """How much waits for the name."""
+        return self._waiting_bytes
+
+    def discard(self) -> None:
+        """Forget what waits."""
+        self._waiting, self._waiting_bytes = [], 0
+
+    def write(self, lines: bytes) -> None:
+        """Add whole lines."""
+        if not lines:
+            return
+        if not self._path:
+            self._waiting.append(lines)
+            self._waiting_bytes += len(lines)
+            return
+        try:
+            self._open()
+            if self._lost:
+                self._write(b"[wherry]: %d lines could not be written and are lost\n" % self._lost)
+                self._lost = 0
+            self._write(lines)
+        except OSError as error:
+            if not self._lost:
+                self.tell("f", f"{self._open_path or self._path}: {error.strerror}")
+            self._lost += lines.count(b"\n")
+            return
+        if self._roll_bytes and self._size >= self._roll_bytes:
+            self.close()
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        if self._fd >= 0:
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                self.tell("f", f"{self._open_path}: {error.strerror}")
+
+    def close(self) -> None:
+        """Close the file that is open, and say so; the next line opens the next one."""
+        if self._fd < 0:
+            return
+        self.sync()
+        os.close(self._fd)
+        self._fd, self._size = -1, 0
+        self.tell("r", self._open_path)
+
+    def _open(self) -> None:
+        if self._fd >= 0:
+            return
+        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+        stem, suffix = os.path.splitext(self._path)
+        while self._fd < 0:
+            self._open_path = f"{stem}.{self._number:04d}{suffix}" if self._number else self._path
+            try:
+                self._fd = os.open(self._open_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                self._number += 1  # of an earlier life of this run, or another process: kept
+        self._number += 1
+        self._torn = False
+
+    def _write(self, lines: bytes) -> None:
+        rest = whole = memoryview(b"\n" + lines if self._torn else lines)
+        while rest:
+            try:
+                n = os.write(self._fd, rest)
+            except OSError:
+                self._torn = self._torn or len(rest) < len(whole)
+                raise
+            self._size += n
+            rest = rest[n:]
+        self._torn = False
+
+
+class Stream:
+    """One captured stream, or the messages alone: passes bytes on and hands messages out."""
+
+    def __init__(self, name: str, fd: int, tee_fd: int, token: bytes) -> None:
+        self.fd = fd
+        self.lines = Lines(b"[%s]: " % name.encode())
+        self.is_ended = False
+        self._tee_fd = tee_fd
+        self._token = token
+        self._buffer = b""
+        self._window = b""
+
+    def read(self) -> list[tuple[str, bytes]] | None:
+        """What came: ("", printed bytes) and (kind, payload) of messages, in order. None when the last writer is gone."""
+        try:
+            data = os.read(self.fd, _READ_BYTES)
+        except OSError:  # how a terminal ends
+            data = b""
+        if not data:
+            return None
+        self._follow_window()
+        return self._take(data)
+
+    def rest(self) -> bytes:
+        """What was held back as it might have been the start of a message."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+    def pass_on(self, data: bytes) -> None:
+        """Write to where the output was going; when that is gone, only the file gets it."""
+        while data and self._tee_fd >= 0:
+            try:
+                data = data[os.write(self._tee_fd, data) :]
+            except BlockingIOError:  # noqa: PERF203  another program made the terminal non-blocking, for all who share it
+                select.select([], [self._tee_fd], [])
+            except OSError:
+                self._tee_fd = -1
+
+    def _take(self, data: bytes) -> list[tuple[str, bytes]]:
+        found: list[tuple[str, bytes]] = []
+        buffer, size = self._buffer + data, len(self._token)
+        at = 0
+        while (start := buffer.find(self._token, at)) >= 0:
+            if start > at:
+                found.append(("", buffer[at:start]))
+            at = start
+            head = buffer[start + size : start + size + _HEADER_BYTES]
+            if len(head) < _HEADER_BYTES or len(buffer) < (end := start + size + _HEADER_BYTES + int(head[1:], 16)):
+                self._buffer = buffer[at:]
+                return found
+            found.append((head[:1].decode(), buffer[start + size + _HEADER_BYTES : end]))
+            at = end
+        cut = buffer.rfind(b"\0", max(at, len(buffer) - size + 1))
+        if cut < 0 or not self._token.startswith(buffer[cut:]):
+            cut = len(buffer)
+        if cut > at:
+            found.append(("", buffer[at:cut]))
+        self._buffer = buffer[cut:]
+        return found
+
+    def _follow_window(self) -> None:
+        """A pseudo-terminal is as wide as the terminal behind it, also after that was resized."""
+        if self._tee_fd < 0 or not os.isatty(self.fd):
+            return
+        try:
+            window = fcntl.ioctl(self._tee_fd, termios.TIOCGWINSZ, bytes(8))
+            if window != self._window:
+                fcntl.ioctl(self.fd, termios.TIOCSWINSZ, window)
+                self._window = window
+        except OSError:
+            self._window = b""
+
+
+class Scribe:
+    """Reads all streams until the last writer of each is gone."""
+
+    def __init__(self, streams: Sequence[Stream], file: RolledFile, fallback: str) -> None:
+        self._streams = list(streams)
+        self._file = file
+        self._fallback = fallback
+        self._text: list[bytes] = []
+        self._last_words = b""
+        self._syncs: dict[bytes, int] = {}
+        self._is_ended = False
+
+    def serve(self) -> None:
+        """Return when there is nothing left that anybody could write to us."""
+        poll = select.poll()
+        open_streams = {stream.fd: stream for stream in self._streams}
+        for fd in open_streams:
+            poll.register(fd, select.POLLIN)
+        while open_streams:
+            for fd, _ in poll.poll():
+                stream = open_streams[fd]
+                items = stream.read()
+                if items is None:
+                    poll.unregister(fd)
+                    del open_streams[fd]
+                    self._print(stream, stream.rest())
+                    self._end(stream)
+                else:
+                    self._handle(stream, items)
+
+    def _handle(self, stream: Stream, items: Sequence[tuple[str, bytes]]) -> None:
+        for kind, payload in items:
+            if not kind:
+                self._print(stream, payload)
+            elif kind in "tTL":
+                self._add(kind, payload)
+            elif kind == "p":
+                self._write(b"" if stream.is_ended else stream.lines.feed(payload))
+            elif kind == "n":
+                self._file.name(os.fsdecode(payload))
+            elif kind == "s":
+                self._sync(payload)
+            elif kind == "d":
+                self._file.discard()
+                self._is_ended = True
+            elif kind == "e":
+                self._end(stream)
+
+    def _add(self, kind: str, piece: bytes) -> None:
+        self._text.append(piece)
+        if kind == "t":
+            return
+        text = b"".join(self._text)
+        self._text.clear()
+        if kind == "T":
+            self._write(text)
+        else:
+            self._last_words = text
+
+    def _print(self, stream: Stream, data: bytes) -> None:
+        stream.pass_on(data)
+        if not stream.is_ended:
+            self._write(stream.lines.feed(data))
+
+    def _write(self, lines: bytes) -> None:
+        if self._is_ended:
+            return
+        self._file.write(lines)
+        if self._file.waiting_bytes() > _MOST_WAITING_BYTES:
+            self._take_fallback()
+
+    def _take_fallback(self) -> None:
+        if self._file.is_named():
+            return
+        if self._fallback:
+            self._file.name(self._fallback)
+        else:
+            self._file.discard()
+
+    def _sync(self, number: bytes) -> None:
+        self._syncs[number] = self._syncs.get(number, 0) + 1
+        if self._syncs[number] == len(self._streams):
+            del self._syncs[number]
+            self._file.sync()
+            self._file.tell("s", number.decode())
+
+    def _end(self, stream: Stream) -> None:
+        """The stream's part of the file is over; the last one's closes the file."""
+        if stream.is_ended:
+            return
+        self._write(stream.lines.finish())
+        stream.is_ended = True
+        if all(each.is_ended for each in self._streams):
+            if not self._is_ended:
+                self._write(self._last_words)
+                self._take_fallback()
+                self._file.close()
+            self._is_ended = True
+            self._file.tell("e")
+            self._file.hang_up()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Leave the starter, which waits only for that, and serve."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # they are for the program whose output we keep: its last words come after them
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")  # no file system stays busy for us
+    token, roll_bytes, reply_fd, fallback, *specs = arguments
+    streams = []
+    for spec in specs:
+        name, fd, tee_fd = spec.split(":")
+        streams.append(Stream(name, int(fd), int(tee_fd), b"\0" + token.encode()))
+    Scribe(streams, RolledFile(int(roll_bytes), int(reply_fd)), fallback).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,70 @@
+"""Files that appear whole under their names, or not at all, whatever is killed while they are written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+_numbers = count()
+
+
+class WholeFiles:
+    """Writes files in `folder` first and moves them to their names then. It must be of the same file system."""
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self._folder = folder
+        self._fsync = fsync
+
+    @contextmanager
+    def temporary(self, suffix: str) -> Iterator[Path]:
+        """A path to write a file to, and then to give to replace() or put(). Whatever is left there is removed."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{os.getpid()}-{next(_numbers)}{suffix}"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def replace(self, temporary: Path, path: Path) -> None:
+        """Give the file the name `path`; what had it is gone, and was there until then."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._sync(temporary)
+        os.replace(temporary, path)
+        self._sync(path.parent)
+
+    def put(self, temporary: Path, path: Path) -> bool:
+        """Give the file the name `path`. False, if the name is taken: nothing is replaced."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._sync(temporary)
+        try:
+            os.link(temporary, path)  # which, unlike a rename, fails if there is one
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if path.exists():
+                return False
+            temporary.rename(path)
+        self._sync(path.parent)
+        return True
+
+    def sweep(self) -> None:
+        """Remove what processes that were killed had not finished."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder, unless something is in it."""
+        if self._folder.is_dir() and not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+    def _sync(self, path: Path) -> None:
+        if self._fsync:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

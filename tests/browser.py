@@ -1,0 +1,90 @@
+"""A real browser without a window: Chromium, driven over WebDriver (https://www.w3.org/TR/webdriver2/), which is plain HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from support import wait_until
+
+#: The browser and its driver are on this machine: no proxy that the environment names is asked.
+local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+_FLAGS = (
+    "--no-proxy-server",
+    "--headless=new",
+    "--no-sandbox",  # there is none for root, as whom containers run
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-unsafe-swiftshader",  # WebGL, for points in space, on the processor
+    "--hide-scrollbars",
+)
+
+
+class Browser:
+    """One page of a browser."""
+
+    def __init__(self, session_url: str) -> None:
+        self._session_url = session_url
+
+    def open(self, url: str) -> None:
+        """Go to the page, and wait until it is loaded; what its scripts load comes later."""
+        self._call("url", {"url": url})
+
+    def run(self, script: str) -> object:
+        """What a function with this body returns in the page."""
+        return self._call("execute/sync", {"script": script, "args": []})
+
+    def wait_for(self, expression: str, what: str) -> None:
+        """Wait until the JavaScript expression is true in the page, which nothing tells us of."""
+        wait_until(lambda: bool(self.run(f"return Boolean({expression})")), timeout_s=60.0, what=what)
+
+    def screenshot(self) -> bytes:
+        """What the page shows, as PNG."""
+        with local.open(f"{self._session_url}/screenshot", timeout=60) as answer:
+            return base64.b64decode(json.load(answer)["value"])
+
+    def _call(self, what: str, body: object) -> object:
+        return _post(f"{self._session_url}/{what}", body)
+
+
+@contextmanager
+def browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
+    """Start Chromium with a page of this size. AssertionError that says what to install where it is missing."""
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    assert driver and chromium, "Chromium and its driver are missing: apt-get install -y chromium chromium-driver"
+    with tempfile.TemporaryDirectory() as profile:
+        process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert process.stdout is not None
+            port = next(found[1] for line in process.stdout if (found := re.search(r"successfully on port (\d+)", line)))
+            flags = [*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+            options = {"binary": chromium, "args": flags}
+            wanted = {"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}}
+            answer = _post(f"http://127.0.0.1:{port}/session", wanted)
+            assert isinstance(answer, dict)
+            session_url = f"http://127.0.0.1:{port}/session/{answer['sessionId']}"
+            try:
+                yield Browser(session_url)
+            finally:
+                end = urllib.request.Request(session_url, method="DELETE")
+                local.open(end, timeout=60).close()
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+def _post(url: str, body: object) -> object:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    with local.open(request, timeout=120) as answer:
+        return json.load(answer)["value"]
