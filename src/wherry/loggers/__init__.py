@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from wherry.loggers.adapters import DestinationSink as DestinationSink
+    from wherry.loggers.adapters import SinkDestination as SinkDestination
     from wherry.loggers.callback import Callback as Callback
     from wherry.loggers.console import ConsoleLogger as ConsoleLogger
     from wherry.loggers.console import ConsoleLoggerConfig as ConsoleLoggerConfig
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from wherry.loggers.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
     from wherry.loggers.level import LogLevel as LogLevel
     from wherry.loggers.logger import Logger as Logger
+    from wherry.loggers.multi import MultiLogger as MultiLogger
+    from wherry.loggers.multi import Sinks as Sinks
     from wherry.loggers.object_store import ObjectStoreLogger as ObjectStoreLogger
     from wherry.loggers.progress import ProgressBarLogger as ProgressBarLogger
     from wherry.loggers.progress import ProgressBarLoggerConfig as ProgressBarLoggerConfig
@@ -32,12 +36,19 @@ if TYPE_CHECKING:
     from wherry.loggers.tensorboard import TensorBoardConfig as TensorBoardConfig
     from wherry.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
     from wherry.loggers.timestamp import Timestamp as Timestamp
+    from wherry.loggers.typed import BaseLogger as BaseLogger
+    from wherry.loggers.typed import BaseLoggerConfig as BaseLoggerConfig
+    from wherry.loggers.typed import CollectingLogger as CollectingLogger
 
 #: Public name -> module.
 _HOMES = {
+    "BaseLogger": "wherry.loggers.typed",
+    "BaseLoggerConfig": "wherry.loggers.typed",
     "Callback": "wherry.loggers.callback",
+    "CollectingLogger": "wherry.loggers.typed",
     "ConsoleLogger": "wherry.loggers.console",
     "ConsoleLoggerConfig": "wherry.loggers.console",
+    "DestinationSink": "wherry.loggers.adapters",
     "Event": "wherry.loggers.event",
     "FileLogger": "wherry.loggers.file",
     "FileLoggerConfig": "wherry.loggers.file",
@@ -46,11 +57,14 @@ _HOMES = {
     "LogLevel": "wherry.loggers.level",
     "Logger": "wherry.loggers.logger",
     "LoggerDestination": "wherry.loggers.destination",
+    "MultiLogger": "wherry.loggers.multi",
     "ObjectStoreLogger": "wherry.loggers.object_store",
     "ProgressBarLogger": "wherry.loggers.progress",
     "ProgressBarLoggerConfig": "wherry.loggers.progress",
     "RunFolderConfig": "wherry.loggers.run_folder",
     "RunFolderLogger": "wherry.loggers.run_folder",
+    "SinkDestination": "wherry.loggers.adapters",
+    "Sinks": "wherry.loggers.multi",
     "State": "wherry.loggers.state",
     "TensorBoardConfig": "wherry.loggers.tensorboard",
     "TensorBoardLogger": "wherry.loggers.tensorboard",
@@ -60,9 +74,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "BaseLogger",
+    "BaseLoggerConfig",
     "Callback",
+    "CollectingLogger",
     "ConsoleLogger",
     "ConsoleLoggerConfig",
+    "DestinationSink",
     "Event",
     "FileLogger",
     "FileLoggerConfig",
@@ -71,11 +89,14 @@ __all__ = [
     "LogLevel",
     "Logger",
     "LoggerDestination",
+    "MultiLogger",
     "ObjectStoreLogger",
     "ProgressBarLogger",
     "ProgressBarLoggerConfig",
     "RunFolderConfig",
     "RunFolderLogger",
+    "SinkDestination",
+    "Sinks",
     "State",
     "TensorBoardConfig",
     "TensorBoardLogger",

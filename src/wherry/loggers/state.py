@@ -49,6 +49,11 @@ class State:
     world_size: int = field(default_factory=lambda: _from_variables("WORLD_SIZE", default=1, least=1))
     local_world_size: int = field(default_factory=lambda: _from_variables("LOCAL_WORLD_SIZE", default=1, least=1))
     node_rank: int = field(default_factory=lambda: _from_variables("GROUP_RANK", "NODE_RANK", default=0))
+    #: What the loop is doing: "train", "valid" or "test".
+    phase: str = "train"
+    #: How long the run lasted before this process took it up; the loop keeps it in its checkpoints as `elapsed_s`.
+    elapsed_before_s: float = 0.0
+    started_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -57,6 +62,11 @@ class State:
                 "set both RANK and WORLD_SIZE, as torchrun does"
             )
         self.run_name = self.run_name or self._default_run_name()
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the run has lasted, over restarts."""
+        return self.elapsed_before_s + time.monotonic() - self.started_s
 
     def _default_run_name(self) -> str:
         for variable in _RUN_NAME_VARIABLES:

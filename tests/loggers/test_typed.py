@@ -1,0 +1,461 @@
+"""Sinks of the typed API: what they are called with, when they write, and that nothing is computed for nobody."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from wherry.errors import ConfigError
+from wherry.loggers.adapters import DestinationSink, SinkDestination
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.event import Event
+from wherry.loggers.logger import Logger
+from wherry.loggers.multi import MultiLogger, Sinks, namespace_context
+from wherry.loggers.state import State
+from wherry.loggers.timestamp import Timestamp
+from wherry.loggers.typed import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger, config_as_dict
+
+#: The seed's calls: name -> parameters.
+SEED = {
+    "log_scalar": ["key", "value", "state", "namespace"],
+    "log_string": ["key", "value", "state", "namespace"],
+    "log_image": ["key", "value", "state", "namespace"],
+    "log_audio": ["key", "value", "state", "namespace"],
+    "log_video": ["key", "value", "state", "namespace"],
+    "log_histogram": ["key", "value", "state", "namespace"],
+    "log_point_cloud": ["key", "value", "state", "namespace"],
+    "log_config": ["config"],
+    "should_write": ["state"],
+    "write": ["state"],
+}
+EVERY_STEP = BaseLoggerConfig("sink", write_every_n_seconds=0)
+
+
+class Sink(CollectingLogger[BaseLoggerConfig]):
+    """Remembers what it wrote: (phase, batch, what)."""
+
+    def __init__(self, config: BaseLoggerConfig = EVERY_STEP) -> None:
+        super().__init__(config)
+        self.written: list[tuple[str, int, Collected]] = []
+        self.configs: list[dict[str, Any]] = []
+        self.is_closed = False
+
+    def write(self, state: State) -> None:
+        found = self.take(state.phase)
+        if found != Collected():
+            self.written.append((state.phase, state.timestamp.batch, found))
+
+    def log_config(self, config: Any) -> None:
+        self.configs.append(config_as_dict(config))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def scalars(self, name: str = "value/loss") -> list[float]:
+        namespace, key = name.split("/")
+        return [found.scalars[namespace, key] for _, _, found in self.written if (namespace, key) in found.scalars]
+
+
+class Clocked(State):
+    """A state whose clock the test sets."""
+
+    def __init__(self, elapsed_s: float = 0.0, phase: str = "train", batch: int = 0, world_size: int = 1) -> None:
+        super().__init__("run", Timestamp(batch=batch), rank=0, world_size=world_size, phase=phase)
+        self.now_s = elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.now_s
+
+
+# -- the seed's interface
+
+
+@pytest.mark.parametrize("call", SEED)
+def test_the_calls_are_those_of_the_seed(call: str) -> None:
+    assert ["self", *SEED[call]] == list(inspect.signature(getattr(BaseLogger, call)).parameters)
+
+
+def test_the_configuration_is_that_of_the_seed() -> None:
+    given = [(field.name, field.default) for field in BaseLoggerConfig.__dataclass_fields__.values() if not field.kw_only]
+    every = [(f"write_{what}every_n_seconds", None) for what in ("", "train_", "val_")]
+    assert [("name", "???"), *every] == given
+
+
+def test_write_must_be_overridden_and_nothing_else() -> None:
+    with pytest.raises(TypeError, match="write"):
+        BaseLogger(EVERY_STEP)  # type: ignore[abstract]
+    assert {"write"} == BaseLogger.__abstractmethods__
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), "1", True])
+def test_an_interval_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="write_val_every_n_seconds"):
+        BaseLoggerConfig(write_val_every_n_seconds=value)
+
+
+# -- when to write
+
+
+@pytest.mark.parametrize(
+    ("config", "phase", "interval_s"),
+    [
+        (BaseLoggerConfig(), "train", 1.0),
+        (BaseLoggerConfig(write_every_n_seconds=5), "train", 5),
+        (BaseLoggerConfig(write_every_n_seconds=5), "valid", 5),
+        (BaseLoggerConfig(write_every_n_seconds=5, write_train_every_n_seconds=7), "train", 7),
+        (BaseLoggerConfig(write_every_n_seconds=5, write_train_every_n_seconds=7), "valid", 5),
+        (BaseLoggerConfig(write_every_n_seconds=5, write_val_every_n_seconds=9), "valid", 9),
+        (BaseLoggerConfig(write_every_n_seconds=5, write_val_every_n_seconds=9), "test", 9),
+        (BaseLoggerConfig(write_every_n_seconds=5, write_val_every_n_seconds=9), "train", 5),
+    ],
+)
+def test_the_first_write_is_at_once_and_the_next_after_the_interval_of_the_phase(
+    config: BaseLoggerConfig, phase: str, interval_s: float
+) -> None:
+    sink = Sink(config)
+    times = [100.0, 100.0 + interval_s - 0.01, 100.0 + interval_s, 100.0 + 2 * interval_s - 0.01]
+    assert [True, False, True, False] == [sink.should_write(Clocked(now_s, phase)) for now_s in times]
+
+
+def test_each_phase_has_a_time_of_its_own() -> None:
+    sink = Sink(BaseLoggerConfig(write_every_n_seconds=10))
+    asked = [("train", 0.0), ("valid", 1.0), ("train", 2.0), ("test", 3.0), ("valid", 12.0)]
+    assert [True, True, False, True, True] == [sink.should_write(Clocked(now_s, phase)) for phase, now_s in asked]
+
+
+def test_an_interval_of_zero_is_every_step_and_a_clock_that_goes_back_is_due() -> None:
+    assert [True, True] == [Sink().should_write(Clocked(5.0)) for _ in range(2)]
+    sink = Sink(BaseLoggerConfig(write_every_n_seconds=10))
+    assert [True, True] == [sink.should_write(Clocked(now_s)) for now_s in (100.0, 1.0)]
+
+
+def test_long_and_large_runs_are_written_less_often_by_default() -> None:
+    sink = Sink(BaseLoggerConfig())
+    found = [
+        sink.default_write_every_n_seconds(Clocked(batch=batch, world_size=size)) for batch, size in ((0, 1), (5000, 1), (0, 8))
+    ]
+    assert [1.0, 10.0, 10.0] == found
+
+
+# -- values
+
+
+def test_a_function_is_called_once_for_all_sinks_and_never_when_none_writes() -> None:
+    calls: list[int] = []
+    rare = Sink(BaseLoggerConfig(write_every_n_seconds=100))
+    sinks, log = Sinks([rare, Sink(BaseLoggerConfig(write_every_n_seconds=100))]), MultiLogger()
+
+    def value(now_s: float) -> float:
+        calls.append(int(now_s))
+        return now_s
+
+    for now_s in (0.0, 1.0, 2.0):
+        log.log_scalar("loss", functools.partial(value, now_s))
+        sinks.step(Clocked(now_s), log)
+    assert [0] == calls
+    sinks.close()
+    assert [0, 2] == calls  # the last of the phase; the one between was replaced
+    assert [0.0, 2.0] == rare.scalars()
+
+
+def test_a_value_that_is_changed_later_is_logged_as_it_was() -> None:
+    sink, log = Sink(), MultiLogger()
+    array, tensor = np.zeros(3), torch.ones(1, requires_grad=True)
+    log.log_histogram("array", array)
+    log.log_scalar("tensor", tensor)
+    array[:] = 7
+    with torch.no_grad():
+        tensor += 1
+    Sinks([sink]).step(Clocked(), log)
+    (_, _, found), = sink.written  # fmt: skip
+    assert [0.0, 0.0, 0.0] == list(found.histograms["value", "array"])
+    assert 1.0 == found.scalars["value", "tensor"]
+
+
+def test_every_kind_reaches_the_sink_in_its_form() -> None:
+    sink, log = Sink(), MultiLogger("task")
+    log.log_scalar("scalar", np.float32(0.5))
+    log.log_string("string", 12)
+    log.log_image("image", np.zeros((6, 5, 3)))
+    log.log_audio("audio", np.zeros((2, 100)), sample_rate=8000)
+    log.log_video("video", np.zeros((24, 4, 5), np.uint8), fps=24)
+    log.log_histogram("histogram", torch.zeros(2, 3, dtype=torch.bfloat16))
+    log.log_point_cloud("points", np.zeros((3, 50)), max_points=10)
+    Sinks([sink]).step(Clocked(batch=9), log)
+    (phase, batch, found), = sink.written  # fmt: skip
+    assert ("train", 9) == (phase, batch)
+    assert (0.5, "12") == (found.scalars["task", "scalar"], found.strings["task", "string"])
+    audio, sample_rate = found.audios["task", "audio"]
+    shapes = [found.images["task", "image"].shape, audio.shape, found.videos["task", "video"].shape]
+    assert [(3, 6, 5), (100,), (12, 1, 4, 5)] == shapes
+    assert 8000 == sample_rate
+    assert ((2, 3), (1, 10, 3)) == (found.histograms["task", "histogram"].shape, found.point_clouds["task", "points"].shape)
+
+
+def test_a_value_that_raises_is_reported_once_and_the_rest_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    sink, log = Sink(), MultiLogger()
+    sinks = Sinks([sink, Sink()])
+
+    def broken() -> float:
+        raise ZeroDivisionError("no samples")
+
+    for step in range(3):
+        log.log_scalar("broken", broken)
+        log.log_image("image", np.zeros((2, 3, 4, 5, 6)))
+        log.log_scalar("loss", step)
+        sinks.step(Clocked(step), log)
+    assert [0.0, 1.0, 2.0] == sink.scalars()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert 4 == len(said)  # twice for each of two sinks
+    assert 2 == sum("value/broken is not logged: ZeroDivisionError: no samples" in text for text in said)
+    assert 2 == sum("value/image" in text and "(2, 3, 4, 5, 6)" in text for text in said)
+
+
+@pytest.mark.parametrize(("aggregate", "expected"), [("last", 6.0), ("mean", 3.0), ("min", 1.0), ("max", 6.0)])
+def test_scalars_between_two_writes_are_aggregated_as_configured(aggregate: Any, expected: float) -> None:
+    sink, log = Sink(BaseLoggerConfig(write_every_n_seconds=100, aggregate=aggregate)), MultiLogger()
+    sinks = Sinks([sink])
+    sinks.step(Clocked(0.0), log)  # the first write of the phase, of nothing
+    for value in (1, 2, 6):
+        log.log_scalar("loss", value)
+        sinks.step(Clocked(1.0), log)
+    sinks.close()
+    assert [expected] == sink.scalars()
+
+
+# -- namespaces
+
+
+def test_namespaces_are_joined_and_can_be_cleared_within_a_block() -> None:
+    log = MultiLogger("model")
+    found = [log.namespace(), log.namespace("own")]
+    with namespace_context("a"):
+        found.append(log.namespace())
+        with namespace_context("b"):
+            found.append(log.namespace("own"))
+            with namespace_context(None):
+                found.append(log.namespace())
+            found.append(log.namespace())
+    found.append(log.namespace())
+    assert ["model", "own", "model_a", "own_a_b", "model", "model_a_b", "model"] == found
+
+
+def test_a_namespace_of_one_thread_is_not_seen_by_another() -> None:
+    log, found = MultiLogger("model"), []
+    with namespace_context("here"):
+        thread = threading.Thread(target=lambda: found.append(log.namespace()))
+        thread.start()
+        thread.join()
+    assert ["model"] == found
+
+
+def test_a_timer_logs_seconds_also_when_its_block_raises() -> None:
+    sink, log = Sink(), MultiLogger()
+    with pytest.raises(KeyError), log.timer("step"):
+        raise KeyError
+    Sinks([sink]).step(Clocked(), log)
+    (seconds,) = sink.scalars("timers/step")
+    assert 0 <= seconds < 10
+
+
+# -- phases and sinks
+
+
+def test_the_last_values_of_a_phase_are_written_when_it_ends() -> None:
+    sink, log = Sink(BaseLoggerConfig(write_every_n_seconds=100)), MultiLogger()
+    sinks = Sinks([sink])
+    for now_s, phase in ((0, "train"), (1, "train"), (2, "valid"), (3, "valid"), (4, "train"), (5, "train")):
+        log.log_scalar("loss", now_s)
+        sinks.step(Clocked(now_s, phase, batch=now_s), log)
+    sinks.end_phase(Clocked(5, "train", batch=5))
+    assert [("train", 0), ("train", 1), ("valid", 2), ("valid", 3), ("train", 5)] == [entry[:2] for entry in sink.written]
+    assert [0, 1, 2, 3, 5] == sink.scalars()
+
+
+def test_a_sink_that_raises_stops_neither_the_others_nor_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Sink):
+        def write(self, state: State) -> None:
+            raise OSError("disk full")
+
+        def log_scalar(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+            raise OSError("disk full")
+
+    sink, log = Sink(), MultiLogger()
+    sinks = Sinks([Broken(), sink])
+    for step in range(3):
+        log.log_scalar("loss", step)
+        sinks.step(Clocked(step), log)
+    sinks.close()
+    assert [0.0, 1.0, 2.0] == sink.scalars()
+    assert sink.is_closed
+    assert 2 == len([record for record in caplog.records if "disk full" in record.getMessage()])
+
+
+def test_an_unknown_phase_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'eval': use one of train, valid, test"):
+        MultiLogger().write([Sink()], Clocked(phase="eval"))
+
+
+def test_log_calls_from_several_threads_are_all_taken() -> None:
+    sink, log = Sink(), MultiLogger()
+
+    def work(number: int) -> None:
+        for key in range(200):
+            log.log_scalar(f"{number}-{key}", key)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    Sinks([sink]).step(Clocked(), log)
+    assert 800 == len(sink.written[0][2].scalars)
+
+
+# -- settings
+
+
+@dataclass
+class Settings:
+    lr: float = 0.1
+
+
+def test_settings_are_taken_from_mappings_dataclasses_and_omegaconf() -> None:
+    from omegaconf import OmegaConf
+
+    nested = OmegaConf.create({"lr": 0.1, "model": {"width": "${lr}"}})
+    sink = Sink()
+    for config in ({"lr": 0.1}, Settings(), nested):
+        Sinks([sink]).log_config(config)
+    assert [{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.1, "model": {"width": 0.1}}] == sink.configs
+    with pytest.raises(TypeError, match="not list"):
+        config_as_dict([1])
+
+
+# -- adapters
+
+
+class Destination(LoggerDestination):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def log_hyperparameters(self, *args: Any) -> None:
+        self.calls.append(("hyperparameters", args))
+
+    def log_metrics(self, *args: Any) -> None:
+        self.calls.append(("metrics", args))
+
+    def log_images(self, images: Any, name: str = "", channels_last: bool = False, step: int | None = None, *_: Any) -> None:
+        self.calls.append(("images", (images.shape, name, step)))
+
+    def log_text(self, *args: Any) -> None:
+        self.calls.append(("text", args))
+
+    def log_audio(self, audio: Any, name: str = "", sample_rate_hz: int = 0, step: int | None = None) -> None:
+        self.calls.append(("audio", (audio.shape, name, sample_rate_hz, step)))
+
+    def log_video(self, video: Any, name: str = "", frames_per_s: float = 0, step: int | None = None) -> None:
+        self.calls.append(("video", (video.shape, name, frames_per_s, step)))
+
+    def log_histogram(self, values: Any, name: str = "", step: int | None = None) -> None:
+        self.calls.append(("histogram", (values.shape, name, step)))
+
+    def log_point_cloud(self, points: Any, name: str = "", step: int | None = None) -> None:
+        self.calls.append(("points", (points.shape, name, step)))
+
+
+def log_all(log: MultiLogger) -> None:
+    log.log_scalar("loss", 0.5)
+    log.log_scalar("lr", 3e-6)
+    log.log_string("note", "hello")
+    log.log_image("image", np.zeros((4, 5)))
+    log.log_audio("sound", np.zeros(100), sample_rate=8000)
+    log.log_video("video", np.zeros((2, 4, 5)))
+    log.log_histogram("weights", np.zeros((2, 3)))
+    log.log_point_cloud("points", np.zeros((7, 3)))
+
+
+def expected_calls(prefix: str, step: int) -> list[tuple[str, tuple[Any, ...]]]:
+    return [
+        ("metrics", ({f"{prefix}loss": 0.5, f"{prefix}lr": 3e-6}, step)),
+        ("text", ("hello", f"{prefix}note", step)),
+        ("images", ((1, 4, 5), f"{prefix}image", step)),
+        ("audio", ((100,), f"{prefix}sound", 8000, step)),
+        ("video", ((2, 1, 4, 5), f"{prefix}video", 12.0, step)),
+        ("histogram", ((2, 3), f"{prefix}weights", step)),
+        ("points", ((1, 7, 3), f"{prefix}points", step)),
+    ]
+
+
+def test_a_destination_serves_as_a_sink() -> None:
+    destination, log = Destination(), MultiLogger("task")
+    sinks = Sinks([DestinationSink(destination, EVERY_STEP)])
+    sinks.log_config({"lr": 1})
+    log_all(log)
+    sinks.step(Clocked(batch=3), log)
+    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 3)] == destination.calls
+
+
+def test_a_router_serves_as_a_sink_and_the_phase_is_in_the_name() -> None:
+    destination, log = Destination(), MultiLogger("task")
+    logger = Logger(State("run"), [destination])
+    log_all(log)
+    Sinks([DestinationSink(logger, EVERY_STEP)]).step(Clocked(batch=3, phase="valid"), log)
+    assert expected_calls("valid/task/", 3) == destination.calls
+
+
+def test_a_sink_serves_as_a_destination_and_all_comes_back_through_both() -> None:
+    destination = Destination()
+    state = State("run")
+    logger = Logger(state, [SinkDestination(DestinationSink(destination, EVERY_STEP))])
+    logger.run_event(Event.INIT)
+    logger.log_hyperparameters({"lr": 1})
+    logger.log_metrics({"task/loss": 0.5, "task/lr": 3e-6})
+    logger.log_text("hello", "task/note")
+    logger.log_images(np.zeros((4, 5)), "task/image")
+    logger.log_audio(np.zeros(100), "task/sound", 8000)
+    logger.log_video(np.zeros((2, 4, 5)), "task/video")
+    logger.log_histogram(np.zeros((2, 3)), "task/weights")
+    logger.log_point_cloud(np.zeros((7, 3)), "task/points")
+    state.timestamp = state.timestamp.to_next_batch()
+    logger.run_event(Event.BATCH_END)
+    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 1)] == destination.calls
+
+
+def test_a_sink_as_a_destination_writes_evaluations_as_valid_and_the_rest_at_the_end() -> None:
+    sink = Sink(BaseLoggerConfig(write_every_n_seconds=100))
+    state = State("run")
+    logger = Logger(state, [SinkDestination(sink)])
+    for event, loss in (
+        (Event.BATCH_END, 1),
+        (Event.BATCH_END, 2),
+        (Event.EVAL_START, 3),
+        (Event.EVAL_END, 4),
+        (Event.FIT_END, 5),
+    ):
+        logger.log_metrics({"loss": loss, "images/n": loss})
+        logger.run_event(event)
+    logger.close()
+    assert [1, 3, 4, 5] == sink.scalars()
+    assert ["train", "train", "valid", "train"] == [phase for phase, _, _ in sink.written]
+    assert [1, 3, 4, 5] == sink.scalars("images/n")
+    assert sink.is_closed
+
+
+def test_the_time_of_a_run_goes_on_over_restarts() -> None:
+    first = State("run", elapsed_before_s=100.0)
+    assert 100.0 <= first.elapsed_s < 200.0
+    assert 100.0 <= State("run", elapsed_before_s=first.elapsed_s).elapsed_s
+    assert first.elapsed_s <= copy.copy(first).elapsed_s
