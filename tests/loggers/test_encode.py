@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageSequence
 from plyfile import PlyData
 
 from wherry.loggers.encode import gif_bytes, mask_png_bytes, ply_bytes, png_bytes, wav_bytes, write_mp4
@@ -126,7 +126,8 @@ def test_an_mp4_of_one_frame_is_one(tmp_path: Path) -> None:
 
 def test_a_gif_has_all_frames_and_goes_on_for_ever() -> None:
     picture = Image.open(io.BytesIO(gif_bytes(random_bytes(5, 3, 12, 10), 10)))
-    assert (picture.n_frames, picture.size) == (5, (10, 12))
+    assert (sum(1 for _ in ImageSequence.Iterator(picture)), picture.size) == (5, (10, 12))
+    picture.seek(0)
     assert (picture.info["duration"], picture.info["loop"]) == (100, 0)
 
 

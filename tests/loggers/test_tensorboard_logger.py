@@ -61,7 +61,7 @@ def pictures(value: Value) -> list[Image.Image]:
     assert "images" == value.plugin
     width, height, *encoded = value.strings
     assert (len(value.strings),) == value.shape
-    opened = [Image.open(io.BytesIO(one)) for one in encoded]
+    opened: list[Image.Image] = [Image.open(io.BytesIO(one)) for one in encoded]
     assert (int(width), int(height)) == opened[0].size
     return opened
 
