@@ -53,6 +53,8 @@ class FsspecStore(ObjectStore):
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
         self._uri = uri
         self._options = dict(options)
+        if uri.scheme == "memory" and options:  # fsspec takes whatever it is given there
+            raise ConfigError(f"storage option {min(options)!r} is unknown to memory://: it takes none")
         self._idle: list[Any] = []
         fs, path = self._connect()
         self._root = path.rstrip("/")

@@ -155,6 +155,7 @@ class Uploader(Reader):
         if path.is_dir():
             files = _files_below(path)
             sources = [(file, check_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
+            _require_distinct(sources)
         else:
             sources = [(path, name)]
         size_bytes = sum(file.stat().st_size for file, _ in sources)
@@ -322,8 +323,9 @@ class Uploader(Reader):
     # -- the agent, or its work done here
 
     def _perform(self, ids: Sequence[JobId]) -> None:
-        while self.journal.unfinished(ids=ids):
-            self._wait(LOOK_AGAIN_S)
+        for job_id in ids:  # one by one: asking for all of them after each would take long for a folder of many files
+            while self.journal.unfinished(ids=[job_id]):
+                self._wait(LOOK_AGAIN_S)
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
@@ -489,6 +491,14 @@ class Uploader(Reader):
         uri = self.uri_for(name)
         self.spool.free(self.journal.cancel(uri))
         self._wait_for_name(uri)
+
+
+def _require_distinct(sources: Sequence[tuple[Path, str]]) -> None:
+    """Names are brought into one Unicode form, in which two files may have the same one: neither is to replace the other."""
+    seen: dict[str, Path] = {}
+    for file, name in sources:
+        if (other := seen.setdefault(name, file)) is not file:
+            raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {name!r}: rename one")
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -228,19 +228,18 @@ def test_names_that_differ_by_unicode_form_are_one_and_the_first_is_kept(uploade
     assert [(name, 10)] == [(uploader.uri.name_for(meta.key), meta.size_bytes) for meta in uploader.list()]
 
 
-def test_of_two_files_of_a_folder_whose_names_differ_by_unicode_form_one_is_kept_and_the_other_is_told(
-    uploader: Uploader, tmp_path: Path
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_two_files_whose_names_differ_by_unicode_form_is_refused(
+    uploader: Uploader, tmp_path: Path, overwrite: bool
 ) -> None:
-    """Both are one object: neither is replaced in silence."""
-    name = "k\u00e4se"
-    file_of(tmp_path / "folder" / name, 1)
-    file_of(tmp_path / "folder" / unicodedata.normalize("NFD", name), 2)
+    """Both would become one object: neither may replace the other in silence."""
+    for n, name in enumerate((unicodedata.normalize("NFC", "k\u00e4se"), unicodedata.normalize("NFD", "k\u00e4se")), 1):
+        file_of(tmp_path / "folder" / name, n)
     assert 2 == len(os.listdir(tmp_path / "folder"))
-    with pytest.raises(UploadFailed, match="there already"):
-        uploader.put(tmp_path / "folder", "x").result()
-    assert ["x/k\u00e4se"] == [uploader.uri.name_for(meta.key) for meta in uploader.list()]
-    assert 1 == len(list(uploader.spool.objects.iterdir()))  # the other file is kept until somebody has decided
-    uploader.spool.free(uploader.journal.discard(None)[1])
+    with pytest.raises(ConfigError, match="Unicode form only"):
+        uploader.put(tmp_path / "folder", "x", overwrite=overwrite)
+    assert is_empty(uploader)
+    assert [] == list(uploader.list())
 
 
 # -- many
