@@ -8,9 +8,9 @@ Below the mirror's URI::
     _mirror/rank0/manifest.json                             who writes, since when, how late (wherry.mirror.manifest)
     _mirror/rank0/epoch-00000003                            the third process that wrote under this name
 
-Segments are created and never replaced. The offset in a name counts the file's own bytes, also where they are compressed, and each
-segment begins where the one before ends: so a listing alone shows where a file ends, and whether something is missing. A file that
-was truncated or replaced begins again as the next generation; the newest counts.
+Segments are created and never replaced. The offset in a name counts the file's own bytes, also where they are compressed,
+and each segment begins where the one before ends: so a listing alone shows where a file ends, and whether something is missing. A
+file that was truncated or replaced begins again as the next generation; the newest counts.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def _fetched(
     store: ObjectStore, key: str, scratch: Path | None, *, start: int = 0, end: int | None = None
 ) -> tempfile._TemporaryFileWrapper[bytes]:
     """The object's bytes, at their offsets, in a file without a future."""
-    file = tempfile.NamedTemporaryFile(dir=scratch, prefix="read-")
+    file = tempfile.NamedTemporaryFile(dir=scratch, prefix="read-")  # noqa: SIM115  the caller's with closes it
     try:
         store.get_file(key, Path(file.name), start=start, end=end)
     except BaseException:
