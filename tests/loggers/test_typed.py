@@ -66,16 +66,11 @@ class Sink(CollectingLogger[BaseLoggerConfig]):
         return [found.scalars[namespace, key] for _, _, found in self.written if (namespace, key) in found.scalars]
 
 
-class Clocked(State):
-    """A state whose clock the test sets."""
-
-    def __init__(self, elapsed_s: float = 0.0, phase: str = "train", batch: int = 0, world_size: int = 1) -> None:
-        super().__init__("run", Timestamp(batch=batch), rank=0, world_size=world_size, phase=phase)
-        self.now_s = elapsed_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.now_s
+def clocked(elapsed_s: float = 0.0, phase: str = "train", batch: int = 0, world_size: int = 1) -> State:
+    """A state whose clock stands still."""
+    state = State("run", Timestamp(batch=batch), rank=0, world_size=world_size, phase=phase, now=lambda: 0.0)
+    state.elapsed_s = elapsed_s
+    return state
 
 
 # -- the seed's interface
@@ -125,25 +120,25 @@ def test_the_first_write_is_at_once_and_the_next_after_the_interval_of_the_phase
 ) -> None:
     sink = Sink(config)
     times = [100.0, 100.0 + interval_s - 0.01, 100.0 + interval_s, 100.0 + 2 * interval_s - 0.01]
-    assert [True, False, True, False] == [sink.should_write(Clocked(now_s, phase)) for now_s in times]
+    assert [True, False, True, False] == [sink.should_write(clocked(now_s, phase)) for now_s in times]
 
 
 def test_each_phase_has_a_time_of_its_own() -> None:
     sink = Sink(BaseLoggerConfig(write_every_n_seconds=10))
     asked = [("train", 0.0), ("valid", 1.0), ("train", 2.0), ("test", 3.0), ("valid", 12.0)]
-    assert [True, True, False, True, True] == [sink.should_write(Clocked(now_s, phase)) for phase, now_s in asked]
+    assert [True, True, False, True, True] == [sink.should_write(clocked(now_s, phase)) for phase, now_s in asked]
 
 
 def test_an_interval_of_zero_is_every_step_and_a_clock_that_goes_back_is_due() -> None:
-    assert [True, True] == [Sink().should_write(Clocked(5.0)) for _ in range(2)]
+    assert [True, True] == [Sink().should_write(clocked(5.0)) for _ in range(2)]
     sink = Sink(BaseLoggerConfig(write_every_n_seconds=10))
-    assert [True, True] == [sink.should_write(Clocked(now_s)) for now_s in (100.0, 1.0)]
+    assert [True, True] == [sink.should_write(clocked(now_s)) for now_s in (100.0, 1.0)]
 
 
 def test_long_and_large_runs_are_written_less_often_by_default() -> None:
     sink = Sink(BaseLoggerConfig())
     found = [
-        sink.default_write_every_n_seconds(Clocked(batch=batch, world_size=size)) for batch, size in ((0, 1), (5000, 1), (0, 8))
+        sink.default_write_every_n_seconds(clocked(batch=batch, world_size=size)) for batch, size in ((0, 1), (5000, 1), (0, 8))
     ]
     assert [1.0, 10.0, 10.0] == found
 
@@ -162,7 +157,7 @@ def test_a_function_is_called_once_for_all_sinks_and_never_when_none_writes() ->
 
     for now_s in (0.0, 1.0, 2.0):
         log.log_scalar("loss", functools.partial(value, now_s))
-        sinks.step(Clocked(now_s), log)
+        sinks.step(clocked(now_s), log)
     assert [0] == calls
     sinks.close()
     assert [0, 2] == calls  # the last of the phase; the one between was replaced
@@ -177,7 +172,7 @@ def test_a_value_that_is_changed_later_is_logged_as_it_was() -> None:
     array[:] = 7
     with torch.no_grad():
         tensor += 1
-    Sinks([sink]).step(Clocked(), log)
+    Sinks([sink]).step(clocked(), log)
     (_, _, found), = sink.written  # fmt: skip
     assert [0.0, 0.0, 0.0] == list(found.histograms["value", "array"])
     assert 1.0 == found.scalars["value", "tensor"]
@@ -192,7 +187,7 @@ def test_every_kind_reaches_the_sink_in_its_form() -> None:
     log.log_video("video", np.zeros((24, 4, 5), np.uint8), fps=24)
     log.log_histogram("histogram", torch.zeros(2, 3, dtype=torch.bfloat16))
     log.log_point_cloud("points", np.zeros((3, 50)), max_points=10)
-    Sinks([sink]).step(Clocked(batch=9), log)
+    Sinks([sink]).step(clocked(batch=9), log)
     (phase, batch, found), = sink.written  # fmt: skip
     assert ("train", 9) == (phase, batch)
     assert (0.5, "12") == (found.scalars["task", "scalar"], found.strings["task", "string"])
@@ -214,22 +209,22 @@ def test_a_value_that_raises_is_reported_once_and_the_rest_is_written(caplog: py
         log.log_scalar("broken", broken)
         log.log_image("image", np.zeros((2, 3, 4, 5, 6)))
         log.log_scalar("loss", step)
-        sinks.step(Clocked(step), log)
+        sinks.step(clocked(step), log)
     assert [0.0, 1.0, 2.0] == sink.scalars()
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert 4 == len(said)  # twice for each of two sinks
-    assert 2 == sum("value/broken is not logged: ZeroDivisionError: no samples" in text for text in said)
-    assert 2 == sum("value/image" in text and "(2, 3, 4, 5, 6)" in text for text in said)
+    assert 2 == len(said)  # however many sinks meet it, and however often
+    assert 1 == sum("value/broken is not logged: ZeroDivisionError: no samples" in text for text in said)
+    assert 1 == sum("value/image" in text and "(2, 3, 4, 5, 6)" in text for text in said)
 
 
 @pytest.mark.parametrize(("aggregate", "expected"), [("last", 6.0), ("mean", 3.0), ("min", 1.0), ("max", 6.0)])
 def test_scalars_between_two_writes_are_aggregated_as_configured(aggregate: Any, expected: float) -> None:
     sink, log = Sink(BaseLoggerConfig(write_every_n_seconds=100, aggregate=aggregate)), MultiLogger()
     sinks = Sinks([sink])
-    sinks.step(Clocked(0.0), log)  # the first write of the phase, of nothing
+    sinks.step(clocked(0.0), log)  # the first write of the phase, of nothing
     for value in (1, 2, 6):
         log.log_scalar("loss", value)
-        sinks.step(Clocked(1.0), log)
+        sinks.step(clocked(1.0), log)
     sinks.close()
     assert [expected] == sink.scalars()
 
@@ -264,7 +259,7 @@ def test_a_timer_logs_seconds_also_when_its_block_raises() -> None:
     sink, log = Sink(), MultiLogger()
     with pytest.raises(KeyError), log.timer("step"):
         raise KeyError
-    Sinks([sink]).step(Clocked(), log)
+    Sinks([sink]).step(clocked(), log)
     (seconds,) = sink.scalars("timers/step")
     assert 0 <= seconds < 10
 
@@ -277,8 +272,8 @@ def test_the_last_values_of_a_phase_are_written_when_it_ends() -> None:
     sinks = Sinks([sink])
     for now_s, phase in ((0, "train"), (1, "train"), (2, "valid"), (3, "valid"), (4, "train"), (5, "train")):
         log.log_scalar("loss", now_s)
-        sinks.step(Clocked(now_s, phase, batch=now_s), log)
-    sinks.end_phase(Clocked(5, "train", batch=5))
+        sinks.step(clocked(now_s, phase, batch=now_s), log)
+    sinks.end_phase(clocked(5, "train", batch=5))
     assert [("train", 0), ("train", 1), ("valid", 2), ("valid", 3), ("train", 5)] == [entry[:2] for entry in sink.written]
     assert [0, 1, 2, 3, 5] == sink.scalars()
 
@@ -295,7 +290,7 @@ def test_a_sink_that_raises_stops_neither_the_others_nor_the_training(caplog: py
     sinks = Sinks([Broken(), sink])
     for step in range(3):
         log.log_scalar("loss", step)
-        sinks.step(Clocked(step), log)
+        sinks.step(clocked(step), log)
     sinks.close()
     assert [0.0, 1.0, 2.0] == sink.scalars()
     assert sink.is_closed
@@ -304,7 +299,10 @@ def test_a_sink_that_raises_stops_neither_the_others_nor_the_training(caplog: py
 
 def test_an_unknown_phase_is_refused() -> None:
     with pytest.raises(ConfigError, match="'eval': use one of train, valid, test"):
-        MultiLogger().write([Sink()], Clocked(phase="eval"))
+        clocked(phase="eval")
+    state = clocked()
+    with pytest.raises(ConfigError, match="'eval': use one of train, valid, test"):
+        state.phase = "eval"
 
 
 def test_log_calls_from_several_threads_are_all_taken() -> None:
@@ -319,7 +317,7 @@ def test_log_calls_from_several_threads_are_all_taken() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    Sinks([sink]).step(Clocked(), log)
+    Sinks([sink]).step(clocked(), log)
     assert 800 == len(sink.written[0][2].scalars)
 
 
@@ -404,7 +402,7 @@ def test_a_destination_serves_as_a_sink() -> None:
     sinks = Sinks([DestinationSink(destination, EVERY_STEP)])
     sinks.log_config({"lr": 1})
     log_all(log)
-    sinks.step(Clocked(batch=3), log)
+    sinks.step(clocked(batch=3), log)
     assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 3)] == destination.calls
 
 
@@ -412,7 +410,7 @@ def test_a_router_serves_as_a_sink_and_the_phase_is_in_the_name() -> None:
     destination, log = Destination(), MultiLogger("task")
     logger = Logger(State("run"), [destination])
     log_all(log)
-    Sinks([DestinationSink(logger, EVERY_STEP)]).step(Clocked(batch=3, phase="valid"), log)
+    Sinks([DestinationSink(logger, EVERY_STEP)]).step(clocked(batch=3, phase="valid"), log)
     assert expected_calls("valid/task/", 3) == destination.calls
 
 
@@ -455,7 +453,10 @@ def test_a_sink_as_a_destination_writes_evaluations_as_valid_and_the_rest_at_the
 
 
 def test_the_time_of_a_run_goes_on_over_restarts() -> None:
-    first = State("run", elapsed_before_s=100.0)
-    assert 100.0 <= first.elapsed_s < 200.0
-    assert 100.0 <= State("run", elapsed_before_s=first.elapsed_s).elapsed_s
-    assert first.elapsed_s <= copy.copy(first).elapsed_s
+    clock = iter(range(0, 1000, 10))
+    first = State("run", elapsed_before_s=100.0, now=lambda: next(clock))
+    assert [110.0, 120.0] == [first.elapsed_s, first.elapsed_s]
+    assert 130.0 == copy.copy(first).elapsed_s
+    resumed = State("run", now=lambda: next(clock))
+    resumed.elapsed_s = 130.0
+    assert 140.0 == resumed.elapsed_s

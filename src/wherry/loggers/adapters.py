@@ -3,81 +3,144 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.multi import FRAMES_PER_S
-from wherry.loggers.state import State
+from wherry.loggers.event import Event
+from wherry.loggers.format import format_json
+from wherry.loggers.logger import Logger
+from wherry.loggers.multi import FRAMES_PER_S, at_rate
+from wherry.loggers.overrides import overrides
+from wherry.loggers.own_copy import own_copy
+from wherry.loggers.reports import Reports
 from wherry.loggers.typed import BaseLogger, BaseLoggerConfig, CollectingLogger, config_as_dict
 
 if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
+    from wherry.loggers.state import State
+
+#: Kind of value, see `Collected` -> the calls of which a destination must have one to take it.
+_CALLS = {
+    "scalars": ("log_metrics", "log_metric"),
+    "strings": ("log_text",),
+    "images": ("log_images",),
+    "audios": ("log_audio",),
+    "videos": ("log_video",),
+    "histograms": ("log_histogram",),
+    "point_clouds": ("log_point_cloud",),
+}
 
 
 class DestinationSink(CollectingLogger[BaseLoggerConfig]):
     """Has a destination, or a `Logger` with several, log what a `MultiLogger` hands over.
 
-    Names are ``namespace/key``, in the phases "valid" and "test" with the phase in front; the step is the batch.
+    Names are ``namespace/key``, in the phases "valid" and "test" with the phase in front; the step is the batch. Figures go in
+    one call. Values that no destination takes, or takes on this rank, are not computed.
+
+    A destination that is given alone gets a `Logger` of its own, which begins with the first state that is seen, and is closed
+    with the sink. One that is a `Logger`'s already is given by that `Logger`, which stays open.
     """
 
     def __init__(self, destination: LoggerDestination | Logger, config: BaseLoggerConfig | None = None) -> None:
         super().__init__(config or BaseLoggerConfig(name=type(destination).__name__))
         self._destination = destination
+        self._logger = destination if isinstance(destination, Logger) else None
+        self._settings: list[dict[str, Any]] = []  # until there is a Logger
 
     def log_config(self, config: Any) -> None:
-        """Log the settings as hyperparameters."""
-        self._destination.log_hyperparameters(config_as_dict(config))
+        """Log the settings as hyperparameters; before any state was seen, they are kept until then."""
+        settings = config_as_dict(config)
+        if self._logger is not None:
+            self._logger.log_hyperparameters(settings)
+        else:
+            self._settings.append(own_copy(settings))
 
     def write(self, state: State) -> None:
-        """Log everything that was collected; figures in one call."""
-        found, to, step = self.take(state.phase), self._destination, state.timestamp.batch
+        """Log everything that was collected. An error that its `Logger` lets through is raised when all was logged."""
+        logger = self._begun(state)
+        wanting = [one for one in logger.destinations if not (state.rank and one.rank_zero_only)]
+        for kind in self.kept_kinds(state.phase) - _served(logger.destinations):
+            names = ", ".join(type(one).__name__ for one in logger.destinations) or "there is none"
+            self._reports.once(kind, f"{kind.replace('_', ' ')} are not logged: no destination takes them ({names})")
+        found, step = self.take(state.phase, kinds=_served(wanting)), state.timestamp.batch
 
         def name(where: tuple[str, str]) -> str:
             return "/".join(where if state.phase == "train" else (state.phase, *where))
 
+        calls: list[Callable[[], None]] = []
         if found.scalars:
-            to.log_metrics({name(where): value for where, value in found.scalars.items()}, step)
-        for where, text in found.strings.items():
-            to.log_text(text, name(where), step)
-        for where, image in found.images.items():
-            to.log_images(image, name(where), channels_last=False, step=step)
-        for where, (audio, sample_rate_hz) in found.audios.items():
-            to.log_audio(audio, name(where), sample_rate_hz, step)
-        for where, video in found.videos.items():
-            to.log_video(video, name(where), FRAMES_PER_S, step)
-        for where, values in found.histograms.items():
-            to.log_histogram(values, name(where), step)
-        for where, points in found.point_clouds.items():
-            to.log_point_cloud(points, name(where), step)
+            calls.append(partial(logger.log_metrics, {name(where): value for where, value in found.scalars.items()}, step))
+        calls += [partial(logger.log_text, text, name(where), step) for where, text in found.strings.items()]
+        calls += [partial(logger.log_images, image, name(where), step=step) for where, image in found.images.items()]
+        calls += [partial(logger.log_audio, one, name(where), rate, step) for where, (one, rate) in found.audios.items()]
+        calls += [partial(logger.log_video, video, name(where), FRAMES_PER_S, step) for where, video in found.videos.items()]
+        calls += [partial(logger.log_histogram, values, name(where), step) for where, values in found.histograms.items()]
+        calls += [partial(logger.log_point_cloud, points, name(where), step) for where, points in found.point_clouds.items()]
+        errors = [error for error in map(_error_of, calls) if error is not None]
+        for error in errors[1:]:
+            self._reports.each(f"{type(error).__name__}: {error}", error)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Close the destination, if it was given alone; a second time nothing is done."""
+        if isinstance(self._destination, Logger):
+            return
+        if self._settings:
+            from wherry.loggers.state import State
+
+            self._begun(State())  # no step was ever made: the settings are logged all the same
+        if self._logger is not None:
+            self._logger.close()
+
+    def _begun(self, state: State) -> Logger:
+        """The Logger, which has seen the state and has been given the settings."""
+        if isinstance(self._destination, Logger):
+            return self._destination
+        if self._logger is None:
+            self._logger = Logger(state, self._destination)
+            self._logger.run_event(Event.INIT)
+        self._logger.state = state
+        settings, self._settings = self._settings, []
+        for one in settings:
+            self._logger.log_hyperparameters(one)
+        return self._logger
 
 
 class SinkDestination(LoggerDestination):
     """Hands what a run logs to a sink of the typed API, which writes after batches, epochs and evaluations when it is due.
 
-    A name is split at its first slash into namespace and key; without one the namespace is "value". Everything is written at the
-    end of training and at close. During evaluations the phase is "valid". Without a `Logger` in front give it a `state`.
+    A name is split at its first slash into namespace and key; without one the namespace is "value". In evaluations the phase is
+    "valid" and in predictions "test", unless the state says otherwise. Everything of a phase is written when it ends, and at the
+    end of training and at the close. Without a `Logger` in front give it a `state`.
+
+    Tables are Markdown texts, traces JSON texts; masks are left out, for which sinks have no kind, and that is said once. What
+    is given is copied. The sink is called by one thread at a time. After close() all calls that log raise RuntimeError.
     """
 
     def __init__(self, sink: BaseLogger[Any], state: State | None = None) -> None:
         super().__init__()
         self.sink = sink
-        self._state = state or State()
-        self._is_evaluating = False
+        self._state = state
+        self._phase = "train"
+        self._last: State | None = None
+        self._is_closed = False
+        self._reports = Reports()
+        self._lock = threading.RLock()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Log them as the run's settings."""
-        self.sink.log_config(hyperparameters)
+        with self._lock:
+            self._check_open()
+            self.sink.log_config(own_copy(dict(hyperparameters)))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log each as a scalar."""
-        from wherry.loggers.munge import to_scalar
-
-        state = self._at(step)
-        for name, value in metrics.items():
-            namespace, key = _split(name)
-            self.sink.log_scalar(key, lambda value=value, name=name: to_scalar(value, str(name)), state, namespace)  # type: ignore[misc]
+        for name, value in own_copy(dict(metrics)).items():
+            self._log(self.sink.log_scalar, name, partial(_to_scalar, value, str(name)), step)
 
     def log_images(
         self,
@@ -89,60 +152,62 @@ class SinkDestination(LoggerDestination):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Log each image under a key of its own; masks are left out, for which this interface has no kind."""
+        """Log an image, or each of several, ``name_0``, ``name_1`` and so on."""
         from wherry.loggers.munge import to_images
 
-        found = to_images(images, name, channels_last=channels_last or None)
-        namespace, key = _split(name)
+        if masks:
+            self._reports.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
+        found = to_images(images, str(name), channels_last=channels_last or None)
         for number, image in enumerate(found):
-            one = key if len(found) == 1 else f"{key}_{number}"
-            self.sink.log_image(one, lambda image=image: image, self._at(step), namespace)  # type: ignore[misc]
+            self._log(self.sink.log_image, name if len(found) == 1 else f"{name}_{number}", partial(_given, image), step)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Log it as a Markdown text."""
+        """Log it as a string, in Markdown."""
         from wherry.loggers.markdown import markdown_table
 
-        self.log_text(markdown_table(columns, rows), name, step)
+        self.log_text(markdown_table(columns, rows, name), name, step)
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Log each as a string: texts as they are, the rest as JSON."""
+        for name, trace in traces.items():
+            self.log_text(trace if isinstance(trace, str) else format_json(trace), name)
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Log it as a string."""
-        namespace, key = _split(name)
-        self.sink.log_string(key, lambda: text, self._at(step), namespace)
+        """Log a string."""
+        self._log(self.sink.log_string, name, partial(_given, str(text)), step)
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Log it."""
-        from wherry.loggers.munge import to_numpy
+        """Log values of any shape."""
+        from wherry.loggers.munge import to_values
 
-        namespace, key = _split(name)
-        own = to_numpy(values)
-        self.sink.log_histogram(key, lambda: own, self._at(step), namespace)
+        self._log(self.sink.log_histogram, name, partial(_given, to_values(values, str(name))), step)
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Log it."""
+        """Log a sound."""
         from wherry.loggers.munge import to_audio
 
-        namespace, key = _split(name)
-        own = to_audio(audio, name)
-        self.sink.log_audio(key, lambda: (own, sample_rate_hz), self._at(step), namespace)
+        self._log(self.sink.log_audio, name, partial(_given, (to_audio(audio, str(name)), sample_rate_hz)), step)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = FRAMES_PER_S, step: int | None = None) -> None:
-        """Log it, at 12 frames a second."""
-        from wherry.loggers.multi import _at_rate
+        """Log a video, at 12 frames a second."""
         from wherry.loggers.munge import to_video
 
-        namespace, key = _split(name)
-        own = _at_rate(to_video(video, name), frames_per_s)
-        self.sink.log_video(key, lambda: own, self._at(step), namespace)
+        self._log(self.sink.log_video, name, partial(_given, at_rate(to_video(video, str(name)), frames_per_s)), step)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Log it."""
+        """Log points."""
         from wherry.loggers.munge import to_point_cloud
 
-        namespace, key = _split(name)
-        own = to_point_cloud(points, name)
-        self.sink.log_point_cloud(key, lambda: own, self._at(step), namespace)
+        self._log(self.sink.log_point_cloud, name, partial(_given, to_point_cloud(points, str(name))), step)
+
+    # events
+
+    def is_ready(self, state: State) -> bool:
+        """Take the state; True."""
+        self._state = state
+        return True
 
     def init(self, state: State, logger: Logger) -> None:
         """Take the state."""
@@ -157,43 +222,125 @@ class SinkDestination(LoggerDestination):
         self._write_if_due(state)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """From here on the phase is "valid"; what was logged in training is written."""
-        self._state = state
-        self.sink.write(self._at(None))
-        self._is_evaluating = True
+        """Write what was logged so far; from here on the phase is "valid"."""
+        self._begin("valid", state)
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
 
     def eval_end(self, state: State, logger: Logger) -> None:
         """Write what the evaluation has logged."""
-        self._state = state
-        self.sink.write(self._at(None))
-        self._is_evaluating = False
+        self._begin("train", state)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """Write what was logged so far; from here on the phase is "test"."""
+        self._begin("test", state)
+
+    def predict_batch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """Write what the prediction has logged."""
+        self._begin("train", state)
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Write everything."""
-        self._state = state
-        self.sink.write(self._at(None))
+        self._begin("train", state)
 
-    def close(self, state: State, logger: Logger) -> None:
-        """Write everything, and close the sink."""
-        self._state = state
-        self.sink.write(self._at(None))
-        self.sink.close()
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Write everything, and close the sink. Closing again does nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._state = state or self._state
+            try:
+                self.sink.write(self._now())
+            finally:
+                self.sink.close()
+
+    # inside
+
+    def _log(self, call: Callable[..., None], name: object, value: Callable[[], Any], step: int | None) -> None:
+        namespace, key = _split(str(name))
+        with self._lock:
+            self._check_open()
+            state = self._now()
+            if step is not None:
+                state = copy.copy(state)
+                state.timestamp = replace(state.timestamp, batch=step)
+            call(key, value, state, namespace)
 
     def _write_if_due(self, state: State) -> None:
-        self._state = state
-        at = self._at(None)
-        if self.sink.should_write(at):
-            self.sink.write(at)
+        with self._lock:
+            if self._is_closed:
+                return
+            self._state = state
+            now = self._now()
+            if self.sink.should_write(now):
+                self.sink.write(now)
 
-    def _at(self, step: int | None) -> State:
-        state = copy.copy(self._state)
-        if self._is_evaluating:
-            state.phase = "valid"
-        if step is not None:
-            state.timestamp = replace(state.timestamp, batch=step)
-        return state
+    def _begin(self, phase: str, state: State) -> None:
+        """Write all of the phase that was, and go over to this one."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._state = state
+            try:
+                self.sink.write(self._now())
+            finally:
+                self._phase = phase
+                self._last = None
+
+    def _now(self) -> State:
+        """A copy of the state, in its phase. Where the loop has set another one, what is left of the last one is written."""
+        if self._state is None:
+            from wherry.loggers.state import State
+
+            self._state = State()
+        now = copy.copy(self._state)
+        now.phase = self._phase if now.phase == "train" else now.phase
+        last, self._last = self._last, now
+        if last is not None and last.phase != now.phase:
+            self.sink.write(last)
+        return now
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"SinkDestination of {type(self.sink).__name__} is closed: make a new one to go on logging")
 
 
-def _split(name: object) -> tuple[str, str]:
-    namespace, slash, key = str(name).partition("/")
-    return (namespace, key) if slash and namespace and key else ("value", str(name))
+def _served(destinations: Sequence[LoggerDestination]) -> set[str]:
+    """The kinds that any of them takes."""
+    return {
+        kind
+        for kind, calls in _CALLS.items()
+        if any(overrides(one, call, LoggerDestination) for one in destinations for call in calls)
+    }
+
+
+def _error_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:  # of a destination whose on_error is "raise"; the rest is logged all the same
+        return error
+    return None
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _to_scalar(value: object, name: str) -> float:
+    if isinstance(value, float):
+        return value
+    from wherry.loggers.munge import to_scalar
+
+    return to_scalar(value, name)
+
+
+def _split(name: str) -> tuple[str, str]:
+    namespace, slash, key = name.partition("/")
+    return (namespace, key) if slash and namespace and key else ("value", name)

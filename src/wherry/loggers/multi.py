@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, UploadFailed
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
-from wherry.loggers.typed import PHASES, BaseLogger
+from wherry.loggers.typed import BaseLogger
 
 if TYPE_CHECKING:
     from wherry.loggers.state import State
@@ -37,10 +40,17 @@ def namespace_context(name: str | None) -> Iterator[None]:
 
 
 class _Once(Generic[_T]):
-    """A function that is called once, at the first call; later calls give the same value, or raise the same error."""
+    """A function that is called once, at the first call; later calls give the same value, or raise the same error.
 
-    def __init__(self, function: Callable[[], _T]) -> None:
+    `report` gets that error, so that it is said once, however many sinks meet it.
+    """
+
+    #: Sinks need not report the error.
+    reports_itself = True
+
+    def __init__(self, function: Callable[[], _T], report: Callable[[Exception], None]) -> None:
         self._function: Callable[[], _T] | None = function
+        self._report = report
         self._value: _T
         self._error: Exception | None = None
         self._lock = threading.RLock()
@@ -48,11 +58,12 @@ class _Once(Generic[_T]):
     def __call__(self) -> _T:
         with self._lock:
             if self._function is not None:
-                function, self._function = self._function, None  # and with it the tensors that it holds
                 try:
-                    self._value = function()
+                    self._value = self._function()
                 except Exception as error:  # of the user; every sink is told
                     self._error = error
+                    self._report(error)
+                self._function = None  # and with it the tensors that it holds; not after Ctrl-C, which made no value
             if self._error is not None:
                 raise self._error
             return self._value
@@ -62,8 +73,11 @@ class MultiLogger:
     """Takes values by kind and hands them, computed at most once and only if some sink writes, to all sinks.
 
     A value is given as it is, and then copied at once, so that nobody's later changes are seen; or as a function, which is
-    called late or never, and then sees what its variables hold by then. Shapes are those of `wherry.loggers.munge`.
-    Safe from several threads.
+    called late or never, and then sees what its variables hold by then. So what is large or takes long is best given as a
+    function: the copy of an array is made at every call, also of one that no sink will write. A function that raises, and a
+    value that has not the shape of its kind (see `wherry.loggers.munge`), is reported once for its name, and left out.
+
+    Values are of the phase that the state has in write(). Safe from several threads.
     """
 
     def __init__(self, default_namespace: str = "value") -> None:
@@ -94,13 +108,73 @@ class MultiLogger:
 
     def log_video(self, key: str, value: object, *, namespace: str | None = None, fps: float = FRAMES_PER_S) -> None:
         """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C) at `fps` frames a second; frames are left out or doubled to make it 12."""
-        if not fps > 0:
-            raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
-        self._log("video", key, value, namespace, lambda given, name: _at_rate(_munge().to_video(given, name), fps))
+        _check_rate(fps)
+        self._log("video", key, value, namespace, lambda given, name: at_rate(_munge().to_video(given, name), fps))
+
+    def log_images(
+        self,
+        key: str,
+        value: object,
+        *,
+        namespace: str | None = None,
+        channels_last: bool | None = None,
+        max_images: int | None = None,
+        sep: int = 0,
+    ) -> None:
+        """Log a batch or sequence of images as one: a grid, with `sep` pixels between them.
+
+        (B,H,W), (B,C,H,W) or (B,H,W,C). Of more than `max_images`, so many are shown, evenly spaced.
+        """
+
+        def form(given: object, name: str) -> Any:
+            return _mosaic().image_grid(_munge().to_images(given, name, channels_last=channels_last), max_images, sep)
+
+        self._log("image", key, value, namespace, form)
+
+    def log_audios(
+        self,
+        key: str,
+        value: object,
+        *,
+        namespace: str | None = None,
+        sample_rate: int = 44_100,
+        max_audios: int | None = None,
+        sep_ms: float = 0.0,
+    ) -> None:
+        """Log a batch or sequence of sounds as one, with `sep_ms` milliseconds of silence between them.
+
+        (B,T), (B,C,T) or (B,T,C). Of more than `max_audios`, so many are taken, evenly spaced.
+        """
+
+        def form(given: object, name: str) -> Any:
+            return _mosaic().joined_audio(given, name, max_audios, round(sep_ms / 1000 * sample_rate)), sample_rate
+
+        self._log("audio", key, value, namespace, form)
+
+    def log_videos(
+        self,
+        key: str,
+        value: object,
+        *,
+        namespace: str | None = None,
+        fps: float = FRAMES_PER_S,
+        max_videos: int | None = None,
+        sep: int = 0,
+    ) -> None:
+        """Log a batch or sequence of videos as one: a grid as in log_images(); shorter ones stay at their last frame.
+
+        (B,T,C,H,W) or (B,T,H,W,C). Of more than `max_videos`, so many are shown, evenly spaced.
+        """
+        _check_rate(fps)
+
+        def form(given: object, name: str) -> Any:
+            return at_rate(_mosaic().video_grid(given, name, max_videos, sep), fps)
+
+        self._log("video", key, value, namespace, form)
 
     def log_histogram(self, key: str, value: object, *, namespace: str | None = None) -> None:
         """Log the distribution of an array of any shape."""
-        self._log("histogram", key, value, namespace, lambda given, name: _munge().to_numpy(given))
+        self._log("histogram", key, value, namespace, lambda given, name: _munge().to_values(given, name))
 
     def log_point_cloud(self, key: str, value: object, *, namespace: str | None = None, max_points: int | None = 1000) -> None:
         """Log points, (N,3), (3,N), (B,N,3) ...; of more than `max_points` the same random ones of each cloud."""
@@ -123,13 +197,16 @@ class MultiLogger:
 
     def write(self, sinks: Sequence[BaseLogger[Any]], state: State) -> None:
         """Hand what was logged since the last call to all sinks. A sink that raises is reported once; the others get theirs."""
-        if state.phase not in PHASES:
-            raise ConfigError(f"State.phase is {state.phase!r}: use one of {', '.join(PHASES)}")
         with self._lock:
             values, self._values = self._values, {}
         for (kind, namespace, key), value in values.items():
             for sink in sinks:
                 self._hand_over(sink, kind, namespace, key, value, state)
+
+    def has_values(self) -> bool:
+        """Whether anything was logged since the last write()."""
+        with self._lock:
+            return bool(self._values)
 
     def _hand_over(
         self, sink: BaseLogger[Any], kind: str, namespace: str, key: str, value: Callable[[], Any], state: State
@@ -142,12 +219,12 @@ class MultiLogger:
     def _log(self, kind: str, key: str, value: object, namespace: str | None, form: Callable[[Any, str], Any]) -> None:
         key, where = str(key), self.namespace(namespace)
         name = f"{where}/{key}"
-        if callable(value):
-            compute = value
-            once: _Once[Any] = _Once(lambda: form(compute(), name))
-        else:
-            given = own_copy(value)
-            once = _Once(lambda: form(given, name))
+        compute = value if callable(value) else partial(_identity, own_copy(value))
+
+        def report(error: Exception) -> None:
+            self._reports.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)
+
+        once: _Once[Any] = _Once(lambda: form(compute(), name), report)
         with self._lock:
             self._values[kind, where, key] = once
 
@@ -155,62 +232,114 @@ class MultiLogger:
 class Sinks:
     """The sinks of a run. Call step() after each step: it hands over what was logged and has the sinks write that are due.
 
-    The last values of a phase are written when the phase changes, and at end_phase() and close(), whether due or not.
+    The last values of a phase are written when the phase changes, and at end_phase() and close(), whether due or not. A sink
+    that raises is reported, once for each kind of call, and stops neither the others nor the training. UploadFailed comes
+    through, after all had their turn: by it a destination says on purpose that accepted files did not arrive.
+
+    ``with Sinks([...]) as sinks:`` closes at the end. One thread calls; values may be logged by any.
     """
 
     def __init__(self, sinks: Sequence[BaseLogger[Any]]) -> None:
         self.sinks = tuple(sinks)
         self._reports = Reports()
-        self._before: State | None = None
+        self._loggers: dict[int, MultiLogger] = {}  # all that were seen: at the close their last values are written, too
+        self._last: State | None = None
+        self._has_open_phase = False
+        self._is_closed = False
 
     def log_config(self, config: object) -> None:
-        """Hand the settings of the run to all sinks."""
-        for sink in self.sinks:
-            self._attempt(sink, "log_config", lambda sink=sink: sink.log_config(config))  # type: ignore[misc]
+        """Hand the settings of the run to all sinks: a mapping, an OmegaConf DictConfig, a dataclass or an argparse Namespace."""
+        self._each("log_config", lambda sink: sink.log_config(config))
 
     def step(self, state: State, *loggers: MultiLogger) -> None:
-        """A step of the loop is over."""
-        if self._before is not None and self._before.phase != state.phase:
-            self._write_all(self._before)
-        for logger in loggers:
-            logger.write(self.sinks, state)
-        for sink in self.sinks:
-            if sink.should_write(state):
-                self._attempt(sink, "write", lambda sink=sink: sink.write(state))  # type: ignore[misc]
-        self._before = copy.copy(state)
+        """A step of the loop is over; what was logged belongs to the phase of `state`."""
+        if self._has_open_phase and self._last is not None and self._last.phase != state.phase:
+            self._write_all(self._last)
+        self._hand_over(state, loggers)
+        self._each("write", lambda sink: sink.write(state) if sink.should_write(state) else None)
 
     def end_phase(self, state: State, *loggers: MultiLogger) -> None:
         """The state's phase is over: everything is written."""
-        for logger in loggers:
-            logger.write(self.sinks, state)
+        self._hand_over(state, loggers)
         self._write_all(state)
-        self._before = None
+        self._has_open_phase = False
 
     def close(self) -> None:
-        """Write what is left, and close the sinks."""
-        if self._before is not None:
-            self._write_all(self._before)
-            self._before = None
-        for sink in self.sinks:
-            self._attempt(sink, "close", sink.close)
+        """Write what is left, also what was logged after the last step, and close the sinks. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with ExitStack() as stack:  # closes them all, also after Ctrl-C
+            stack.callback(self._each, "close", lambda sink: sink.close())
+            if self._last is not None:
+                self._has_open_phase |= any(logger.has_values() for logger in self._loggers.values())
+                self._hand_over(self._last, tuple(self._loggers.values()), is_step=False)
+                if self._has_open_phase:
+                    self._write_all(self._last)
+
+    def __enter__(self) -> Sinks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except UploadFailed as failed:
+            if error is None:
+                raise
+            self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
+
+    def _hand_over(self, state: State, loggers: Sequence[MultiLogger], *, is_step: bool = True) -> None:
+        if is_step:
+            self._loggers.update((id(logger), logger) for logger in loggers)
+            self._last, self._has_open_phase = copy.copy(state), True
+        for logger in loggers:
+            logger.write(self.sinks, state)
 
     def _write_all(self, state: State) -> None:
-        for sink in self.sinks:
-            self._attempt(sink, "write", lambda sink=sink: sink.write(state))  # type: ignore[misc]
+        self._each("write", lambda sink: sink.write(state))
 
-    def _attempt(self, sink: BaseLogger[Any], what: str, call: Callable[[], object]) -> None:
+    def _each(self, what: str, call: Callable[[BaseLogger[Any]], object]) -> None:
+        """Make a call to every sink; after Ctrl-C in a close() the others are closed, too."""
+        uploads: list[UploadFailed] = []
+        with ExitStack() as stack:
+            for sink in reversed(self.sinks):
+                stack.callback(self._attempt, sink, what, call, uploads)
+        if uploads:
+            raise uploads[0]
+
+    def _attempt(
+        self, sink: BaseLogger[Any], what: str, call: Callable[[BaseLogger[Any]], object], uploads: list[UploadFailed]
+    ) -> None:
         try:
-            call()
+            call(sink)
+        except UploadFailed as error:
+            uploads.append(error)
         except Exception as error:  # of a sink, whose errors stop neither the others nor the training
             self._reports.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)
 
 
-def _at_rate(frames: Any, fps: float) -> Any:
-    """The frames of a video at `fps`, so many of them, evenly spaced, that it lasts as long at 12."""
+def at_rate(frames: Any, fps: float) -> Any:
+    """The frames of a video at `fps`, so many of them, evenly spaced, that it lasts as long at `FRAMES_PER_S`."""
     if fps == FRAMES_PER_S:
         return frames
     n_frames = max(1, round(len(frames) * FRAMES_PER_S / fps))
     return frames[[min(len(frames) - 1, int(at * len(frames) / n_frames)) for at in range(n_frames)]]
+
+
+def _check_rate(fps: float) -> None:
+    if not 0 < fps < math.inf:
+        raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
+
+
+def _identity(value: _T) -> _T:
+    return value
+
+
+def _mosaic() -> Any:
+    _munge()  # says what to install where there is no numpy
+    from wherry.loggers import mosaic
+
+    return mosaic
 
 
 def _munge() -> Any:

@@ -14,8 +14,8 @@
 Where a shape can be read in two ways, channels come first: (3,32,3) is 3 x 32 x 3, (4,32,32) is one image and not four. For
 points the last dimension goes first: (3,3) is three points. A leading 1 before a shape that is accepted is taken off.
 
-Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min, 0), max(max, 255 or 1)] is what is spread over
-the range: once for all images of a call, and all frames of a video. NaN is the low end, an infinity its end.
+Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min, 0), max(max, 255 or 1)] is spread over 0..255,
+on one scale for all images of a call and all frames of a video. NaN is the low end, an infinity its end.
 
 All errors are ValueErrors that begin with the given name. What is returned never shares memory with what was given.
 """
@@ -43,6 +43,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _BLOCK = 2**20
 #: Any will do: a point that is shown at one step is shown at the next, too.
 _SUBSET_SEED = 0
+_LARGEST = float(np.finfo(np.float64).max)
 _IMAGE_SHAPES = "(H,W), (C,H,W) or (H,W,C), with C of 1, 3 or 4"
 
 
@@ -102,7 +103,7 @@ def to_images(value: object, name: str, *, channels_last: bool | None = None) ->
         return _to_bytes(images)
     shapes = f"one of {_IMAGE_SHAPES}, a batch (B,H,W), (B,C,H,W) or (B,H,W,C), or a sequence of images"
     array = _numbers(value, name, "an image or a batch of images", shapes)
-    if array.ndim == 2 or (array.ndim == 3 and _is_single(array.shape, channels_last)):
+    if array.ndim == 2 or (array.ndim == 3 and _channel_axis(array.shape, None) is not None):
         return _to_bytes([_channels_first(array, name, channels_last)])
     if array.ndim == 3:
         return list(_to_bytes([array[:, None]])[0])
@@ -120,7 +121,8 @@ def to_mask(value: object, name: str, height: int, width: int) -> NDArray[np.int
     if array.shape != (height, width):
         raise _wrong(name, "a mask", array, shapes)
     if array.dtype.kind == "f":
-        if not np.array_equal(array, np.trunc(array)) or not (np.abs(array) < 2**62).all():
+        array = array.astype(np.float64)
+        if not (np.isfinite(array).all() and (array == np.trunc(array)).all() and np.abs(array).max() < 2**62):
             raise ValueError(f"{name}: a mask labels each pixel with a whole number, and this one has others")
         return array.astype(np.int64)
     return array.astype(np.uint8 if array.dtype.kind == "b" else array.dtype)
@@ -134,10 +136,10 @@ def to_audio(value: object, name: str) -> NDArray[np.float32]:
     shapes = "(T), (C,T) or (T,C), with C of 1 or 2"
     array = _without_ones(_numbers(value, name, "a sound", shapes), 2)
     samples = _from_pcm(array)
-    if array.ndim == 2 and array.shape[0] in _AUDIO_CHANNELS:
-        samples = samples.mean(axis=0, dtype=np.float64)
-    elif array.ndim == 2 and array.shape[1] in _AUDIO_CHANNELS:
-        samples = samples.mean(axis=1, dtype=np.float64)
+    channels = [axis for axis in (0, 1) if array.ndim == 2 and array.shape[axis] in _AUDIO_CHANNELS]
+    if channels:
+        with np.errstate(over="ignore", invalid="ignore"):
+            samples = samples.mean(axis=channels[0], dtype=np.float64)
     elif array.ndim != 1:
         raise _wrong(name, "a sound", array, shapes)
     low, high = _finite_range(samples)
@@ -172,15 +174,20 @@ def to_point_cloud(value: object, name: str, *, max_points: int | None = None) -
         return clouds.astype(np.float32)
 
 
+def to_values(value: object, name: str) -> NDArray[Any]:
+    """The numbers of an array of any shape, as they are: what a histogram can be made of."""
+    return np.array(_numbers(value, name, "a histogram", "an array of any shape"))
+
+
 def to_histogram(value: object, name: str, n_bins: int = 64) -> HistogramData:
     """How the values of an array of any shape are distributed, in `n_bins` bins of one width from the least to the greatest."""
     values = _numbers(value, name, "a histogram", "an array of any shape").reshape(-1)
     low, high = _finite_range(values)
     n, n_nan, total, squares = 0, 0, 0.0, 0.0
     counts = np.zeros(n_bins, np.int64)
-    # Spread over more than all of a float64, widths are infinite; divided by 4 they are not, and nothing is lost.
-    unit = 4.0 if high / 2 - low / 2 > np.finfo(np.float64).max / 2 else 1.0
-    edges = _edges(low / unit, high / unit, n_bins)
+    # The width of a range such as -1e308..1e308 is infinite. Divided by 4 it is not, and of numbers so large nothing is lost.
+    unit = 4.0 if max(abs(low), abs(high)) > _LARGEST / 4 else 1.0
+    edges = _edges(low / unit, high / unit, n_bins, limit=_LARGEST / unit)
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK].astype(np.float64)
         finite = block[np.isfinite(block)]
@@ -230,7 +237,10 @@ def _numbers(value: object, name: str, kind: str, accepted: str) -> NDArray[Any]
         raise ValueError(f"{name}: {kind} is of numbers, and not of {array.dtype} in a {type(value).__name__}; give {accepted}")
     if array.size == 0:
         raise ValueError(f"{name}: {kind} of shape {array.shape} is empty; give {accepted}, with at least one element")
-    return array
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):
+            return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _wrong(name: str, kind: str, array: NDArray[Any], accepted: str) -> ValueError:
@@ -242,7 +252,7 @@ def _is_nested_numbers(value: Sequence[object]) -> bool:
     item: object = value
     while isinstance(item, (list, tuple)) and item:
         item = item[0]
-    return isinstance(item, (*_PLAIN, list, tuple))
+    return isinstance(item, (*_PLAIN, np.generic, list, tuple))
 
 
 def _without_ones(array: NDArray[Any], n_dimensions: int) -> NDArray[Any]:
@@ -259,11 +269,6 @@ def _channel_axis(shape: tuple[int, ...], channels_last: bool | None) -> int | N
     """Which of three dimensions has the channels, 0 or 2; None if none can."""
     ends = (0, 2) if channels_last is None else (2,) if channels_last else (0,)
     return next((end for end in ends if shape[end] in _CHANNELS), None)
-
-
-def _is_single(shape: tuple[int, ...], channels_last: bool | None) -> bool:
-    """Whether three dimensions are one image with channels. They are also one, and a wrong one, if the channels are elsewhere."""
-    return _channel_axis(shape, None) is not None
 
 
 def _channels_first(array: NDArray[Any], name: str, channels_last: bool | None) -> NDArray[Any]:
@@ -294,16 +299,15 @@ def _spread(array: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
         return np.where(array, np.uint8(255), np.uint8(0))
     if array.dtype == np.uint8 or (array.dtype.kind in "iu" and (low, high) == (0.0, 255.0)):
         return array.astype(np.uint8, order="C")
-    work: NDArray[np.floating[Any]] = array.astype(
-        np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C"
-    )
-    if array.dtype.kind == "f" and not np.isfinite(work).all():
+    kind = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    work: NDArray[np.floating[Any]] = array.astype(kind, order="C")
+    if not np.isfinite(work).all():
         np.nan_to_num(work, copy=False, nan=low, posinf=high, neginf=low)
     if (low, high) != (0.0, 1.0):
-        work *= 0.5  # so that the range of all floats is still one
-        work -= low / 2
-        work /= high / 2 - low / 2
-    work *= 255
+        np.divide(work, 2, out=work)  # of halves, as the width of all that floats can be is infinite
+        np.subtract(work, low / 2, out=work)
+        np.divide(work, high / 2 - low / 2, out=work)
+    np.multiply(work, 255, out=work)
     np.rint(work, out=work)
     return work.astype(np.uint8)
 
@@ -329,13 +333,13 @@ def _finite_range(values: NDArray[Any]) -> tuple[float, float]:
     return (low, high) if low <= high else (0.0, 0.0)
 
 
-def _edges(low: float, high: float, n_bins: int) -> NDArray[np.float64]:
+def _edges(low: float, high: float, n_bins: int, limit: float) -> NDArray[np.float64]:
     """n_bins + 1 edges, strictly increasing: values too close to each other to be told apart get wider bins than they need."""
     edges = np.linspace(low, high, n_bins + 1)
     if (np.diff(edges) > 0).all():
         return edges
     half = max(0.5 if low == high else 0.0, 2 * n_bins * float(np.spacing(max(abs(low), abs(high)))))
-    return np.linspace(low - half, high + half, n_bins + 1)
+    return np.linspace(max(low - half, -limit), min(high + half, limit), n_bins + 1)
 
 
 def _from_pcm(samples: NDArray[Any]) -> NDArray[Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from wherry.errors import ConfigError
 from wherry.loggers.timestamp import Timestamp
 from wherry.names import format_name
 
+PHASES = ("train", "valid", "test")
 _RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
 #: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
 _NO_RUN_ID = "none"
@@ -49,11 +51,12 @@ class State:
     world_size: int = field(default_factory=lambda: _from_variables("WORLD_SIZE", default=1, least=1))
     local_world_size: int = field(default_factory=lambda: _from_variables("LOCAL_WORLD_SIZE", default=1, least=1))
     node_rank: int = field(default_factory=lambda: _from_variables("GROUP_RANK", "NODE_RANK", default=0))
-    #: What the loop is doing: "train", "valid" or "test".
+    #: What the loop is doing: "train", "valid" or "test". ConfigError for anything else, also when it is set later.
     phase: str = "train"
-    #: How long the run lasted before this process took it up; the loop keeps it in its checkpoints as `elapsed_s`.
+    #: How long the run lasted before this process took it up: what `elapsed_s` was when the loop saved its checkpoint.
     elapsed_before_s: float = 0.0
-    started_s: float = field(default_factory=time.monotonic, repr=False, compare=False)
+    #: The clock of `elapsed_s`, in seconds; where it starts does not matter.
+    now: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -62,11 +65,21 @@ class State:
                 "set both RANK and WORLD_SIZE, as torchrun does"
             )
         self.run_name = self.run_name or self._default_run_name()
+        self._started_s = self.now()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "phase" and value not in PHASES:
+            raise ConfigError(f"State.phase is {value!r}: use one of {', '.join(PHASES)}")
+        super().__setattr__(name, value)
 
     @property
     def elapsed_s(self) -> float:
-        """How long the run has lasted, over restarts."""
-        return self.elapsed_before_s + time.monotonic() - self.started_s
+        """How long the run has lasted, in seconds, over restarts: set it to what the checkpoint says when the run is resumed."""
+        return self.elapsed_before_s + self.now() - self._started_s
+
+    @elapsed_s.setter
+    def elapsed_s(self, elapsed_s: float) -> None:
+        self.elapsed_before_s, self._started_s = elapsed_s, self.now()
 
     def _default_run_name(self) -> str:
         for variable in _RUN_NAME_VARIABLES:

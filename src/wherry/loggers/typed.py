@@ -6,11 +6,13 @@ writes. Values have one form a kind, see `wherry.loggers.munge`.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import math
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -22,13 +24,7 @@ if TYPE_CHECKING:
     from wherry.loggers.state import State
 
 Aggregate = Literal["last", "mean", "min", "max"]
-PHASES = ("train", "valid", "test")
-_AGGREGATES: dict[str, Callable[[list[float]], float]] = {
-    "last": lambda values: values[-1],
-    "mean": lambda values: sum(values) / len(values),
-    "min": min,
-    "max": max,
-}
+_AGGREGATES = ("last", "mean", "min", "max")
 #: From here on a run is long, and its curves need no point a second.
 _MANY_BATCHES = 5_000
 
@@ -41,7 +37,8 @@ class BaseLoggerConfig:
     write_every_n_seconds: float | None = None
     write_train_every_n_seconds: float | None = None
     write_val_every_n_seconds: float | None = None
-    #: What becomes of the scalars of one key between two writes. All but "last" compute every value, also lazy ones.
+    #: What becomes of the scalars of one key between two writes. All but "last" compute every value, also lazy ones; a NaN
+    #: among them makes NaN.
     aggregate: Aggregate = field(default="last", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -62,10 +59,11 @@ class BaseLogger(ABC, Generic[ConfigT]):
     """A sink. Override the log_ methods of the kinds that it can take: the others do nothing.
 
     `value` is a function that computes the value, at most once for all sinks; it may raise what the user's own function
-    raises. Call it in write(), so that nothing is computed that nobody writes.
+    raises. Call it in write(), so that nothing is computed that nobody writes. What it returns is shared with the other sinks:
+    do not change it. To keep the values until then, derive from `CollectingLogger`.
     """
 
-    #: Where a sink that writes files puts them.
+    #: Where a sink that writes files puts them: the working directory, until somebody sets it.
     log_directory: Path
 
     def __init__(self, config: ConfigT) -> None:
@@ -142,6 +140,9 @@ class Collected:
     point_clouds: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
+KINDS = tuple(one.name for one in dataclasses.fields(Collected))
+
+
 class CollectingLogger(BaseLogger[ConfigT]):
     """A sink that keeps the newest value of each key until it writes; of scalars what `BaseLoggerConfig.aggregate` says.
 
@@ -152,32 +153,34 @@ class CollectingLogger(BaseLogger[ConfigT]):
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
         self._kept: dict[tuple[str, str, str, str], Callable[[], Any]] = {}
-        self._figures: dict[tuple[str, str, str], list[float]] = {}
+        self._figures: dict[tuple[str, str, str], _Running] = {}
         self._reports = Reports()
         self._lock = threading.Lock()
 
-    def take(self, phase: str) -> Collected:
-        """What was logged in the phase since the last call, computed now."""
+    def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
+        """What was logged in the phase since the last call, computed now. What is not of the `kinds` goes uncomputed."""
         with self._lock:
             kept = {where[1:]: self._kept.pop(where) for where in [one for one in self._kept if one[0] == phase]}
             figures = {where[1:]: self._figures.pop(where) for where in [one for one in self._figures if one[0] == phase]}
         collected = Collected()
         for (kind, namespace, key), value in kept.items():
-            self._compute(getattr(collected, kind), namespace, key, value)
-        for (namespace, key), values in figures.items():
-            collected.scalars[namespace, key] = _AGGREGATES[self.config.aggregate](values)
+            if kind in kinds:
+                self._compute(getattr(collected, kind), namespace, key, value)
+        if "scalars" in kinds:
+            collected.scalars.update((where, running.figure) for where, running in figures.items())
         return collected
+
+    def kept_kinds(self, phase: str) -> set[str]:
+        """Of which kinds, see `Collected`, anything was logged in the phase since the last take()."""
+        with self._lock:
+            found = {where[1] for where in self._kept if where[0] == phase}
+            return found | ({"scalars"} if any(where[0] == phase for where in self._figures) else set())
 
     def _compute(self, values: dict[tuple[str, str], Any], namespace: str, key: str, value: Callable[[], Any]) -> None:
         try:
             values[namespace, key] = value()
         except Exception as error:  # of the user's function, or a shape that is refused; the others are written
-            self._report(namespace, key, error)
-
-    def has_values(self, phase: str) -> bool:
-        """Whether anything was logged in the phase since the last take()."""
-        with self._lock:
-            return any(where[0] == phase for where in (*self._kept, *self._figures))
+            self._report(namespace, key, value, error)
 
     def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
         """Keep it; unless the last one counts, compute it now."""
@@ -187,10 +190,10 @@ class CollectingLogger(BaseLogger[ConfigT]):
         try:
             figure = float(value())
         except Exception as error:  # of the user's function
-            self._report(namespace, key, error)
+            self._report(namespace, key, value, error)
             return
         with self._lock:
-            self._figures.setdefault((state.phase, namespace, key), []).append(figure)
+            self._figures.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(figure)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
         """Keep it."""
@@ -220,20 +223,58 @@ class CollectingLogger(BaseLogger[ConfigT]):
         with self._lock:
             self._kept[state.phase, kind, namespace, key] = value
 
-    def _report(self, namespace: str, key: str, error: Exception) -> None:
-        self._reports.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
+    def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:
+        if not getattr(value, "reports_itself", False):  # as those of a MultiLogger do: once for all sinks
+            self._reports.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
+
+
+class _Running:
+    """The mean, least or greatest of the figures so far. A NaN among them makes it NaN, in whatever order they come."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._aggregate = aggregate
+        self._n = 0
+        self._so_far = 0.0
+
+    def add(self, figure: float) -> None:
+        self._n += 1
+        if self._n == 1:
+            self._so_far = figure
+        elif self._aggregate == "mean":
+            self._so_far += figure
+        elif math.isnan(figure) or (figure < self._so_far if self._aggregate == "min" else figure > self._so_far):
+            self._so_far = figure  # once it is NaN, neither comparison is true any more
+
+    @property
+    def figure(self) -> float:
+        return self._so_far / self._n if self._aggregate == "mean" else self._so_far
 
 
 def config_as_dict(config: object) -> dict[str, Any]:
-    """The settings of a run as a plain dict: of an OmegaConf DictConfig (resolved), any mapping, or a dataclass.
+    """The settings of a run as a plain dict: of an OmegaConf DictConfig, any mapping, a dataclass or an argparse Namespace.
 
-    Raises TypeError for anything else.
+    So are those that it holds, at any depth; OmegaConf's interpolations are resolved, or left as they are written where one
+    of a config cannot be. Raises TypeError for anything else.
     """
-    omegaconf: Any = sys.modules.get("omegaconf")
-    if omegaconf is not None and isinstance(config, omegaconf.DictConfig):
-        return {str(key): value for key, value in omegaconf.OmegaConf.to_container(config, resolve=True).items()}
-    if isinstance(config, Mapping):
-        return {str(key): value for key, value in config.items()}
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return dataclasses.asdict(config)
-    raise TypeError(f"a configuration is a mapping, an OmegaConf DictConfig or a dataclass, and not {type(config).__name__}")
+    found = _plain(config)
+    if not isinstance(found, dict):
+        raise TypeError(f"a configuration is a mapping, an OmegaConf DictConfig or a dataclass, and not {type(config).__name__}")
+    return found
+
+
+def _plain(value: object) -> Any:
+    omegaconf: Any = sys.modules.get("omegaconf")  # where nothing has imported it, nothing is of its kinds
+    if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
+        try:
+            value = omegaconf.OmegaConf.to_container(value, resolve=True)
+        except omegaconf.errors.OmegaConfBaseException:
+            value = omegaconf.OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)  # type: ignore[call-arg, attr-defined]
+    return value
