@@ -52,9 +52,9 @@ def download(
     again and not fetched, unless the object has another etag or size by now. Of two calls to one destination at a time the
     second begins at the first byte, in a file of its own. Objects of one range, and those without an etag, begin anew, too.
 
-    Raises FileExistsError if the destination is there and `overwrite` is off, and IsADirectoryError if it is a folder, both
-    before any byte moves; OSError (ENOSPC) if the disk has no room; NotFoundError, AccessDeniedError; IntegrityError if the
-    bytes are wrong twice, or if the object was replaced four times meanwhile.
+    Raises, before any byte moves, FileExistsError if the destination is there and `overwrite` is off, IsADirectoryError if it
+    is a folder, OSError (EINVAL) if it is a device or a pipe; OSError (ENOSPC) if the disk has no room; NotFoundError,
+    AccessDeniedError; IntegrityError if the bytes are wrong twice, or if the object was replaced four times meanwhile.
     """
     destination = Path(destination)
     check_destination(destination, overwrite)
@@ -102,13 +102,15 @@ def place(destination: Path, fill: Callable[[int], None], size_bytes: int, *, ov
 
 
 def check_destination(destination: Path, overwrite: bool) -> None:
-    """Raise FileExistsError or IsADirectoryError for a destination that cannot be written."""
+    """Raise FileExistsError, IsADirectoryError or OSError for a destination that cannot be written, or must not be replaced."""
     try:
         destination.lstat()  # not exists(): a link to nothing is there, too, and a name that is too long is an error
     except FileNotFoundError:
         return
     if destination.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder: give the name that the file shall have in it", str(destination))
+    if destination.exists() and not destination.is_file():  # root could put a file in the place of /dev/null
+        raise OSError(errno.EINVAL, "is a device, a pipe or a socket: give the name of a file", str(destination))
     if not overwrite:
         raise _exists(destination)
 

@@ -238,6 +238,18 @@ def test_a_folder_is_no_destination(store: MemoryStore, tmp_path: Path, overwrit
         fetch(store, tmp_path, overwrite=overwrite)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_pipe_or_a_link_to_one_is_no_destination_and_stays(store: MemoryStore, tmp_path: Path, overwrite: bool) -> None:
+    put(store, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")  # as /dev/stdout is one
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match="is a device, a pipe or a socket"):
+            fetch(store, tmp_path / name, overwrite=overwrite)
+    assert stat.S_ISFIFO((tmp_path / "link").stat().st_mode)
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_missing_object_makes_no_folder(store: MemoryStore, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         fetch(store, tmp_path / "a" / "file")
