@@ -25,8 +25,8 @@ from google.api_core.exceptions import from_http_response
 
 from wherry.backends.gcs_bucket import Bucket, generation_match
 from wherry.backends.gcs_bytes import announced, beyond, opened, write
-from wherry.backends.gcs_client import Options
 from wherry.backends.gcs_compose import ComposedUploads
+from wherry.backends.gcs_options import Options
 from wherry.backends.gcs_session import CHUNK_BYTES, SessionUploads
 from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart

@@ -27,8 +27,9 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from wherry.backends.gcs_bytes import FileBody
-from wherry.backends.gcs_client import Connection, Options
+from wherry.backends.gcs_client import Connection, connect
 from wherry.backends.gcs_errors import failed, refused, words_of
+from wherry.backends.gcs_options import Options
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, TransientError
 from wherry.store import ObjectMeta
 from wherry.uri import StoreURI
@@ -58,7 +59,7 @@ class Bucket:
         """The connection; made at the first call because the chain of credentials may ask the network."""
         with self._lock:
             if self._made is None:
-                self._made = self._options.connect()
+                self._made = connect(self._options)
             return self._made
 
     def close(self) -> None:

@@ -46,10 +46,12 @@ def refused(error: GoogleAPICallError, if_absent: bool, where: Mapping[str, str]
         return TransientError(f"{status} {words}", **where)
     if status in (401, 403):
         return AccessDeniedError(f"{status} {words}", **where, hint=CREDENTIALS_HINT if status == 401 else "")
-    if status == 412:
-        return (AlreadyExistsError if if_absent else IntegrityError)(
-            "the object is there already" if if_absent else "the object is another by now", **where
-        )
+    if status == 412 and if_absent:
+        return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
+    if status == 412 and where["operation"] == "get":
+        return IntegrityError("the object is another by now", **where)
+    if status == 412:  # to a call without a condition: something on the way has answered
+        return TransientError(f"{status} {words}", **where)
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
         return IntegrityError(words, **where)
     return PermanentError(f"{status} {words}", **where)

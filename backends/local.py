@@ -50,6 +50,16 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errn
 _TRIED_BYTES = 2**16
 
 
+def is_synced(options: Mapping[str, object]) -> bool:
+    """The storage option ``fsync``: whether a write ends when the disk has it. ConfigError for anything else in `options`."""
+    if unknown := set(options) - {"fsync"}:
+        raise ConfigError(f"storage option {min(unknown)!r} is unknown to a local folder: it takes 'fsync' (True or False)")
+    fsync = options.get("fsync", False)
+    if not isinstance(fsync, bool):
+        raise ConfigError(f"storage option 'fsync' is {fsync!r}: use True or False")
+    return fsync
+
+
 class LocalStore(MultipartStore):
     """A folder tree as a store. Option `fsync` (False): a finished put also survives a power cut.
 
@@ -72,11 +82,7 @@ class LocalStore(MultipartStore):
     _o_tmpfile = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
-        if unknown := set(options) - {"fsync"}:
-            raise ConfigError(f"storage option {min(unknown)!r} is unknown to a local folder: it takes 'fsync' (True or False)")
-        fsync = options.get("fsync", False)
-        if not isinstance(fsync, bool):
-            raise ConfigError(f"storage option 'fsync' is {fsync!r}: use True or False")
+        fsync = is_synced(options)
         if uri.root:
             raise ConfigError(f"{uri} names the host {uri.root!r}: a local folder is written file:///folder")
         self._uri = uri

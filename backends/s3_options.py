@@ -1,4 +1,4 @@
-"""The storage options of ``s3://``, and which server they lead to."""
+"""The storage options of ``s3://``, and which server they lead to. Checked without botocore, so that a caller learns at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
-import botocore.exceptions as sdk
-import botocore.session
-
 from wherry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from botocore.session import Session
 
 #: What an option takes, in words, and whether a value is such: by its name, else by the kind of its default.
 _ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -83,7 +83,7 @@ class S3Options:
             raise ConfigError(f"storage option {unknown[0]!r} is unknown to s3://: it takes {', '.join(known)}")
         return cls(**cast("dict[str, Any]", dict(options)))
 
-    def endpoint(self, session: botocore.session.Session | None = None) -> str | None:
+    def endpoint(self, session: Session | None = None) -> str | None:
         """The address of the server: the option's, the environment's, the profile's; None: Amazon's own.
 
         Raises ConfigError for one that is wrong, and what botocore raises for a profile that is not there.
@@ -92,16 +92,20 @@ class S3Options:
             return self.endpoint_url
         if (variable := next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)) is not None:
             return _check_endpoint(os.environ[variable], f"the variable {variable}")
-        session = session or botocore.session.Session(profile=self.profile)
+        from botocore.session import Session
+
+        session = session or Session(profile=self.profile)
         if configured := session.get_scoped_config().get("endpoint_url"):
             return _check_endpoint(str(configured), "endpoint_url of the profile")
         return None
 
     def server(self) -> str | None:
         """A name of the server, if it is not Amazon's: scheme, host, port and path. None also where the settings are wrong."""
+        from botocore.exceptions import BotoCoreError
+
         try:
             endpoint = self.endpoint()
-        except (ConfigError, sdk.BotoCoreError):  # the first call raises it, with its reason
+        except (ConfigError, BotoCoreError):  # the first call raises it, with its reason
             return None
         if endpoint is None or is_amazons(endpoint):
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import sys
 import threading
@@ -23,6 +24,8 @@ from wherry.errors import IntegrityError, NotFoundError
 from wherry.partial import Partial, Version, forget_partial, partial_beside, temporary_beside
 from wherry.retry import call_with_retry
 from wherry.store import ObjectMeta, ObjectStore
+
+log = logging.getLogger("wherry.downloader")
 
 #: An object that is replaced while it is fetched is begun again this often; then somebody writes faster than we read.
 _MOST_RESTARTS = 3
@@ -175,6 +178,7 @@ class _Fetch:
         if self._meta.crc32c is not None:
             return self._crc32c() == self._meta.crc32c
         if not self._follows_digest:
+            log.info("%s: the store tells no checksum of it, so that only its size was compared", self._meta.key)
             return True
         if self._digest is None:
             whole = _Digest(self._meta.digest, self._partial.path)

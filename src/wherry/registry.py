@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
+from operator import attrgetter
 from typing import cast
 
 from wherry.errors import ConfigError, MissingExtraError
@@ -32,6 +33,8 @@ class BackendEntry:
     public_options: frozenset[str] = frozenset()
     secret_options: frozenset[str] | None = None
     process_local: bool = False
+    #: What checks the values of options, ``module:function``; it imports no vendor library.
+    options: str | None = None
     #: The option by which it is told after how long without a byte a call is cut.
     stall_option: str | None = None
 
@@ -59,13 +62,19 @@ _GCS_SECRETS = ("credentials_json", "token")
 _GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "upload", "verify")
 
 BACKENDS: dict[str, BackendEntry] = {
-    "file": BackendEntry("wherry.backends.local:LocalStore", None, (), frozenset({"fsync"}), frozenset()),
+    "file": BackendEntry(
+        "wherry.backends.local:LocalStore",
+        public_options=frozenset({"fsync"}),
+        secret_options=frozenset(),
+        options="wherry.backends.local:is_synced",
+    ),
     "s3": BackendEntry(
         "wherry.backends.s3:S3Store",
         "s3",
         ("botocore",),
         frozenset(_S3_OPTIONS),
         frozenset(_S3_SECRETS),
+        options="wherry.backends.s3_options:S3Options.read",
         stall_option="read_timeout_s",
     ),
     "gs": BackendEntry(
@@ -74,6 +83,7 @@ BACKENDS: dict[str, BackendEntry] = {
         ("google.cloud.storage",),
         frozenset(_GCS_OPTIONS),
         frozenset(_GCS_SECRETS),
+        options="wherry.backends.gcs_options:Options",
         stall_option="timeout_s",
     ),
 }
@@ -129,7 +139,7 @@ def open_store(
 def check_usable(scheme: str, options: Mapping[str, object]) -> None:
     """Find out early, and without importing a vendor library, what would fail later.
 
-    Raises ConfigError for an unknown scheme or option, MissingExtraError for a library that is not installed.
+    Raises ConfigError for an unknown scheme or option or a wrong value, MissingExtraError for a library that is not installed.
     """
     entry = backend_for(scheme)
     for library in entry.libraries:
@@ -144,6 +154,9 @@ def check_usable(scheme: str, options: Mapping[str, object]) -> None:
             f"unknown storage option(s) {', '.join(sorted(unknown))} for {scheme}://: known are "
             f"{', '.join(sorted(entry.public_options | entry.secret_options)) or 'none'}"
         )
+    if entry.options is not None and options:
+        module_name, _, name = entry.options.partition(":")
+        attrgetter(name)(importlib.import_module(module_name))(options)
 
 
 def _missing(scheme: str, entry: BackendEntry) -> MissingExtraError:

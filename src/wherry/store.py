@@ -18,12 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from wherry.uri import TEMPORARY_MARK as TEMPORARY_MARK
+
 #: Metadata kept with each object we write: the upload's unique token and the whole object's CRC32C (8 hex digits).
 TOKEN_METADATA = "wherry-token"  # noqa: S105  a name, no password
 CRC32C_METADATA = "wherry-crc32c"
-
-#: Every name that is ours and temporary carries this mark; list() of a store never shows such names.
-TEMPORARY_MARK = ".wherry-tmp-"
 
 _Self = TypeVar("_Self", bound="ObjectStore")
 

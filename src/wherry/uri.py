@@ -17,6 +17,8 @@ from wherry.errors import ConfigError
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
 MAX_NAME_BYTES = 1024
+#: Objects whose key has this in it are ours and half-made: no list shows them, and no name may have it.
+TEMPORARY_MARK = ".wherry-tmp-"
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,15 @@ class StoreURI:
         return f"{self.scheme}://{self.root}"
 
     def key_for(self, name: str) -> str:
-        """The key of the remote name `name` below this prefix."""
-        return f"{self.prefix}/{name}" if self.prefix else name
+        """The key of the remote name `name` below this prefix. ConfigError if it is too long for an object store."""
+        key = f"{self.prefix}/{name}" if self.prefix else name
+        if self.scheme != "file" and (size := len(key.encode())) > MAX_NAME_BYTES:
+            shown = name if len(name) <= 100 else name[:97] + "..."
+            raise ConfigError(
+                f"remote name {shown!r} makes a key of {size} bytes of UTF-8 with the prefix {self.prefix!r}: "
+                f"at most {MAX_NAME_BYTES} are allowed"
+            )
+        return key
 
     def name_for(self, key: str) -> str:
         """The remote name of `key`: what key_for() turns into it."""
@@ -81,8 +90,8 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
 def check_name(name: str, *, what: str = "remote name") -> str:
     """Return `name` in Unicode form NFC, or raise ConfigError that says which rule it breaks.
 
-    A remote name is relative, ``/``-separated, without empty parts, ``.`` or ``..``, without control characters, and has
-    at most 1024 bytes of UTF-8.
+    A remote name is relative, ``/``-separated, without empty parts, ``.`` or ``..``, without control characters and
+    TEMPORARY_MARK, and has at most 1024 bytes of UTF-8.
     """
 
     def refuse(rule: str) -> ConfigError:
@@ -103,6 +112,8 @@ def check_name(name: str, *, what: str = "remote name") -> str:
             raise refuse(f"has the part {part!r}, which would leave or repeat a folder: write the name out")
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
         raise refuse("holds a control character or a lone surrogate: use printable characters")
+    if TEMPORARY_MARK in name:
+        raise refuse(f"holds {TEMPORARY_MARK!r}, which marks what wherry has half written: use another name")
     if (size := len(name.encode())) > MAX_NAME_BYTES:
         raise refuse(f"has {size} bytes of UTF-8: at most {MAX_NAME_BYTES} are allowed")
     return name

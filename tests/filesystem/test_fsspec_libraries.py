@@ -156,6 +156,13 @@ def test_upath_is_a_path(url: str, folder: str, options: dict[str, Any]) -> None
     with pytest.raises(ZeroDivisionError), path.open("w") as file:
         file.write("half")
         raise ZeroDivisionError
+    given = {name: value for name, value in options.items() if name != "protocol"}
+    assert "words" == UPath(str(path), **given).read_text()
+    assert f"{path.parent}/a.txt" == str(path)
+    other = UPath(f"{path}.tmp", **given)
+    other.write_text("another")
+    assert ("words", "another", "a.txt.tmp") == (path.read_text(), other.read_text(), other.name)
+    other.unlink()
     moved = path.rename(path.with_name("b.txt"))
     assert (False, "words") == (path.exists(), pickle.loads(pickle.dumps(moved)).read_text())  # noqa: S301
     root.joinpath("new").mkdir(parents=True, exist_ok=True)

@@ -284,3 +284,11 @@ def test_a_sound_database_passes_its_check(database: Database) -> None:
 
 def test_the_database_is_as_private_as_its_folder(database: Database, path: Path) -> None:
     assert stat.S_ISREG(path.stat().st_mode)
+
+
+def test_only_the_owner_may_read_it_and_its_companions(path: Path) -> None:
+    database = open_database(path)
+    write(database, "a")
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert {"journal.db", "journal.db-wal", "journal.db-shm"} == {file.name for file in path.parent.iterdir()}
+    database.close()

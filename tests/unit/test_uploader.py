@@ -250,7 +250,28 @@ def test_an_unknown_option_names_the_known_ones(spool_folder: Path) -> None:
 
 def test_an_option_that_no_agent_can_be_given_is_refused(spool_folder: Path) -> None:
     with pytest.raises(ConfigError, match="plain JSON values"):
-        Uploader("s3://bucket", storage_options={"aws_session_token": object()}, spool=spool_folder)
+        Uploader("sftp://host/folder", storage_options={"key": object()}, spool=spool_folder)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "words"),
+    [
+        ("s3://bucket", {"read_timeout_s": "soon"}, "'read_timeout_s' is 'soon': it takes a number above 0"),
+        ("s3://bucket", {"aws_access_key_id": "somebody"}, "belong together"),
+        ("gs://bucket", {"upload": "parts"}, "use 'compose' or 'session'"),
+        (
+            "gs://bucket",
+            {"credentials_json": {"type": "authorized_user"}},
+            "without client_id and client_secret and refr",
+        ),
+        ("/folder", {"fsync": "yes"}, "'fsync' is 'yes': use True or False"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_refused_before_anything_is_accepted(
+    spool_folder: Path, uri: str, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Uploader(uri, storage_options=options, spool=spool_folder)
 
 
 @pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs")])
@@ -279,12 +300,11 @@ def test_a_missing_library_names_the_extra_to_install(tmp_path: Path, scheme: st
 
 
 def test_no_secret_is_shown(spool_folder: Path) -> None:
-    with Uploader(
-        "s3://bucket", storage_options={"aws_secret_access_key": "hunter2hunter2"}, spool=spool_folder, config=CALLER
-    ) as uploader:
+    keys = {"aws_access_key_id": "somebody", "aws_secret_access_key": "hunter2hunter2"}
+    with Uploader("s3://bucket", storage_options=keys, spool=spool_folder, config=CALLER) as uploader:
         assert "hunter2" not in repr(uploader) + repr(uploader.config) + str(vars(uploader.journal))
         records = uploader.journal.stores()
-    assert [("aws_secret_access_key",)] == [record.secret_names for record in records.values()]
+    assert [tuple(keys)] == [record.secret_names for record in records.values()]
     assert "hunter2" not in json.dumps([dict(record.options) for record in records.values()])
 
 

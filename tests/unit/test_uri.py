@@ -102,3 +102,16 @@ def test_bad_name_is_refused_with_its_rule(name: str, word: str) -> None:
 def test_name_must_be_text() -> None:
     with pytest.raises(ConfigError, match="bytes"):
         check_name(b"a")  # type: ignore[arg-type]
+
+
+def test_a_name_and_its_prefix_together_fit_the_longest_key() -> None:
+    uri = parse_uri("s3://bucket/prefix")
+    assert 1024 == len(uri.key_for("x" * (1024 - len("prefix/"))))
+    with pytest.raises(ConfigError, match="a key of 1025 bytes of UTF-8 with the prefix 'prefix': at most 1024 are allowed"):
+        uri.key_for("x" * (1025 - len("prefix/")))
+    assert parse_uri("/" + "f" * 200).key_for("x" * 1024)  # a local folder's path is no part of the name
+
+
+def test_no_name_carries_the_mark_of_what_is_half_written() -> None:
+    with pytest.raises(ConfigError, match=r"holds '.wherry-tmp-', which marks"):
+        check_name("run/.model.wherry-tmp-1")
