@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from wherry.loggers.munge import (
+    copy_audio,
+    copy_images,
+    copy_video,
     to_audio,
     to_histogram,
     to_image,
@@ -237,3 +240,42 @@ def test_a_histogram_counts_what_is_finite_and_says_what_is_not() -> None:
 def test_a_histogram_of_one_value_and_of_none_at_all_works() -> None:
     assert 3 == to_histogram(np.full(3, 7.0), "x").counts.sum()
     assert 0 == to_histogram(np.array([np.nan]), "x").n
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.linspace(-1, 2, 60).reshape(4, 5, 3),
+        np.linspace(-1, 2, 240).reshape(4, 4, 5, 3),
+        np.arange(24).reshape(2, 3, 4),
+        [np.zeros((5, 6)), np.ones((3, 4, 5)) * 7],
+        np.ones((4, 5), bool),
+    ],
+)
+def test_images_that_are_copied_first_and_made_later_are_the_same(value: Any) -> None:
+    copies = copy_images(value, "x")
+    assert not any(np.shares_memory(copy, value) for copy in copies if isinstance(value, np.ndarray))
+    for now, later in zip(to_images(value, "x"), to_images(copies, "x"), strict=True):
+        np.testing.assert_array_equal(now, later)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), (4, 5, 6, 3), (4, 3, 5, 6), (1, 4, 3, 3, 3)])
+def test_videos_that_are_copied_first_and_made_later_are_the_same(shape: tuple[int, ...]) -> None:
+    value = np.linspace(-1, 2, int(np.prod(shape))).reshape(shape)
+    copy = copy_video(value, "x")
+    assert not np.shares_memory(copy, value)
+    np.testing.assert_array_equal(to_video(value, "x"), to_video(copy, "x"))
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 8), (8, 2), (2, 2), (1, 1, 8)])
+def test_sounds_that_are_copied_first_and_made_later_are_the_same(shape: tuple[int, ...]) -> None:
+    value = np.linspace(-2, 1, int(np.prod(shape))).reshape(shape)
+    copy = copy_audio(value, "x")
+    assert not np.shares_memory(copy, value)
+    np.testing.assert_array_equal(to_audio(value, "x"), to_audio(copy, "x"))
+
+
+@pytest.mark.parametrize("copy", [copy_images, copy_video, copy_audio])
+def test_what_is_copied_is_checked_at_once(copy: Any) -> None:
+    with pytest.raises(ValueError, match=r"^run/x: .*\(2, 3, 4, 5, 6, 7\)"):
+        copy(np.zeros((2, 3, 4, 5, 6, 7)), "run/x")

@@ -345,11 +345,11 @@ def test_masks_are_drawn_over_their_images(board: TensorBoardLogger, tmp_path: P
     found = written(board, tmp_path)
     assert {"samples", "samples/truth", "samples/guess"} == set(found)
     truth = the_one(found["samples/truth"])
-    assert "1 cat: #e6194b, 2 dog: #3cb44b" == truth.description
+    assert "1 cat: #800000, 2 dog: #008000" == truth.description
     for picture in pictures(truth):
         drawn = np.asarray(picture)
-        assert [(100 + 0xE6) // 2, round((100 + 0x19) / 2), round((100 + 0x4B) / 2)] == drawn[0, 0].tolist()
-        assert [80, 140, 88] == drawn[1, 1].tolist()
+        assert [114, 50, 50] == drawn[0, 0].tolist()
+        assert [50, 114, 50] == drawn[1, 1].tolist()
         assert [100, 100, 100] == drawn[2, 2].tolist()
     for picture in pictures(the_one(found["samples/guess"])):
         assert {100} == set(np.asarray(picture).flat)
@@ -357,14 +357,14 @@ def test_masks_are_drawn_over_their_images(board: TensorBoardLogger, tmp_path: P
 
 def test_label_0_is_drawn_if_it_has_a_name(board: TensorBoardLogger, tmp_path: Path) -> None:
     board.log_images(
-        np.zeros((3, HEIGHT, WIDTH), np.uint8),
+        np.full((3, HEIGHT, WIDTH), 255, np.uint8),
         "a",
         step=0,
         masks={"m": np.zeros((HEIGHT, WIDTH), int)},
         mask_class_labels={0: "sky"},
     )
     (picture,) = pictures(the_one(written(board, tmp_path)["a/m"]))
-    assert {64} == set(np.asarray(picture).flat)
+    assert {128} == set(np.asarray(picture).flat)  # its colour is black, as in the indexed PNGs
 
 
 @pytest.mark.parametrize("mask", [np.zeros((3, 3), int), np.zeros((2, HEIGHT, WIDTH), int)])

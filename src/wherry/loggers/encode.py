@@ -60,7 +60,7 @@ def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None =
     if mask.size and int(mask.max()) > _MAX_INDEX:
         return _png(Image.fromarray(np.ascontiguousarray(mask, np.uint16)), info)
     indexed = Image.fromarray(np.ascontiguousarray(mask, np.uint8))
-    indexed.putpalette(_palette())
+    indexed.putpalette(mask_palette())
     return _png(indexed, info)
 
 
@@ -164,7 +164,8 @@ def _png(picture: PillowImage.Image, info: object = None) -> bytes:
     return out.getvalue()
 
 
-def _palette() -> bytes:
+@cache
+def mask_palette() -> bytes:
     """256 colours, label 0 black: those of Pascal VOC, which viewers of segmentations share.
 
     Of label bits 8 7 6 5 4 3 2 1, red has as its highest bits 1 4 7, green 2 5 8, and blue 3 6.

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from wherry.loggers.encode import mask_palette
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Distinct in hue and in brightness; label n has colour n, counted round.
-_COLOURS = (
-    "#808080",
-    "#e6194b",
-    "#3cb44b",
-    "#4363d8",
-    "#f58231",
-    "#911eb4",
-    "#42d4f4",
-    "#ffe119",
-    "#f032e6",
-    "#469990",
-    "#9a6324",
-)
 _OPACITY = 0.5
 
 
@@ -35,9 +23,9 @@ def mask_overlay(
     """
     import numpy as np
 
-    colours = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _COLOURS], np.float32)
+    colours = np.frombuffer(mask_palette(), np.uint8).reshape(256, 3).astype(np.float32)
     under = np.broadcast_to(image[:3], (3, *image.shape[1:])).astype(np.float32)
-    over = np.moveaxis(colours[mask % len(_COLOURS)], -1, 0)
+    over = np.moveaxis(colours[mask % 256], -1, 0)
     is_drawn = np.ones(mask.shape, bool) if labels and 0 in labels else mask != 0
     drawn = np.where(is_drawn, under * (1 - _OPACITY) + over * _OPACITY, under)
     return np.asarray(drawn.round(), np.uint8)
@@ -45,7 +33,9 @@ def mask_overlay(
 
 def mask_legend(labels: Mapping[int, str] | None) -> str:
     """Which colour is which class, in one line; empty without names."""
-    return ", ".join(f"{label} {name}: {_COLOURS[int(label) % len(_COLOURS)]}" for label, name in (labels or {}).items())
+    colours = mask_palette()
+    named = ((label, name, int(label) % 256 * 3) for label, name in (labels or {}).items())
+    return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
 
 
 def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:

@@ -18,6 +18,9 @@ Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min,
 on one scale for all images of a call and all frames of a video. NaN is the low end, an infinity its end.
 
 All errors are ValueErrors that begin with the given name. What is returned never shares memory with what was given.
+
+To scale a picture takes several times as long as to copy it. So for whoever must not wait there are copy_images(), copy_video()
+and copy_audio(), which check and copy; the to_ function of the same name makes the canonical form of that, in another thread.
 """
 
 from __future__ import annotations
@@ -98,17 +101,26 @@ def to_image(value: object, name: str, *, channels_last: bool | None = None) -> 
 
 def to_images(value: object, name: str, *, channels_last: bool | None = None) -> list[NDArray[np.uint8]]:
     """One image, a batch, or a sequence of images (which may differ in size) as a list of (C,H,W); at least one."""
+    return _to_bytes(_images(value, name, channels_last))
+
+
+def copy_images(value: object, name: str, *, channels_last: bool | None = None) -> list[NDArray[Any]]:
+    """What to_images() takes, as (C,H,W) of the numbers as they are."""
+    return [np.array(image) for image in _images(value, name, channels_last)]
+
+
+def _images(value: object, name: str, channels_last: bool | None) -> list[NDArray[Any]]:
+    """Views of (C,H,W)."""
     if isinstance(value, (list, tuple)) and not _is_nested_numbers(value):
-        images = [_channels_first(_numbers(item, name, "an image", _IMAGE_SHAPES), name, channels_last) for item in value]
-        return _to_bytes(images)
+        return [_channels_first(_numbers(item, name, "an image", _IMAGE_SHAPES), name, channels_last) for item in value]
     shapes = f"one of {_IMAGE_SHAPES}, a batch (B,H,W), (B,C,H,W) or (B,H,W,C), or a sequence of images"
     array = _numbers(value, name, "an image or a batch of images", shapes)
     if array.ndim == 2 or (array.ndim == 3 and _channel_axis(array.shape, None) is not None):
-        return _to_bytes([_channels_first(array, name, channels_last)])
+        return [_channels_first(array, name, channels_last)]
     if array.ndim == 3:
-        return list(_to_bytes([array[:, None]])[0])
+        return list(array[:, None])
     if array.ndim == 4 and (axis := _channel_axis(array.shape[1:], channels_last)) is not None:
-        return list(_to_bytes([np.moveaxis(array, axis + 1, 1)])[0])
+        return list(np.moveaxis(array, axis + 1, 1))
     raise _wrong(name, "images", array, shapes)
 
 
@@ -133,28 +145,49 @@ def to_audio(value: object, name: str) -> NDArray[np.float32]:
 
     Whole numbers of 8, 16 and 32 bits are PCM, as in a WAV file (8 bits without a sign). NaN is silence, an infinity the peak.
     """
-    shapes = "(T), (C,T) or (T,C), with C of 1 or 2"
-    array = _without_ones(_numbers(value, name, "a sound", shapes), 2)
+    array, channels = _audio(value, name)
     samples = _from_pcm(array)
-    channels = [axis for axis in (0, 1) if array.ndim == 2 and array.shape[axis] in _AUDIO_CHANNELS]
-    if channels:
+    if channels is not None:
         with np.errstate(over="ignore", invalid="ignore"):
-            samples = samples.mean(axis=channels[0], dtype=np.float64)
-    elif array.ndim != 1:
-        raise _wrong(name, "a sound", array, shapes)
+            samples = samples.mean(axis=channels, dtype=np.float64)
     low, high = _finite_range(samples)
     peak = max(1.0, -low, high)
     return np.asarray(np.nan_to_num(samples, nan=0.0, posinf=peak, neginf=-peak) / peak, np.float32)
 
 
+def copy_audio(value: object, name: str) -> NDArray[Any]:
+    """What to_audio() takes, as (T), (C,T) or (T,C) of the numbers as they are."""
+    return np.array(_audio(value, name)[0])
+
+
+def _audio(value: object, name: str) -> tuple[NDArray[Any], int | None]:
+    """A view of the samples, and which dimension has the channels."""
+    shapes = "(T), (C,T) or (T,C), with C of 1 or 2"
+    array = _without_ones(_numbers(value, name, "a sound", shapes), 2)
+    channels = [axis for axis in (0, 1) if array.ndim == 2 and array.shape[axis] in _AUDIO_CHANNELS]
+    if not channels and array.ndim != 1:
+        raise _wrong(name, "a sound", array, shapes)
+    return array, channels[0] if channels else None
+
+
 def to_video(value: object, name: str) -> NDArray[np.uint8]:
     """Frames as (T,C,H,W), C of 1, 3 or 4; a sequence of frames of one size is accepted. Three dimensions are (T,H,W)."""
+    return _to_bytes([_video(value, name)])[0]
+
+
+def copy_video(value: object, name: str) -> NDArray[Any]:
+    """What to_video() takes, as (T,C,H,W) of the numbers as they are."""
+    return np.array(_video(value, name))
+
+
+def _video(value: object, name: str) -> NDArray[Any]:
+    """A view of (T,C,H,W)."""
     shapes = "(T,H,W), (T,C,H,W) or (T,H,W,C), with C of 1, 3 or 4"
     array = _without_ones(_numbers(value, name, "a video", shapes), 4)
     if array.ndim == 3:
-        return _to_bytes([array[:, None]])[0]
+        return array[:, None]
     if array.ndim == 4 and (axis := _channel_axis(array.shape[1:], None)) is not None:
-        return _to_bytes([np.moveaxis(array, axis + 1, 1)])[0]
+        return np.moveaxis(array, axis + 1, 1)
     raise _wrong(name, "a video", array, shapes)
 
 

@@ -165,10 +165,10 @@ class RunFolderLogger(LoggerDestination):
             return
         encode.require("PIL", "Pillow")
         from wherry.loggers.mask_overlay import to_masks
-        from wherry.loggers.munge import to_images
+        from wherry.loggers.munge import copy_images, to_images
 
         key = str(name)
-        pictures = to_images(images, key, channels_last=channels_last or None)
+        pictures = copy_images(images, key, channels_last=channels_last or None)
         drawn = {str(mask): to_masks(labels, pictures, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
         for mask, labels in drawn.items():
             for one in labels:
@@ -179,7 +179,7 @@ class RunFolderLogger(LoggerDestination):
 
         def write() -> None:
             paths = []
-            for picture in pictures:
+            for picture in to_images(pictures, key):
                 media = Media("image", key, step, t, picture.shape, is_one_of_several)
                 paths.append(self._add(run, media, encode.png_bytes(picture)))
             for mask, labels in drawn.items():
@@ -255,27 +255,32 @@ class RunFolderLogger(LoggerDestination):
         """Add a sound clip, as WAV of 16 bits."""
         if not (run := self._open_run()):
             return
-        from wherry.loggers.munge import to_audio
+        from wherry.loggers.munge import copy_audio, to_audio
 
         key = str(name)
-        samples = to_audio(audio, key)
+        given = copy_audio(audio, key)
         rate = _positive(sample_rate_hz, key, "sample_rate_hz")
-        more = {"sample_rate_hz": int(rate)}
-        media = Media("audio", key, self._step(step, f"audio {key}"), self._now(), samples.shape, more=more)
-        self._later(lambda: self._add(run, media, encode.wav_bytes(samples, int(rate))), [samples])
+        step, t = self._step(step, f"audio {key}"), self._now()
+
+        def write() -> None:
+            samples = to_audio(given, key)
+            media = Media("audio", key, step, t, samples.shape, more={"sample_rate_hz": int(rate)})
+            self._add(run, media, encode.wav_bytes(samples, int(rate)))
+
+        self._later(write, [given])
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as MP4."""
         if not (run := self._open_run()):
             return
         encode.require("av", "PyAV")
-        from wherry.loggers.munge import to_video
+        from wherry.loggers.munge import copy_video, to_video
 
         key = str(name)
-        frames = to_video(video, key)
+        frames = copy_video(video, key)
         rate = _positive(frames_per_s, key, "frames_per_s")
         media = Media("video", key, self._step(step, f"video {key}"), self._now(), frames.shape, more={"frames_per_s": rate})
-        self._later(lambda: self._add(run, media, lambda path: encode.write_mp4(frames, rate, path)), [frames])
+        self._later(lambda: self._add(run, media, lambda path: encode.write_mp4(to_video(frames, key), rate, path)), [frames])
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points, or a batch of them."""

@@ -155,25 +155,26 @@ class TensorBoardLogger(LoggerDestination):
         """Add images, and under "name/mask" each mask drawn over them. ValueError for shapes that are none, or do not fit."""
         from wherry.loggers.encode import png_bytes, require
         from wherry.loggers.mask_overlay import mask_legend, mask_overlay, to_masks
-        from wherry.loggers.munge import to_images
+        from wherry.loggers.munge import copy_images, to_images
 
         self._check_open()
         require("PIL.Image", "Pillow")
-        pictures = to_images(images, name, channels_last=channels_last or None)
+        given = copy_images(images, name, channels_last=channels_last or None)
         named = {f"{name}/{mask_name}": mask for mask_name, mask in (masks or {}).items()}
-        drawings = {mask_name: to_masks(mask, pictures, mask_name) for mask_name, mask in named.items()}
+        drawings = {mask_name: to_masks(mask, given, mask_name) for mask_name, mask in named.items()}
         labels = dict(mask_class_labels or {})
         tag, tags = self._tag(name, "image"), [self._tag(mask_name, "image") for mask_name in drawings]
-        _, height, width = pictures[0].shape
+        _, height, width = given[0].shape
 
         def encode() -> list[bytes]:
+            pictures = to_images(given, name)
             values = [summaries.images(tag, width, height, [png_bytes(one) for one in pictures])]
             for drawn_tag, drawn in zip(tags, drawings.values(), strict=True):
                 over = [mask_overlay(one, mask, labels) for one, mask in zip(pictures, drawn, strict=True)]
                 values.append(summaries.images(drawn_tag, width, height, [png_bytes(one) for one in over], mask_legend(labels)))
             return values
 
-        size_bytes = sum(one.nbytes for one in (*pictures, *(mask for drawn in drawings.values() for mask in drawn)))
+        size_bytes = sum(one.nbytes for one in (*given, *(mask for drawn in drawings.values() for mask in drawn)))
         self._write_later(encode, self._step(step, f"images {name}"), size_bytes)
 
     def log_table(
@@ -215,36 +216,36 @@ class TensorBoardLogger(LoggerDestination):
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV."""
         from wherry.loggers.encode import wav_bytes
-        from wherry.loggers.munge import to_audio
+        from wherry.loggers.munge import copy_audio, to_audio
 
         self._check_open()
         if sample_rate_hz <= 0:
             raise ValueError(f"{name}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
-        samples = to_audio(audio, name)
+        given = copy_audio(audio, name)
         tag = self._tag(name, "audio")
 
         def encode() -> list[bytes]:
-            return [summaries.audio(tag, wav_bytes(samples, sample_rate_hz))]
+            return [summaries.audio(tag, wav_bytes(to_audio(given, name), sample_rate_hz))]
 
-        self._write_later(encode, self._step(step, f"audio {name}"), samples.nbytes)
+        self._write_later(encode, self._step(step, f"audio {name}"), given.nbytes)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as an animated GIF, which is all that TensorBoard can show of videos."""
         from wherry.loggers.encode import gif_bytes, require
-        from wherry.loggers.munge import to_video
+        from wherry.loggers.munge import copy_video, to_video
 
         self._check_open()
         require("PIL.Image", "Pillow")
         if frames_per_s <= 0:
             raise ValueError(f"{name}: frames_per_s is {frames_per_s}: it must be above 0")
-        frames = to_video(video, name)
+        given = copy_video(video, name)
         tag = self._tag(name, "image")
 
         def encode() -> list[bytes]:
-            height, width = frames.shape[2:]
-            return [summaries.images(tag, width, height, [gif_bytes(frames, frames_per_s)])]
+            height, width = given.shape[2:]
+            return [summaries.images(tag, width, height, [gif_bytes(to_video(given, name), frames_per_s)])]
 
-        self._write_later(encode, self._step(step, f"video {name}"), frames.nbytes)
+        self._write_later(encode, self._step(step, f"video {name}"), given.nbytes)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
