@@ -73,6 +73,8 @@ HEAVY = (
     "torch",
     "numpy",
     "paramiko",
+    "wandb",
+    "mlflow",
     "tenacity",
     "asyncio",
     "wherry.backends",

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from wherry.errors import WherryError as WherryError
     from wherry.handle import UploadHandle as UploadHandle
     from wherry.jobs import JobState as JobState
+    from wherry.mirror.config import MirrorConfig as MirrorConfig
+    from wherry.mirror.mirror import Mirror as Mirror
+    from wherry.mirror.pull import pull as pull
     from wherry.store import ObjectMeta as ObjectMeta
     from wherry.uploader import Uploader as Uploader
 
@@ -43,6 +46,8 @@ _HOMES = {
     "ConfigError": "wherry.errors",
     "IntegrityError": "wherry.errors",
     "JobState": "wherry.jobs",
+    "Mirror": "wherry.mirror.mirror",
+    "MirrorConfig": "wherry.mirror.config",
     "NotFoundError": "wherry.errors",
     "ObjectMeta": "wherry.store",
     "RetryConfig": "wherry.config",
@@ -54,6 +59,7 @@ _HOMES = {
     "UploadHandle": "wherry.handle",
     "Uploader": "wherry.uploader",
     "WherryError": "wherry.errors",
+    "pull": "wherry.mirror.pull",
 }
 
 __all__ = [
@@ -64,6 +70,8 @@ __all__ = [
     "ConfigError",
     "IntegrityError",
     "JobState",
+    "Mirror",
+    "MirrorConfig",
     "NotFoundError",
     "ObjectMeta",
     "RetryConfig",
@@ -75,6 +83,7 @@ __all__ = [
     "UploadHandle",
     "Uploader",
     "WherryError",
+    "pull",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The command ``wherry``. Its verbs are in `wherry.cli_store` and `wherry.cli_spool`, its exit codes in `wherry.exits`.
+"""The command ``wherry``. Its verbs are in the modules `wherry.cli_*`, its exit codes in `wherry.exits`.
 
 Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` answer at once and load no cloud library.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wherry import cli_spool, cli_store
+from wherry import cli_mirror, cli_pull, cli_spool, cli_store
 from wherry.cli_arguments import (
     FileOption,
     JsonOption,
@@ -88,9 +88,11 @@ def _start(
 _VERBS: tuple[Callable[..., None], ...] = (
     *(cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm),
     *(cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent),
+    cli_pull.pull,
 )
 for _verb in _VERBS:
     app.command()(_verb)
+app.add_typer(cli_mirror.app, name="mirror")
 
 
 @app.command()

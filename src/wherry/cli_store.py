@@ -223,7 +223,8 @@ def cat(
     """Write one object to standard output, verified.
 
     It is downloaded into a temporary file first ($TMPDIR): a program that
-    reads the output gets nothing before all of it is known to be right.
+    reads the output gets nothing before all of it is known to be right. A file
+    that is being mirrored is put together from its segments, as far as it goes.
 
     Example: wherry cat s3://my-bucket/run1/metrics.json
     """
@@ -234,10 +235,32 @@ def cat(
     options = storage_options(target.scheme, option or [], options_file)
     with TemporaryDirectory(prefix="wherry-") as folder, reader(target, options, spool_folder(spool)) as uploader:
         path = Path(folder, "object")
-        uploader.get(name, path, progress_bar=not sys.stdout.isatty())
+        if not _copy_live(uploader, target, name, path):
+            uploader.get(name, path, progress_bar=not sys.stdout.isatty())
         with open(path, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
         sys.stdout.buffer.flush()
+
+
+def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path) -> bool:
+    """Put a file that a mirror has segments of together; False if there is none at or above its place.
+
+    A plain object of its name may be there, too: of an earlier seal, without what came since.
+    """
+    from wherry.mirror.reader import MirrorReader, find_mirror
+
+    key, store = folder.key_for(name), uploader.view()
+    if (prefix := find_mirror(store, key)) is None:
+        return False
+    with MirrorReader(store, prefix, scratch=path.parent) as reader:
+        path_there = key.removeprefix(f"{prefix}/") if prefix else key
+        look = reader.look()
+        if path_there not in look.broken and not (path_there in look.files and look.files[path_there].segments):
+            return False
+        with open(path, "wb") as out:
+            for block in reader.read(path_there):
+                out.write(block)
+    return True
 
 
 def rm(

@@ -1,7 +1,6 @@
 """What TensorBoardLogger writes is what the real TensorBoard shows: by its server's answers, its own readers, and in a browser.
 
-Needs TensorBoard, and Chromium with its driver (``apt-get install -y chromium chromium-driver``). As a program it makes the
-pictures of the documentation: ``python tests/extra/test_tensorboard_server.py docs/images``.
+Needs TensorBoard, and Chromium with its driver (``apt-get install -y chromium chromium-driver``).
 """
 
 from __future__ import annotations
@@ -14,15 +13,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import urllib.parse
 import wave
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":  # pytest puts it there itself
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import pytest
@@ -175,7 +170,7 @@ def test_nan_and_infinity_are_points(server: Server) -> None:
 def test_images_masks_and_videos_are_images(server: Server) -> None:
     tags = server.json("plugin/images/tags")[RUN]
     assert {"samples": 3, "samples/truth": 3, "walk": 1} == {tag: info["samples"] for tag, info in tags.items()}
-    assert "3 sun: #4363d8" in tags["samples/truth"]["description"]
+    assert "3 sun: #808000" in tags["samples/truth"]["description"]
     for tag, expected in {"samples": "PNG", "samples/truth": "PNG", "walk": "GIF"}.items():
         shown = server.json("plugin/images/images", run=RUN, tag=tag, sample=0)
         assert list(MEDIA_STEPS) == [one["step"] for one in shown]
@@ -344,19 +339,3 @@ def picture_of(dashboard: str, page: Browser, server: Server) -> bytes:
 def test_a_browser_shows_what_was_logged(dashboard: str, server: Server, page: Browser, tmp_path: Path) -> None:
     picture = picture_of(dashboard, page, server)
     (tmp_path / f"{dashboard}.png").write_bytes(picture)  # where pytest keeps it, for who wants to look
-
-
-def main(folder: Path) -> None:
-    """Make the pictures of the documentation."""
-    with tempfile.TemporaryDirectory() as parent:
-        log_everything(runs := Path(parent) / "runs")
-        with tensorboard(runs) as server, browser(1280, 1250) as page:
-            wait_for_run(server)
-            for dashboard in ("scalars", "images", "histograms", "mesh", "text", "hparams", "audio"):
-                path = folder / f"tensorboard-{dashboard}.png"
-                path.write_bytes(picture_of(dashboard, page, server))
-                print(path)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -124,7 +124,7 @@ def test_what_is_uploaded_is_what_it_was_at_the_call(tracker: Tracker, staging: 
 def test_an_error_of_a_log_call_is_raised_once_and_the_next_call_is_made(tracker: Tracker) -> None:
     tracker.log_metrics({"bad": 1.0}, 1)
     tracker._calls.flush()
-    with pytest.raises(StoreError, match="log .*Trouble: no such figure"):
+    with pytest.raises(StoreError, match=r"log .*Trouble: no such figure"):
         tracker.log_metrics({"loss": 2.0}, 2)
     tracker.flush()
     tracker.log_metrics({"bad": 3.0}, 3)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from wherry.loggers.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
     from wherry.loggers.level import LogLevel as LogLevel
     from wherry.loggers.logger import Logger as Logger
+    from wherry.loggers.mirror import MirrorLogger as MirrorLogger
+    from wherry.loggers.mlflow import MLflowConfig as MLflowConfig
+    from wherry.loggers.mlflow import MLflowLogger as MLflowLogger
     from wherry.loggers.multi import MultiLogger as MultiLogger
     from wherry.loggers.multi import Sinks as Sinks
     from wherry.loggers.object_store import ObjectStoreLogger as ObjectStoreLogger
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from wherry.loggers.typed import BaseLogger as BaseLogger
     from wherry.loggers.typed import BaseLoggerConfig as BaseLoggerConfig
     from wherry.loggers.typed import CollectingLogger as CollectingLogger
+    from wherry.loggers.wandb import WandbConfig as WandbConfig
+    from wherry.loggers.wandb import WandbLogger as WandbLogger
 
 #: Public name -> module.
 _HOMES = {
@@ -57,6 +62,9 @@ _HOMES = {
     "LogLevel": "wherry.loggers.level",
     "Logger": "wherry.loggers.logger",
     "LoggerDestination": "wherry.loggers.destination",
+    "MLflowConfig": "wherry.loggers.mlflow",
+    "MLflowLogger": "wherry.loggers.mlflow",
+    "MirrorLogger": "wherry.loggers.mirror",
     "MultiLogger": "wherry.loggers.multi",
     "ObjectStoreLogger": "wherry.loggers.object_store",
     "ProgressBarLogger": "wherry.loggers.progress",
@@ -69,6 +77,8 @@ _HOMES = {
     "TensorBoardConfig": "wherry.loggers.tensorboard",
     "TensorBoardLogger": "wherry.loggers.tensorboard",
     "Timestamp": "wherry.loggers.timestamp",
+    "WandbConfig": "wherry.loggers.wandb",
+    "WandbLogger": "wherry.loggers.wandb",
     "format_json": "wherry.loggers.format",
     "format_log_data_value": "wherry.loggers.format",
 }
@@ -89,6 +99,9 @@ __all__ = [
     "LogLevel",
     "Logger",
     "LoggerDestination",
+    "MLflowConfig",
+    "MLflowLogger",
+    "MirrorLogger",
     "MultiLogger",
     "ObjectStoreLogger",
     "ProgressBarLogger",
@@ -101,6 +114,8 @@ __all__ = [
     "TensorBoardConfig",
     "TensorBoardLogger",
     "Timestamp",
+    "WandbConfig",
+    "WandbLogger",
     "format_json",
     "format_log_data_value",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
     from wherry.loggers.state import State
 
-_DEFAULT_WIDTH = 80
+_DEFAULT_WIDTH, _DEFAULT_HEIGHT = 80, 24
 
 
 @dataclass(frozen=True)
@@ -212,12 +212,12 @@ def _new_bar(stream: TextIO | None, label: str, total: int | None, n: int, *, ke
         return cast("_Bar", notebook_tqdm(desc=label, total=total, initial=n, leave=keep))
     from tqdm import tqdm
 
-    options = {"dynamic_ncols": True} if _has_width(stream or sys.stderr) else {"ncols": _DEFAULT_WIDTH}
+    options = {"dynamic_ncols": True} if _has_width(stream or sys.stderr) else {"ncols": _DEFAULT_WIDTH, "nrows": _DEFAULT_HEIGHT}
     return cast("_Bar", tqdm(desc=label, total=total, initial=n, leave=keep, file=stream, unit="batch", **options))
 
 
 def _has_width(stream: TextIO) -> bool:
-    """Whether tqdm can ask it. A terminal without a size, as in a container, would get bars of width 0."""
+    """Whether tqdm can ask it. A terminal without a size, as in a container, would get bars of width 0, on none of its rows."""
     try:
         return os.get_terminal_size(stream.fileno()).columns > 0
     except (OSError, ValueError, AttributeError):

@@ -1,0 +1,1 @@
+"""wherry as one line in other people's trainers: a callback for Lightning, and one for the Hugging Face Trainer."""

@@ -1,0 +1,109 @@
+"""For Lightning: ``Trainer(callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wherry.errors import ConfigError, MissingExtraError
+from wherry.integrations.attached import Attached
+from wherry.loggers import Event, LoggerDestination, Timestamp
+
+try:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.loggers import Logger as LightningLogger
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+        from pytorch_lightning.loggers import Logger as LightningLogger
+    except ImportError as error:
+        raise MissingExtraError("this callback is for Lightning, which is not installed: pip install lightning") from error
+
+#: Lightning's hook -> what is told at it, and the phase.
+_HOOKS = {
+    "on_fit_start": (Event.FIT_START, "train"),
+    "on_train_epoch_start": (Event.EPOCH_START, "train"),
+    "on_train_batch_start": (Event.BATCH_START, "train"),
+    "on_train_batch_end": (Event.BATCH_END, "train"),
+    "on_train_epoch_end": (Event.EPOCH_END, "train"),
+    "on_validation_start": (Event.EVAL_START, "valid"),
+    "on_validation_end": (Event.EVAL_END, "train"),
+    "on_test_start": (Event.EVAL_STANDALONE_START, "test"),
+    "on_test_end": (Event.EVAL_STANDALONE_END, "train"),
+    "on_predict_start": (Event.PREDICT_START, "test"),
+    "on_predict_end": (Event.PREDICT_END, "train"),
+    "on_fit_end": (Event.FIT_END, "train"),
+}
+
+
+class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's classes are unknown where it is not installed
+    """Logs what ``self.log`` logs, and hyperparameters; uploads each checkpoint to `remote_folder` as soon as it is saved."""
+
+    def __init__(
+        self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
+    ) -> None:
+        super().__init__(*destinations, run_name=run_name)
+        self.remote_folder = remote_folder
+        self.error: BaseException | None = None
+        self._trainers: list[Any] = []
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin the run."""
+        if "AsyncCheckpointIO" in repr(trainer.strategy.checkpoint_io):
+            raise ConfigError("AsyncCheckpointIO tells nobody when a checkpoint is written: leave it out")
+        self.begin(trainer.global_rank, trainer.local_rank, trainer.world_size, trainer.strategy.broadcast)
+        if trainer not in self._trainers:  # no hook comes after a checkpoint was written, so the call itself gets one
+            self._trainers.append(trainer)
+            trainer.save_checkpoint = self._uploading(trainer, trainer.save_checkpoint)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Keep it: others save checkpoints at this hook, so the close comes after it."""
+        self.error = exception
+
+    def _uploading(self, trainer: Any, save: Callable[..., None]) -> Callable[..., None]:
+        def save_checkpoint(filepath: Any, *arguments: Any, **options: Any) -> None:
+            save(filepath, *arguments, **options)
+            if trainer.is_global_zero:
+                path = str(filepath).replace("{", "{{").replace("}", "}}")
+                self.logger.upload_file(f"{self.remote_folder}/{Path(path).name}", path, overwrite=True)
+
+        return save_checkpoint
+
+    def _tell(self, trainer: Any, pl_module: Any, event: Event, phase: str) -> None:
+        if not any(isinstance(logger, _Bridge) and logger.callback is self for logger in trainer.loggers):
+            trainer.loggers = [*trainer.loggers, _Bridge(self)]
+            self.logger.log_hyperparameters({**getattr(trainer.datamodule, "hparams", {}), **pl_module.hparams})
+        if not trainer.sanity_checking:
+            epoch = trainer.current_epoch + (event is Event.EPOCH_END)
+            n_batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            self.tell(event, Timestamp(epoch, trainer.global_step, batch_in_epoch=n_batches), phase)
+
+
+def _hook(event: Event, phase: str) -> Callable[..., None]:
+    return lambda self, trainer, pl_module, *_, **__: self._tell(trainer, pl_module, event, phase)
+
+
+for _name, _told in _HOOKS.items():
+    setattr(WherryCallback, _name, _hook(*_told))
+
+
+class _Bridge(LightningLogger):  # type: ignore[misc]
+    """Takes what Lightning hands to loggers. It is added late, so that others' checkpoints stay where they were."""
+
+    name = "wherry"
+    version = ""
+
+    def __init__(self, callback: WherryCallback) -> None:
+        super().__init__()
+        self.callback = callback
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.callback.logger.log_metrics(metrics, step)
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        self.callback.logger.log_hyperparameters(dict(params))
+
+    def finalize(self, status: str) -> None:
+        if status == "failed":
+            self.callback.close(self.callback.error)

@@ -1,0 +1,93 @@
+"""For the Hugging Face Trainer: ``Trainer(callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wherry.errors import MissingExtraError
+from wherry.integrations.attached import Attached
+from wherry.loggers import Event, LoggerDestination, Timestamp
+from wherry.loggers.arrays import to_number
+
+try:
+    from accelerate.utils import broadcast_object_list
+    from transformers import TrainerCallback
+    from transformers.integrations import rewrite_logs
+except ImportError as error:
+    raise MissingExtraError("this callback is for the Hugging Face Trainer: pip install 'transformers[torch]'") from error
+
+#: The trainer's hook -> what is told at it.
+_HOOKS = {
+    "on_epoch_begin": Event.EPOCH_START,
+    "on_step_begin": Event.BATCH_START,
+    "on_step_end": Event.BATCH_END,
+    "on_epoch_end": Event.EPOCH_END,
+    "on_train_end": Event.FIT_END,
+}
+
+
+class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its class is unknown where transformers is not installed
+    """Logs what the trainer logs, and its arguments; uploads each checkpoint to `remote_folder` as soon as it is saved."""
+
+    def __init__(
+        self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
+    ) -> None:
+        super().__init__(*destinations, run_name=run_name)
+        self.remote_folder = remote_folder
+        self._is_evaluating = False
+
+    def _tell(self, args: Any, state: Any, event: Event, phase: str = "train") -> None:
+        self._begin(args)
+        self.tell(event, Timestamp(int(state.epoch or 0), state.global_step), phase)
+
+    def _begin(self, args: Any) -> None:
+        self.begin(args.process_index, args.local_process_index, args.world_size, _broadcast, args.run_name or "")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Begin the run, with the arguments and the model's configuration."""
+        self._begin(args)
+        config = getattr(model, "config", None)
+        self.logger.log_hyperparameters({**args.to_dict(), **({"model": config.to_dict()} if config is not None else {})})
+        self._tell(args, state, Event.FIT_START)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Log figures, under the names that other integrations give them: ``train/loss``, ``eval/loss``."""
+        self._begin(args)
+        figures = {name: number for name, value in rewrite_logs(logs or {}).items() if (number := to_number(value)) is not None}
+        self.logger.log_metrics(figures, state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Upload the checkpoint, once all ranks have written theirs."""
+        args.distributed_state.wait_for_everyone()
+        if state.is_world_process_zero:
+            path = str(Path(args.output_dir, f"checkpoint-{state.global_step}")).replace("{", "{{").replace("}", "}}")
+            self.logger.upload_file(f"{self.remote_folder}/{Path(path).name}", path, overwrite=True)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The first one begins an evaluation."""
+        if not self._is_evaluating:
+            self._is_evaluating = True
+            self._tell(args, state, Event.EVAL_START, "valid")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the evaluation."""
+        self._is_evaluating = False
+        self._tell(args, state, Event.EVAL_END)
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """End the prediction, which began as an evaluation."""
+        self.on_evaluate(args, state, control)
+
+
+def _hook(event: Event) -> Callable[..., None]:
+    return lambda self, args, state, control, **_: self._tell(args, state, event)
+
+
+for _name, _event in _HOOKS.items():
+    setattr(WherryCallback, _name, _hook(_event))
+
+
+def _broadcast(text: str) -> str:
+    return str(broadcast_object_list([text])[0])

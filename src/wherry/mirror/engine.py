@@ -1,0 +1,500 @@
+"""One turn of a mirror after another: look at the folder, decide what goes, send it, say how far we are.
+
+All state but the senders' own belongs to the thread that calls turn(). With an executor that does everything at once, as in
+tests, a turn is a function of the folder, the store and the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+from wherry.errors import AccessDeniedError, BucketNotFoundError, StoreError, TransientError, WherryError
+from wherry.mirror.budget import Budget
+from wherry.mirror.config import MirrorConfig
+from wherry.mirror.fence import Fence, MirrorFencedError
+from wherry.mirror.herald import Herald
+from wherry.mirror.ledger import Ledger
+from wherry.mirror.manifest import State
+from wherry.mirror.outage import Outage
+from wherry.mirror.rebuild import rebuild
+from wherry.mirror.report import MirrorReport
+from wherry.mirror.rules import Rules
+from wherry.mirror.scan import scan
+from wherry.mirror.segments import BrokenPromise
+from wherry.mirror.sender import Courier
+from wherry.mirror.tracker import Tracked, Tracker
+from wherry.retry import job_wait_s
+from wherry.uri import check_name
+
+log = logging.getLogger("wherry.mirror")
+
+#: Where the budget is short a segment takes so many times `segment_bytes`, if there is so much.
+_LARGE_SEGMENTS = 8
+#: A file with less than this unsent is a quiet one.
+_QUIET_BYTES = 4096
+#: Sent a little early, for the next look comes a little late.
+_EARLY = 0.9
+#: Of the budget, kept for the look at the epoch that comes before a batch.
+_FENCE_CALLS = 1.0
+#: That look counts for so long, and for this share of an hour's calls where they are few: else quiet files, each of which goes at
+#: its own time, would cost two calls each.
+_FENCE_COUNTS_S = 5.0
+_FENCE_COUNTS_CALLS = 3.0
+_FENCE_COUNTS_MOST_S = 60.0
+#: So many files are handed to the senders at once: each turn looks at the whole folder, which ten thousand files make costly.
+_BATCH = 256
+#: At the end a store that fails is tried again after this long at most: somebody waits.
+_FINAL_WAIT_S = 2.0
+#: And a file that fails by itself so often.
+_FINAL_TRIES = 3
+#: Where the kernel says what changes, and nothing waits, the folder is looked at this often all the same: others may write.
+_LOOK_ANYWAY_S = 10.0
+#: A look at the folder, and what follows, takes at most this share of the time.
+_LOOK_SHARE = 0.01
+
+
+class Engine:
+    """Mirrors a folder through `courier`. `executor` runs the sends; `wake` is called, from any thread, when it has room.
+
+    `prepare` is called once, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        courier: Courier,
+        ledger: Ledger,
+        config: MirrorConfig,
+        budget: Budget,
+        executor: Executor,
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        wake: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.folder: Path = courier.folder
+        self.courier = courier
+        self.config = config
+        self.budget = budget
+        self.herald = Herald(courier, config, budget, clock, now)
+        counts_s = max(_FENCE_COUNTS_S, min(_FENCE_COUNTS_CALLS * 3600.0 / config.max_requests_per_hour, _FENCE_COUNTS_MOST_S))
+        self.fence = Fence(
+            courier.store, courier.prefix, courier.writer, courier.new_scratch, counts_s=counts_s, clock=clock, now=now
+        )
+        self._rules = Rules(config.rules)
+        self.tracker = Tracker(self.folder, ledger, self._rules, courier.writer, courier.prefix, config.settle_s)
+        self._ledger = ledger
+        self._executor = executor
+        self._prepare = prepare
+        self._wake = wake
+        self._clock = clock
+        self._now = now
+        self._rng = rng
+        self.outage = Outage(f"the mirror of {self.folder} to {courier.uri}", config.retry, clock, rng)
+        self._running: dict[Future[bool], tuple[Tracked, str]] = {}
+        self._is_ready = False
+        self._is_final = False
+        self._said: set[str] = set()
+        self._file_trouble: dict[str, str] = {}
+        self._is_loaded = False
+        self._is_new_ledger = False
+        self._has_looked = False
+        self._scan_cost_s = self._turn_cost_s = 0.0
+        self.scan_trouble: Mapping[str, str] = {}
+        self._n_running = 0
+        self._counted = threading.Lock()
+        self._idle_rules_after_s = clock() + max(60.0, 10 * config.max_lag_s)
+        self._stopped = threading.Event()
+        self.fenced: MirrorFencedError | None = None
+        self._final_manifest = False
+        #: Closed, and nothing more can be done.
+        self.is_finished = False
+        #: Besides, every byte is there, the manifest says so, and no segment is left of what was sealed.
+        self.is_complete = False
+
+    # -- a turn
+
+    def turn(self, *, force: bool = False, final: bool = False) -> None:
+        """Do all that is due. `force`: every whole record, whatever the budget says. `final`: every byte, then seal.
+
+        Errors of the store and of files are noted, and those files wait. MirrorFencedError is raised, again and again.
+        """
+        if self.fenced is not None:
+            raise self.fenced
+        began_s = time.perf_counter()
+        if final and not self._is_final:
+            self._begin_the_end()
+        try:
+            self._collect()
+            if not self._is_loaded and not self._is_resting():
+                self._load()
+            if self._is_loaded:
+                self._look()
+            if (not self._has_looked and not (final and self._is_loaded)) or self._is_resting():
+                return
+            self._dispatch(list(self._due(force, final)), unbounded=force or final)
+            self._collect()
+            if final and not self._running:
+                self._finish()
+            elif not final and self.herald.is_due():
+                self.fence.check()
+                self.write_manifest("open")
+        except MirrorFencedError as error:
+            self.fenced = error
+            log.error("%s", error)
+            raise
+        except (StoreError, OSError) as error:
+            self.outage.note(error)
+        finally:
+            self._turn_cost_s = time.perf_counter() - began_s
+
+    def _begin_the_end(self) -> None:
+        """What has failed so far is tried again, and at once."""
+        self._is_final = True
+        for tracked in (*self.tracker.everything(), *self.tracker.leftovers):
+            tracked.n_errors, tracked.not_before_s = 0, 0.0
+
+    def pause_s(self, *, is_watched: bool = False) -> float:
+        """How long until the next turn may have something to do, if nothing wakes us before.
+
+        `is_watched`: somebody wakes us when something has changed in the folder.
+        """
+        look_s = max(0.02, min(1.0, self.config.max_lag_s / 10), self._scan_cost_s / _LOOK_SHARE)
+        if self._running:
+            return max(0.02, self._turn_cost_s)
+        if self._is_resting():
+            return max(0.02, min(self._rest_s(), look_s))
+        return _LOOK_ANYWAY_S if is_watched and self.is_idle() else look_s
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do until something changes in the folder."""
+        tracker = self.tracker
+        return self._has_looked and not (self._is_final or tracker.active or tracker.rotated or tracker.leftovers)
+
+    def stop(self) -> None:
+        """Begin nothing more. What is under way ends by itself."""
+        self._stopped.set()
+
+    def give_up(self) -> None:
+        """Say in the manifest that something is left, if something is and the store is there. For after the last turn."""
+        if self.is_complete or self.fenced is not None or self.outage.n_errors or not self.fence.epoch:
+            return
+        try:
+            self.fence.check(surely=True)
+            self.write_manifest("lost")
+        except (WherryError, OSError) as error:  # readers will see that nobody is heard of any more
+            log.info("the manifest could not be written: %s", error)
+
+    def stuck_s(self) -> float:
+        """How long nothing has worked; 0 while the last call did."""
+        return self.outage.lasts_s()
+
+    def is_flushed(self) -> bool:
+        """Whether every whole record, and every finished file, that the last turn saw is in the store, or cannot be sent."""
+        return self._has_looked and not self._running and all(map(self._has_nothing_to_send, self.tracker.active))
+
+    def _has_nothing_to_send(self, tracked: Tracked) -> bool:
+        if tracked.n_errors:
+            return True
+        if tracked.record.rule == "append":
+            return tracked.found is not None and tracked.no_cut_at == tracked.found.size
+        # A file that goes on changing is not finished; one that has only just come may be.
+        waits_s = 0.0 if tracked.since_s is None else self._clock() - tracked.since_s
+        return tracked.record.rule == "once" and not tracked.is_settled and waits_s > 3 * self.config.settle_s
+
+    def _rest_s(self) -> float:
+        """How long the store is left alone."""
+        return self.outage.wait_s(_FINAL_WAIT_S if self._is_final else None)
+
+    def _is_resting(self) -> bool:
+        return self._rest_s() > 0
+
+    def _load(self) -> None:
+        """Read the ledger, or make it again: what is in the store by then decides where each file goes on.
+
+        It is made again also when another process has written under our name since it was last written.
+        """
+        if not self._is_ready:
+            self._prepare()
+            self._is_ready = True
+        self.fence.take()
+        noted = self._ledger.fact("epoch")
+        if noted is None or int(noted) + 1 < self.fence.epoch:
+            self._is_new_ledger = True
+            self._ledger.replace(rebuild(self.courier, self._rules))
+        self._ledger.note("epoch", str(self.fence.epoch))
+        self.tracker.load(self._ledger.load())
+        self._is_loaded = True
+
+    def _look(self) -> None:
+        began_s = time.perf_counter()
+        found = scan(self.folder)
+        if found is None:
+            self._say("folder", f"the folder {self.folder} is not there: the mirror waits for it")
+            return
+        if "folder" in self._said:
+            self._said.discard("folder")
+            log.info("the folder %s is there", self.folder)
+        for path, reason in found.trouble.items():
+            self._say(f"scan {path}", f"{self.folder / path} cannot be read: {reason}; the rest is mirrored")
+        self.scan_trouble = found.trouble
+        for path in found.symlinks:
+            self._say(f"link {path}", f"{path} is a symbolic link, which is not followed: it is not mirrored")
+        self.tracker.update(found, self._clock())
+        self._has_looked = True
+        self._scan_cost_s = time.perf_counter() - began_s
+        if self._clock() > self._idle_rules_after_s:
+            self._idle_rules_after_s = float("inf")
+            for rule in self._rules.idle():
+                self._say(f"rule {rule.pattern}", f"the rule {rule.pattern!r} ({rule.kind}) has matched no file so far")
+
+    def _say(self, what: str, text: str) -> None:
+        """Once, until it has changed."""
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s", text)
+
+    # -- what goes
+
+    def _due(self, force: bool, final: bool) -> Iterator[tuple[float, Tracked, str]]:
+        """What is to be done, and how urgent it is: (urgency, file, "send" | "seal" | "clean")."""
+        now_s, config, tracker = self._clock(), self.config, self.tracker
+
+        def may_be_begun(tracked: Tracked) -> bool:
+            return not tracked.is_busy and tracked.not_before_s <= now_s
+
+        for tracked in filter(may_be_begun, tracker.active):
+            record, found, since_s = tracked.record, tracked.found, tracked.since_s
+            if found is None or since_s is None:
+                continue
+            age_s, n_bytes = now_s - since_s, tracked.unsent_bytes
+            is_late = age_s >= config.max_lag_s * _EARLY
+            if record.rule == "append":
+                is_due = tracked.no_cut_at != found.size and (force or is_late or n_bytes >= config.segment_bytes)
+                if is_due or (final and not config.seal_on_close):
+                    yield _urgency(age_s, n_bytes), tracked, "send"
+            elif (
+                final
+                or (record.rule == "replace" and force)
+                or (tracked.is_settled and (record.rule == "once" or is_late or record.state == "new"))
+            ):
+                yield _urgency(age_s), tracked, "send"
+        for tracked in filter(may_be_begun, tracker.rotated):
+            quiet_s = now_s - tracked.changed_s - config.max_lag_s
+            if tracked.found is not None and (final or (tracked.is_settled and quiet_s >= 0)):
+                yield _urgency(quiet_s), tracked, "seal"
+        if final and config.seal_on_close:
+            for tracked in filter(may_be_begun, tracker.files.values()):
+                if _is_unsealed(tracked):
+                    yield _urgency(0.0), tracked, "seal"
+        for tracked in filter(may_be_begun, tracker.leftovers):
+            over_s = self._now() - tracked.record.sealed_s - config.grace_s
+            if tracked.record.state == "sealed" and (over_s >= 0 or self._final_manifest):
+                yield _urgency(over_s), tracked, "clean"
+
+    def _dispatch(self, due: list[tuple[float, Tracked, str]], *, unbounded: bool) -> None:
+        """Hand files to the senders, as many as may be sent now."""
+        places = _BATCH - len(self._running)
+        if not unbounded:
+            places = min(places, int(self.budget.left() - _FENCE_CALLS) - len(self._running))
+        if self.outage.n_errors:
+            places = min(places, 1 - len(self._running))  # one finds out whether the store is back
+        if not due or places <= 0:
+            return
+        self.fence.check(surely=unbounded)
+        due.sort(key=lambda one: (one[1].n_errors > 0, -one[0]))  # what has failed by itself must not be what all depends on
+        for _, tracked, what in due:
+            if places <= 0 or self._stopped.is_set() or self._is_resting():
+                return
+            if tracked.is_busy:
+                continue
+            places -= 1
+            tracked.is_busy, tracked.is_broken = True, ""
+            with self._counted:
+                self._n_running += 1
+            future = self._executor.submit(self._do, tracked, what, unbounded)
+            self._running[future] = (tracked, what)
+            future.add_done_callback(self._ended)
+            if future.done():
+                self._collect()
+
+    def _ended(self, _: Future[bool]) -> None:
+        with self._counted:
+            self._n_running -= 1
+            has_room = self._n_running < self.config.sends_in_flight
+        if has_room:
+            self._wake()
+
+    def _do(self, tracked: Tracked, what: str, unbounded: bool) -> bool:
+        """Work on one file, in a thread of the executor; False if it was not begun."""
+        record = tracked.record
+        if self._stopped.is_set() or self._is_resting():
+            return False
+        if what == "clean":
+            self.courier.clean(record)
+        elif what == "seal":
+            # What has no segments needs none: it is one put.
+            if record.has_segments:
+                self._send_segments(tracked, unbounded=True, all_of_it=True)
+            if not self._stopped.is_set() and self.courier.seal(record, self._now()):
+                self._ledger.save([record])
+        elif record.rule == "append":
+            self._send_segments(tracked, unbounded=unbounded, all_of_it=self._is_final)
+        else:
+            self._send_whole(tracked)
+        return True
+
+    def _send_segments(self, tracked: Tracked, *, unbounded: bool, all_of_it: bool) -> None:
+        record, found, config = tracked.record, tracked.found, self.config
+        assert found is not None
+        if not record.has_segments:  # noted first: whoever finds it sealed must know that there may be some to take away
+            self.courier.note_segments(record)
+            self._ledger.save([record])
+        while not self._stopped.is_set():
+            is_scarce = not unbounded and self.budget.left() < config.max_requests_per_hour / 100
+            most = config.segment_bytes * (_LARGE_SEGMENTS if is_scarce else 1)
+            if not self.courier.send_segment(record, most=most, all_of_it=all_of_it):
+                tracked.no_cut_at = found.size
+                return
+            self._ledger.save([record])
+            if not unbounded and (found.size - record.acked < config.segment_bytes or self.budget.left() < 1):
+                return
+
+    def _send_whole(self, tracked: Tracked) -> None:
+        record, found = tracked.record, tracked.found
+        assert found is not None
+        name, source = check_name(record.path), self.folder / record.at
+        if record.rule == "replace":
+            status, crc = self.courier.send_copy(name, source)
+        else:
+            status = os.stat(source, follow_symlinks=False)
+            crc = self.courier.send_whole(name, source, status.st_size, is_there=self._is_new_ledger)
+        record.size, record.mtime_ns, record.device, record.inode = (
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_dev,
+            status.st_ino,
+        )
+        record.acked, record.crc32c, record.state, record.sealed_s = status.st_size, crc, "sealed", self._now()
+        self._ledger.save([record])
+
+    # -- what came of it
+
+    def _collect(self) -> None:
+        for future in [one for one in self._running if one.done()]:
+            tracked, what = self._running.pop(future)
+            tracked.is_busy = False
+            error = future.exception()
+            if error is None:
+                if future.result():
+                    self._succeeded(tracked, what)
+            elif isinstance(error, (TransientError, AccessDeniedError, BucketNotFoundError)):
+                self.outage.note(error)
+                if not isinstance(error, TransientError):  # it may be this object alone: another file finds out
+                    self._put_off(tracked)
+            elif isinstance(error, (StoreError, BrokenPromise, OSError)):
+                self._failed(tracked, error)
+            else:
+                raise error
+
+    def _succeeded(self, tracked: Tracked, what: str) -> None:
+        self.outage.over()
+        tracked.n_errors, tracked.not_before_s = 0, 0.0
+        self._file_trouble.pop(tracked.record.at, None)
+        if what == "clean":
+            self.tracker.cleaned(tracked)
+        elif tracked.record.state == "sealed" and what == "seal":
+            self.tracker.sealed(tracked)
+        else:
+            self.tracker.sent(tracked, self._clock())
+
+    def _failed(self, tracked: Tracked, error: Exception) -> None:
+        """A trouble of this file alone: the others go on, and it is tried again, ever more slowly."""
+        record = tracked.record
+        if isinstance(error, FileNotFoundError) and not isinstance(error, StoreError):
+            return  # it was deleted or renamed just now: the next look will say which
+        tracked.is_settled = False
+        if isinstance(error, BrokenPromise) and record.rule == "append":
+            tracked.is_broken = str(error)  # the next look begins it anew
+            return
+        self._put_off(tracked)
+        if isinstance(error, BrokenPromise):
+            return
+        self._file_trouble[record.at] = str(error)
+        if tracked.n_errors == 1:
+            log.warning("%s is not in the store yet: %s; it is tried again, and the others go on", record.at, error)
+
+    # -- saying so
+
+    def _put_off(self, tracked: Tracked) -> None:
+        tracked.n_errors += 1
+        wait_s = job_wait_s(tracked.n_errors, self.config.retry, self._rng)
+        tracked.not_before_s = self._clock() + (min(wait_s, _FINAL_WAIT_S) if self._is_final else wait_s)
+
+    def _finish(self) -> None:
+        """The end, as soon as nothing is left to send or to seal: the manifest first, then the segments go.
+
+        Also when what is left has failed often enough: then it is not complete.
+        """
+        tracker = self.tracker
+        unsealed = filter(_is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
+        pending = {*tracker.active, *tracker.rotated, *unsealed}
+        if any(one.n_errors < _FINAL_TRIES for one in pending):
+            return
+        if not pending and not self._final_manifest:
+            self.fence.check(surely=True)
+            self.write_manifest("sealed")
+            self._final_manifest = True
+        if pending or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
+            self.is_finished, self.is_complete = True, not pending and not tracker.leftovers
+
+    def write_manifest(self, state: State) -> None:
+        """Say how far we are, now."""
+        known = {(one.record.path, one.record.generation): one for one in self.tracker.everything()}
+        known.update({(one.record.path, one.record.generation): one for one in self.tracker.leftovers})
+        records = [self.courier.snapshot(known[key].record) for key in sorted(known)]
+        self.herald.write(state, self.fence.epoch, self.report(), records)
+
+    def report(self) -> MirrorReport:
+        """How far we are, by the last look at the folder."""
+        waiting = [one for one in self.tracker.active if one.since_s is not None]
+        now_s = self._clock()
+        reasons = (*self.tracker.refused.items(), *self.scan_trouble.items(), *self._file_trouble.items())
+        trouble = [f"{path}: {reason}" for path, reason in reasons]
+        if "folder" in self._said:
+            trouble.append(f"the folder {self.folder} is not there")
+        if self.outage.error is not None:
+            trouble.append(self.outage.error)
+        if self.fenced is not None:
+            trouble.append(str(self.fenced))
+        return MirrorReport(
+            uri=str(self.courier.uri),
+            writer=self.courier.writer,
+            epoch=self.fence.epoch,
+            is_complete=self.is_complete,
+            n_files=len(self.tracker.files) + len(self.tracker.rotated),
+            unsent_files=len(waiting),
+            unsent_bytes=sum(one.unsent_bytes for one in waiting),
+            sent_bytes=self.courier.sent_bytes,
+            n_requests=self.budget.spent,
+            lag_s=max((now_s - one.since_s for one in waiting if one.since_s is not None), default=0.0),
+            trouble=tuple(trouble),
+        )
+
+
+def _urgency(age_s: float, n_bytes: int = 0) -> float:
+    """Where the budget is short, quiet files wait longest: ten times as long as one with 4 MiB unsent, and not for ever."""
+    return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
+
+
+def _is_unsealed(tracked: Tracked) -> bool:
+    return tracked.record.rule == "append" and tracked.record.state == "live" and tracked.found is not None

@@ -1,0 +1,116 @@
+"""What a pull remembers, in a hidden folder of the copy, so that the next one goes on where it was.
+
+copy/.wherry-pull/
+  lock         held by the one pull into this folder
+  state.json   of each file: how much of it is here, its checksum, what it was made of
+  scratch/     downloads on their way; they go on after a kill
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from wherry.errors import ConfigError, SpoolError
+
+FOLDER = ".wherry-pull"
+_FORMAT = 1
+#: What is still in scratch after so long belongs to objects that are not there any more.
+_STALE_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How much of a file is here: its first `size` bytes, with that CRC32C. The file may have more, of a pull that was killed.
+
+    `source` is the writer and the generation of its segments, empty for a plain object, whose `version` is then given.
+    `checked` of the bytes were compared with a checksum of the writer's. `mtime_ns` is when we wrote last.
+    """
+
+    size: int = 0
+    crc32c: int = 0
+    checked: int = 0
+    source: str = ""
+    version: str = ""
+    mtime_ns: int = 0
+
+
+class PullState:
+    """The hidden folder of a copy. ConfigError if it is a copy of something else, SpoolError if another pull is at it."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self._place = folder / FOLDER
+        self._uri = uri
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder: give the folder that shall hold the copy")
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._take(folder)
+            self.files = self._load(folder)
+            self.scratch = self._place / "scratch"
+            self.scratch.mkdir(exist_ok=True)
+            self._remove_stale()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._saved: dict[str, Copied] = dict(self.files)
+
+    def _take(self, folder: Path) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = os.pread(self._lock, 100, 0).decode(errors="replace").strip() or "another process"
+            raise SpoolError(f"{who} is pulling into {folder} already: one at a time, so end that one first") from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"process {os.getpid()}\n".encode(), 0)
+
+    def _load(self, folder: Path) -> dict[str, Copied]:
+        try:
+            data = json.loads((self._place / "state.json").read_text())
+            uri, found = data["uri"], data["files"]
+            if data["format"] != _FORMAT:
+                return {}  # of another version of wherry: everything is compared anew
+            names = [one.name for one in fields(Copied)]
+            files = {path: Copied(**{name: one[name] for name in names}) for path, one in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {}  # damaged, by a full disk perhaps: everything is compared anew
+        if uri != self._uri:
+            raise ConfigError(
+                f"{folder} is a copy of {uri}, not of {self._uri}: pull into another folder, or remove {self._place} first"
+            )
+        return files
+
+    def _remove_stale(self) -> None:
+        with os.scandir(self.scratch) as entries:
+            for entry in entries:
+                # "read-*" are of a process that was killed, and of no use; downloads can be gone on with
+                if entry.name.startswith("read-") or entry.stat().st_mtime < time.time() - _STALE_S:
+                    os.unlink(entry.path)
+
+    def note(self, path: str, copied: Copied) -> None:
+        """Remember how much of a file is here; from any thread. save() writes it down."""
+        self.files[path] = copied
+
+    def save(self) -> None:
+        """Write it down, if anything has changed. Whole or not at all."""
+        files = dict(self.files)
+        if files == self._saved:
+            return
+        text = json.dumps({"format": _FORMAT, "uri": self._uri, "files": {path: asdict(one) for path, one in files.items()}})
+        temporary = self._place / "state.json.new"
+        temporary.write_text(text)
+        os.replace(temporary, self._place / "state.json")
+        self._saved = files
+
+    def close(self) -> None:
+        """Let the next pull have it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

@@ -1,0 +1,239 @@
+"""What a mirror sends: segments, whole files, its manifest. Each is verified, and may be sent again after any interruption."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file
+from wherry.config import RetryConfig, TransferConfig
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError
+from wherry.jobs import Job, JobId, JobKind, JobState
+from wherry.mirror.layout import Segment, key_for, list_segments, parse_segment, read_segment, segment_name
+from wherry.mirror.ledger import Record
+from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, tail_of
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.transfer import Sender
+from wherry.uri import StoreURI, check_name
+
+_T = TypeVar("_T")
+_COPY_BYTES = 2**20
+
+
+class InlineExecutor(Executor):
+    """Does each piece of work at once, in the calling thread: so it works at interpreter exit, too, when pools do not."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Do it; the future is done."""
+        future: Future[_T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # it is raised where the result is taken
+            future.set_exception(error)
+        return future
+
+
+class Courier:
+    """Sends for one mirror. Safe from several threads, as long as each file is in one of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        uri: StoreURI,
+        writer: str,
+        store: ObjectStore,
+        scratch: Path,
+        *,
+        compression: str | None = None,
+        retry: RetryConfig | None = None,
+        transfer: TransferConfig | None = None,
+    ) -> None:
+        self.folder = folder
+        self.uri = uri
+        self.writer = writer
+        self.store = store
+        self._scratch = scratch
+        self._compression = compression
+        self._retry = retry or RetryConfig()
+        self._transfer = transfer or TransferConfig()
+        self._sender = Sender(None, InlineExecutor(), scratch)
+        #: Bytes that puts have taken to the store.
+        self.sent_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all keys."""
+        return self.uri.prefix
+
+    def new_scratch(self) -> Path:
+        """A path for a temporary file."""
+        return self._scratch / secrets.token_hex(8)
+
+    @contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        path = self.new_scratch()
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def send_segment(self, record: Record, *, most: int, all_of_it: bool) -> bool:
+        """Send the next segment of a file and bring `record` up to date; False if there is nothing to send.
+
+        Raises BrokenPromise when the file, or what is already there under the segment's name, is not what the record says.
+        """
+        with self._temporary() as scratch:
+            cut = cut_segment(
+                self.folder / record.at, record, scratch, most=most, compression=self._compression, all_of_it=all_of_it
+            )
+            if cut is None:
+                return False
+            name = segment_name(self.writer, check_name(record.path), record.generation, cut.start, self._compression)
+            try:
+                self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
+            except AlreadyExistsError:
+                cut = self._adopt(record, name, cut)
+        crc = combine_crc32c(record.crc32c, cut.crc32c, cut.end - cut.start)
+        with self._lock:
+            record.crc32c, record.acked, record.tail, record.boundary = crc, cut.end, cut.tail, cut.boundary
+            record.size, record.mtime_ns, record.has_segments = cut.end, cut.mtime_ns, True
+            record.state = "rotated" if record.state == "rotated" else "live"
+        return True
+
+    def note_segments(self, record: Record) -> None:
+        """There may be segments of this file from now on."""
+        with self._lock:
+            record.has_segments = True
+
+    def snapshot(self, record: Record) -> Record:
+        """The record as it is between two segments, whoever is sending them."""
+        with self._lock:
+            return replace(record)
+
+    def seal(self, record: Record, now_s: float) -> bool:
+        """Make the plain object of a file that is sent to its end, or of which nothing is sent; False if it has grown meanwhile.
+
+        What it holds now is what counts, should something in its middle have been rewritten unnoticed.
+        """
+        source = self.folder / record.at
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = check_promise(file, record)
+            size = status.st_size
+            if record.has_segments and size != record.acked:
+                return False
+            tail = tail_of(file, size)
+        finally:
+            os.close(file)
+        crc = self.send_whole(check_name(record.at), source, size)
+        with self._lock:
+            record.acked = record.size = size
+            record.crc32c, record.tail, record.mtime_ns = crc, tail, status.st_mtime_ns
+            record.state, record.sealed_s = "sealed", now_s
+        return True
+
+    def clean(self, record: Record) -> None:
+        """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
+
+        The plain object of the same name has their bytes, so the oldest go first. Those of earlier generations, and of a rotated
+        file, are another file's than the plain object of that name: they go before, and from their end on.
+        """
+        found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
+        own = [one for one in found if one.generation == record.generation]
+        earlier = [one for one in reversed(found) if one.generation < record.generation]
+        for one in [*earlier, *own] if record.at == record.path else reversed(own):
+            self.store.delete(one.key)
+
+    def _adopt(self, record: Record, name: str, cut: Cut) -> Cut:
+        """Take the segment that is already there for ours, if it is: an earlier process was killed before it could note it."""
+        key = key_for(self.prefix, name)
+        meta = self.store.head(key)
+        segment = parse_segment(self.prefix, meta)
+        assert segment is not None, "its name is ours"
+        length, crc = self.measure(segment, meta)
+        end = cut.start + length
+        file = os.open(self.folder / record.at, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = check_promise(file, record)
+            if status.st_size < end or crc32c_of_file(self.folder / record.at, cut.start, end) != crc:
+                raise BrokenPromise("other bytes than the file's are in the store already")
+            return replace(cut, end=end, crc32c=crc, tail=tail_of(file, end), boundary=min(cut.boundary, end))
+        finally:
+            os.close(file)
+
+    def measure(self, segment: Segment, meta: ObjectMeta | None = None) -> tuple[int, int]:
+        """How many bytes of the file a segment has, and their CRC32C; read back where the store does not know."""
+        if segment.compression is None:
+            meta = meta or self.store.head(segment.key)
+            if meta.crc32c is not None:
+                return meta.size_bytes, meta.crc32c
+        length = crc = 0
+        for block in read_segment(self.store, replace(segment, length_bytes=None), scratch=self._scratch):
+            length, crc = length + len(block), crc32c(block, crc)
+        return length, crc
+
+    def send_whole(self, name: str, source: Path, size: int, *, is_there: bool = False) -> int:
+        """Make a whole file the plain object `name`; its CRC32C. IntegrityError if it changes meanwhile.
+
+        `is_there`: it may be in the store already, so look first.
+        """
+        try:
+            crc = crc32c_of_file(source, 0, size)
+        except EOFError as error:
+            raise IntegrityError(f"it changed while it was read: {error}", operation="put", uri=name) from error
+        if not (is_there and self._holds(name, size, crc)):
+            self._put(name, source, overwrite=True, crc32c=crc, frozen=False)
+        return crc
+
+    def _holds(self, name: str, size: int, crc: int) -> bool:
+        try:
+            meta = self.store.head(key_for(self.prefix, name))
+        except NotFoundError:
+            return False
+        return (meta.size_bytes, meta.crc32c) == (size, crc)
+
+    def send_copy(self, name: str, source: Path) -> tuple[os.stat_result, int]:
+        """Make what a small file holds now the plain object `name`: (its status, its CRC32C). BrokenPromise if it changes."""
+        with self._temporary() as scratch:
+            file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                before = os.fstat(file)
+                with open(scratch, "wb") as out:
+                    at = 0
+                    while block := os.pread(file, _COPY_BYTES, at):
+                        out.write(block)
+                        at += len(block)
+                after = os.fstat(file)
+            finally:
+                os.close(file)
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size:
+                raise BrokenPromise("it changed while it was read")
+            crc = crc32c_of_file(scratch)
+            self._put(name, scratch, overwrite=True, crc32c=crc)
+            return before, crc
+
+    def send_text(self, name: str, text: str) -> None:
+        """Make a text the object `name`."""
+        with self._temporary() as scratch:
+            scratch.write_text(text)
+            self._put(name, scratch, overwrite=True)
+
+    def _put(self, name: str, path: Path, *, overwrite: bool, crc32c: int | None = None, frozen: bool = True) -> ObjectMeta:
+        key = key_for(self.prefix, name)
+        now_s = time.time()
+        job = Job(
+            JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", path.stat().st_size, overwrite,
+            secrets.token_hex(16), JobState.LEASED, 1, now_s, now_s, crc32c=crc32c,
+        )  # fmt: skip
+        meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
+        self.sent_bytes += job.size_bytes
+        return meta

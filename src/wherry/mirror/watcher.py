@@ -1,0 +1,76 @@
+"""Whether something has changed in a folder where nothing was going on, from the kernel where it says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+log = logging.getLogger("wherry.mirror")
+#: Changes that come so close together are told as one.
+_TOGETHER_MS = 200
+#: The kernel's queue is asked whether to stop so often; a stop does not wait for it.
+_STOP_MS = 1000
+
+
+class Watcher:
+    """Calls `changed`, once after each arm(), soon after something below `folder` has changed; in a thread of its own.
+
+    Once only, because a file that is written to all the time would wake us all the time: to be told of 640 writes a second costs
+    more than to look each second. Changes that other machines make on a network file system are told to nobody: look now and
+    then all the same.
+    """
+
+    def __init__(self, folder: Path, changed: Callable[[], object]) -> None:
+        self._folder = folder
+        self._changed = changed
+        self._stop = threading.Event()
+        self._armed = threading.Event()
+        self._is_alive = importlib.util.find_spec("watchfiles") is not None
+        if self._is_alive:
+            threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
+
+    def arm(self) -> bool:
+        """Watch from now on, which takes a moment to begin; again, it goes on. Whether there is anybody to watch.
+
+        There is not where watchfiles is not installed, nor where the kernel refuses (too many folders).
+        """
+        self._armed.set()
+        return self._is_alive
+
+    def stop(self) -> None:
+        """Tell nobody any more. The thread ends by itself, within a second."""
+        self._stop.set()
+        self._armed.set()
+
+    def _run(self) -> None:
+        from watchfiles import watch
+
+        chatty = logging.getLogger("watchfiles.main")
+        if chatty.level == logging.NOTSET:
+            chatty.setLevel(logging.WARNING)  # else it says each change, in the user's own log
+        try:
+            while not self._stop.is_set():
+                self._armed.wait()
+                changes = watch(
+                    self._folder,
+                    watch_filter=None,
+                    debounce=_TOGETHER_MS,
+                    step=_TOGETHER_MS // 4,
+                    stop_event=self._stop,
+                    rust_timeout=_STOP_MS,
+                    recursive=True,
+                    ignore_permission_denied=True,
+                )
+                with closing(changes):
+                    next(changes, None)
+                self._armed.clear()
+                self._changed()
+        except Exception as error:  # the kernel's limit of watches, a folder that has gone: looking does as well
+            log.info("%s is not watched by inotify: %s; it is looked at every second instead", self._folder, error)
+        finally:
+            self._is_alive = False
+            self._changed()

@@ -1,0 +1,51 @@
+"""The programs in docs/attaching.md, for tests that run them as they are, but for the bucket."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "attaching.md"
+
+
+def program(name: str) -> str:
+    """The program that follows the mark ``<!-- run: name -->``."""
+    (found,) = re.findall(rf"<!-- run: {name} -->\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+def names() -> list[str]:
+    """Those of all programs of the page."""
+    return re.findall(r"<!-- run: (\w+) -->", PAGE.read_text())
+
+
+def run_program(name: str, folder: Path, *launcher: str, **variables: str) -> str:
+    """Run it in `folder`, with the folder ``bucket`` for a bucket, and return what it printed."""
+    text = program(name)
+    assert "s3://my-bucket" in text
+    script = folder / "train.py"
+    script.write_text(text.replace("s3://my-bucket", str(folder / "bucket")))
+    environment = {**os.environ, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", **variables}
+    with subprocess.Popen(
+        [sys.executable, *launcher, str(script)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=120)
+        finally:
+            process.terminate()  # torchrun ends its ranks then; SIGKILL would leave them
+    assert 0 == process.returncode, said
+    return str(said)
+
+
+def files_below(folder: Path) -> set[str]:
+    """Their names, relative."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,18 @@
+"""Runs examples/train_all.py as a user would, for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "train_all.py"
+
+
+def run_example(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """In `folder`, with the folder ``bucket`` for a bucket, and the run's name "shapes"."""
+    quiet = {"WANDB_SILENT": "true", "OMP_NUM_THREADS": "1", "WHERRY_SPOOL": str(folder / "spool")}
+    command = [sys.executable, str(EXAMPLE), str(folder / "bucket"), "--run-name", "shapes", *options]
+    environment = {**os.environ, **quiet}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False)

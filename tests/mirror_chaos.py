@@ -1,0 +1,279 @@
+"""A folder that is written to, and mirrored, by processes that are killed at any instant; and a store that fails at random.
+
+Children are forked from one small process that has imported all there is, so that one costs milliseconds. What the writer writes
+follows from the seed alone: so each byte that is found in the bucket can be told to be right without knowing when it was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gate import wait_until
+from wherry.backends.local import LocalStore
+from wherry.config import RetryConfig
+from wherry.errors import TransientError
+from wherry.mirror import Mirror, MirrorConfig
+from wherry.mirror.layout import FOLDER, reassemble, survey
+from wherry.uri import StoreURI, parse_uri
+from wherry.wrappers import WrappedStore
+
+_T = TypeVar("_T")
+_STREAM_BYTES = 150_000
+#: A file grows to this at most: a seed takes a second, and not a disk.
+_MOST_BYTES = 120_000
+_SEED = "CHAOS_SEED"
+_ENTRY_POINT = "[wherry.backends]\nchaos = mirror_chaos:ChaosStore\n"
+
+
+class ChaosStore(WrappedStore):
+    """``chaos://any/absolute/path``: a local folder, of which one call in twelve fails, half of these after they were made."""
+
+    def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
+        super().__init__(LocalStore(StoreURI("file", "", uri.prefix), options))
+        self._rng = random.Random(f"{os.environ.get(_SEED)} {os.getpid()}")
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        dice = self._rng.random() * (10 if operation == "list" else 1)  # each entry of a listing is a call
+        if dice < 0.04:
+            raise TransientError("reset", operation=operation, uri=key)
+        result = call()
+        if dice < 0.08:
+            raise TransientError("the answer was lost", operation=operation, uri=key)
+        return result
+
+
+# -- what is written
+
+
+@lru_cache(maxsize=64)
+def stream(seed: int, name: str, generation: int) -> bytes:
+    """All that is ever written to one generation of a file: lines, most of them short, some longer than a segment."""
+    rng = random.Random(f"{seed} {name} {generation}")
+    made = bytearray()
+    while len(made) < _STREAM_BYTES:
+        width = 6000 if rng.random() < 0.003 else rng.randrange(1, 120)
+        made += rng.randbytes(width).hex().encode()[:width] + b"\n"
+    return bytes(made)
+
+
+def image(seed: int, number: int) -> bytes:
+    """The bytes of an image."""
+    rng = random.Random(f"{seed} image {number}")
+    return rng.randbytes(rng.randrange(10_000))
+
+
+def config_text(seed: int, version: int) -> str:
+    """A version of the small file that is replaced."""
+    return json.dumps({"version": version, "fill": "x" * random.Random(f"{seed} {version}").randrange(300)})
+
+
+def write(folder: Path, seed: int) -> None:
+    """Write until killed: grow, rotate by a rename, truncate, replace, add."""
+    rng = random.Random(f"{seed} writer")
+    (folder / "m").mkdir(exist_ok=True)
+    rotations = truncations = images = versions = 0
+    while True:
+        dice = rng.random()
+        if dice < 0.75:
+            name = rng.choice(("a.log", "m/metrics.jsonl", "t.csv"))
+            generation = {"a.log": 0, "m/metrics.jsonl": rotations, "t.csv": truncations}[name]
+            with open(folder / name, "ab", buffering=0) as file:
+                at = file.tell()
+                if at < _MOST_BYTES:
+                    file.write(stream(seed, name, generation)[at : at + rng.randrange(1, 2500)])
+        elif dice < 0.80 and (folder / "m/metrics.jsonl").exists() and rotations < 12:
+            (folder / "m/metrics.jsonl").rename(folder / f"m/metrics-{rotations}.jsonl")
+            rotations += 1
+        elif dice < 0.82 and (folder / "t.csv").exists() and truncations < 12:
+            truncations += 1
+            os.truncate(folder / "t.csv", 0)
+        elif dice < 0.88:
+            (folder / "conf.json.tmp").write_text(config_text(seed, versions))
+            (folder / "conf.json.tmp").rename(folder / "conf.json")
+            versions += 1
+        elif dice < 0.92 and images < 40:
+            (folder / "image.png.tmp").write_bytes(image(seed, images))
+            (folder / "image.png.tmp").rename(folder / f"image-{images}.png")
+            images += 1
+        time.sleep(rng.random() * 0.002)  # a program that does other things besides
+
+
+# -- the processes
+
+
+def mirror(folder: Path, uri: str, spool: Path, seed: int, *, close_after_s: float | None, compression: str | None) -> None:
+    """Mirror until killed; or close after a while, and say in the file ``closed`` beside the spool how that went."""
+    config = MirrorConfig(
+        segment_bytes=4000,
+        max_lag_s=0.02,
+        settle_s=0.01,
+        grace_s=0.05,
+        compression=compression,  # type: ignore[arg-type]
+        max_requests_per_hour=10_000_000,
+        retry=RetryConfig(call_deadline_s=0.01, first_wait_s=0.001, longest_wait_s=0.002),
+        give_up_s=20.0,
+    )
+    one = Mirror(folder, uri, spool=spool, writer="w", config=config)
+    if close_after_s is None:
+        while True:
+            time.sleep(3600)
+    time.sleep(close_after_s)
+    report = one.close()
+    (spool.parent / "closed").write_text(str(report) if not report.is_complete else "")
+
+
+def _nursery() -> None:
+    """Fork a child for each line of stdin, and print its process id."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)
+        if (pid := os.fork()) == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.environ[_SEED] = f"{order['seed']}"
+            folder = Path(order["folder"])
+            try:
+                if order["what"] == "write":
+                    write(folder, order["seed"])
+                else:
+                    given = {name: order[name] for name in ("close_after_s", "compression")}
+                    mirror(folder, order["uri"], Path(order["spool"]), order["seed"], **given)
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        print(pid, flush=True)
+
+
+class Nursery:
+    """Starts writers and mirrors, in processes of their own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, what: str, **order: object) -> int:
+        """The new process's id."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"what": what, **order}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    @staticmethod
+    def kill(pid: int) -> None:
+        """SIGKILL, and wait until it is gone."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        Nursery.wait(pid)
+
+    @staticmethod
+    def wait(pid: int) -> None:
+        """Wait until it is gone."""
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of process {pid}")
+
+
+@contextmanager
+def nursery(folder: Path) -> Iterator[Nursery]:
+    """A nursery, which finds the store ``chaos://`` by its entry point."""
+    package = folder / "chaos-1.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(_ENTRY_POINT)
+    paths = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mirror_chaos"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        yield Nursery(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(30)
+
+
+# -- what must hold
+
+
+def check(folder: Path, bucket: Path, seed: int) -> dict[str, int]:
+    """All that is in the bucket is a prefix of what was written; how much of each file."""
+    uri = parse_uri(bucket)
+    store = LocalStore(uri, {})
+    found: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in survey(store, uri.prefix):
+            data = b"".join(reassemble(store, uri.prefix, path, scratch=Path(scratch)))
+            assert _is_right(folder, path, data, seed), f"{path}: {len(data)} bytes, {data[:80]!r}"
+            found[path] = len(data)
+    return found
+
+
+def _is_right(folder: Path, path: str, data: bytes, seed: int) -> bool:
+    if path == "a.log":
+        return (folder / path).read_bytes().startswith(data)
+    if path == "t.csv":
+        return any(stream(seed, path, generation).startswith(data) for generation in range(13))
+    if path == "m/metrics.jsonl":
+        return any(stream(seed, path, generation).startswith(data) for generation in range(13))
+    if path.startswith("m/"):
+        number = int(path.removeprefix("m/metrics-").removesuffix(".jsonl"))
+        return stream(seed, "m/metrics.jsonl", number).startswith(data) and (folder / path).read_bytes().startswith(data)
+    if path == "conf.json":
+        return data.decode() == config_text(seed, json.loads(data)["version"])
+    return data == image(seed, int(path.removeprefix("image-").removesuffix(".png")))
+
+
+def play(folder: Path, home: Nursery, seed: int) -> None:
+    """One seed: kill and look, again and again; then close, and compare."""
+    run, bucket, spool = folder / "run", folder / "bucket", folder / "spool"
+    run.mkdir(parents=True)
+    bucket.mkdir()
+    rng = random.Random(f"{seed} killer")
+    common = {"folder": f"{run}", "seed": seed}
+    compression = rng.choice((None, None, "gzip", "zstd"))
+    mirrored = {**common, "uri": f"chaos://any{bucket}", "spool": f"{spool}", "compression": compression}
+    writer = home.start("write", **common)
+    before: dict[str, int] = {}
+    try:
+        for _ in range(rng.randrange(3, 7)):
+            close_after_s = rng.choice((None, None, rng.random() * 0.1))
+            pid = home.start("mirror", **mirrored, close_after_s=close_after_s)
+            time.sleep(0.03 + rng.random() * 0.2)  # the kill comes at no particular moment
+            home.kill(pid)
+            now = check(run, bucket, seed)
+            assert now.get("a.log", 0) >= before.get("a.log", 0), "what was there is there no more"
+            before = now
+            if rng.random() < 0.2:
+                for ledger in spool.rglob("mirrors/*/*.db*"):
+                    ledger.unlink()
+    finally:
+        home.kill(writer)
+    home.wait(home.start("mirror", **mirrored, close_after_s=0.0))
+    assert not (said := (folder / "closed").read_text()), said
+    uri = parse_uri(bucket)  # a listing shows no temporary names of killed puts
+    names = [uri.name_for(meta.key) for meta in LocalStore(uri, {}).list(f"{uri.prefix}/")]
+    kept = {name: (bucket / name).read_bytes() for name in names}
+    plain = {name: data for name, data in kept.items() if not name.startswith(f"{FOLDER}/")}
+    local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    wanted = {name: data for name, data in local.items() if not name.endswith(".tmp")}
+    wrong = {name: (len(wanted.get(name, b"")), len(plain.get(name, b""))) for name in wanted.keys() | plain.keys()}
+    wrong = {name: sizes for name, sizes in wrong.items() if wanted.get(name) != plain.get(name)}
+    assert not wrong, f"local and stored sizes differ: {wrong}"
+    # What was sent of a file that is gone stays; with its ledger lost, one that was renamed is gone.
+    left = [path for path, one in survey(LocalStore(uri, {}), uri.prefix).items() if one.segments and path in local]
+    assert not left, f"left after the seal: {left}"
+
+
+if __name__ == "__main__":
+    _nursery()

@@ -1,0 +1,209 @@
+"""A mirror without threads: a folder, a store, and a clock that tests turn."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from wherry.backends.memory import MemoryStore
+from wherry.config import RetryConfig
+from wherry.errors import NotFoundError
+from wherry.mirror import Mirror, MirrorConfig
+from wherry.mirror.budget import Budget, CountedStore
+from wherry.mirror.engine import Engine
+from wherry.mirror.layout import FOLDER, reassemble, survey
+from wherry.mirror.ledger import Ledger
+from wherry.mirror.manifest import Manifest, generations, read_manifest
+from wherry.mirror.sender import Courier, InlineExecutor
+from wherry.store import ObjectStore
+from wherry.testing import FaultyStore
+from wherry.uri import StoreURI
+from wherry.wrappers import RetryStore
+
+#: The wall clock's zero: a day in 2026.
+_EPOCH_S = 1_780_000_000.0
+#: A call is made once; the engine's own patience is what is tested.
+ONCE = RetryConfig(call_deadline_s=0.0, longest_wait_s=4.0)
+
+
+class Clock:
+    """Both clocks of a mirror, which go on when they are told to. `jump_s` is what the wall clock is wrong by."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+        self.jump_s = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds since the beginning."""
+        return self.s
+
+    def wall(self) -> float:
+        """Seconds since the epoch, jumps included."""
+        return _EPOCH_S + self.s + self.jump_s
+
+
+class Rig:
+    """One mirror after another of `folder`, as turns of an engine that sends in the calling thread."""
+
+    def __init__(
+        self,
+        tmp: Path,
+        config: MirrorConfig | None = None,
+        *,
+        store: ObjectStore | None = None,
+        writer: str = "rank0",
+        uri: StoreURI | None = None,
+        clock: Clock | None = None,
+        name: str = "run",
+    ) -> None:
+        self.folder = tmp / name
+        self.folder.mkdir(exist_ok=True)
+        self.spool = tmp / f"{name}-{writer}-place"
+        self.spool.mkdir(exist_ok=True)
+        self.uri = uri or StoreURI("memory", f"{tmp}", "runs/a")
+        self.bare = store if store is not None else MemoryStore(self.uri, {})
+        #: The same without faults, for the test's own looks.
+        self.seen = self.bare.inner if isinstance(self.bare, FaultyStore) else self.bare
+        self.writer = writer
+        self.clock = clock or Clock()
+        self.config = config or MirrorConfig(retry=ONCE)
+        self.sent_before = self.requests_before = 0
+        self.start()
+
+    def start(self) -> None:
+        """Begin as a new process does."""
+        self.ledger = Ledger(self.spool / "ledger.db")
+        self.budget = Budget(self.config.max_requests_per_hour, self.clock.monotonic)
+        store = RetryStore(CountedStore(self.bare, self.budget), ONCE)
+        scratch = self.spool / "scratch"
+        scratch.mkdir(exist_ok=True)
+        courier = Courier(self.folder, self.uri, self.writer, store, scratch, compression=self.config.compression, retry=ONCE)
+        self.engine = Engine(
+            courier, self.ledger, self.config, self.budget, InlineExecutor(),
+            clock=self.clock.monotonic, now=self.clock.wall, rng=random.Random(7),
+        )  # fmt: skip
+
+    def restart(self, *, lose_ledger: bool = False) -> None:
+        """As after a kill: nothing is left but the folder, the store and, if it is not lost, the ledger."""
+        self.sent_before += self.engine.courier.sent_bytes
+        self.requests_before += self.budget.spent
+        self.ledger.close()
+        if lose_ledger:
+            for path in self.spool.glob("ledger.db*"):
+                path.unlink()
+        self.start()
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of all processes so far."""
+        return self.sent_before + self.engine.courier.sent_bytes
+
+    @property
+    def n_requests(self) -> int:
+        """Of all processes so far."""
+        return self.requests_before + self.budget.spent
+
+    # -- what the program does
+
+    def write(self, path: str, data: bytes | str, *, mode: str = "ab") -> Path:
+        """Append to a file of the folder; ``wb`` truncates it first."""
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, mode) as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+        return target
+
+    # -- what the mirror does
+
+    def turn(self, after_s: float = 0.0, *, force: bool = False, final: bool = False) -> None:
+        """One turn, `after_s` later."""
+        self.clock.s += after_s
+        self.engine.turn(force=force, final=final)
+
+    def flush(self) -> None:
+        """Turns until all that is complete is in the store."""
+        for _ in range(40):
+            self.turn(1.0, force=True)
+            if self.engine.is_flushed():
+                return
+        raise AssertionError(f"never flushed: {self.engine.report()}")
+
+    def close(self) -> None:
+        """Turns until it is finished."""
+        for _ in range(200):
+            self.turn(1.0, final=True)
+            if self.engine.is_finished:
+                return
+        raise AssertionError(f"never finished: {self.engine.report()}")
+
+    # -- what is in the store
+
+    def names(self) -> list[str]:
+        """All names below the URI."""
+        return [self.uri.name_for(meta.key) for meta in self.seen.list(f"{self.uri.prefix}/" if self.uri.prefix else "")]
+
+    def segments(self, path: str = "") -> list[str]:
+        """The segments' names behind the folder of all of them."""
+        base = f"{FOLDER}/{self.writer}/segments/{path}"
+        return [name[len(base) :].lstrip("/") for name in self.names() if name.startswith(base)]
+
+    def plain(self) -> dict[str, bytes]:
+        """The plain objects."""
+        return {name: self.get(name) for name in self.names() if not name.startswith(f"{FOLDER}/")}
+
+    def get(self, name: str) -> bytes:
+        """An object's bytes."""
+        with tempfile.NamedTemporaryFile() as file:
+            self.seen.get_file(self.uri.key_for(name), Path(file.name))
+            return file.read()
+
+    def manifest(self) -> Manifest:
+        """The writer's manifest."""
+        found = read_manifest(self.seen, self.uri.prefix, self.writer)
+        assert found is not None
+        return found
+
+    def read(self, path: str) -> bytes:
+        """The file, put together from its objects as a reader does it; nothing if there is none."""
+        manifest = read_manifest(self.seen, self.uri.prefix, self.writer)
+        known = generations([manifest]) if manifest else {}
+        try:
+            return b"".join(reassemble(self.seen, self.uri.prefix, path, generation=known.get(path, 0)))
+        except NotFoundError:
+            return b""
+
+    def read_all(self) -> dict[str, bytes]:
+        """All files, put together."""
+        return {path: self.read(path) for path in survey(self.seen, self.uri.prefix)}
+
+    def local(self) -> dict[str, bytes]:
+        """The folder's files."""
+        return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in files_below(self.folder)}
+
+
+def log_in_a_child(run: Path, bucket: Path, spool: Path) -> None:
+    """The body of a process that ends without closing its mirror."""
+    mirror = Mirror(run, bucket, spool=spool, writer="w")
+    (run / "a.log").write_text("last words")
+    assert not mirror.is_closed
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Regular files, no links."""
+    for base, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(base) / name
+            if not path.is_symlink():
+                yield path
+
+
+def lines(n_bytes: int, seed: int = 0, width: int = 40) -> bytes:
+    """Whole lines, `n_bytes` of them at least, that no other seed gives."""
+    rng = random.Random(seed)
+    made = bytearray()
+    while len(made) < n_bytes:
+        made += f"{rng.getrandbits(width * 4):0{width}x}\n".encode()
+    return bytes(made)
