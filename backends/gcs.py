@@ -61,6 +61,7 @@ class GCSStore(MultipartStore):
         min_part_size_bytes=1,
         max_part_size_bytes=5 * 2**40,
         max_parts=10_000,
+        min_joined_bytes=1,
     )
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
@@ -71,7 +72,9 @@ class GCSStore(MultipartStore):
         self._uploads: ComposedUploads | SessionUploads = self._composed
         if checked.upload == "session":
             self._uploads = self._sessions
-            self.capabilities = replace(self.capabilities, sequential_parts=True, min_part_size_bytes=CHUNK_BYTES)
+            self.capabilities = replace(
+                self.capabilities, sequential_parts=True, min_part_size_bytes=CHUNK_BYTES, min_joined_bytes=None
+            )
 
     def put_file(
         self,
@@ -136,6 +139,20 @@ class GCSStore(MultipartStore):
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""
         self._bucket.remove("delete", key, key)
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says, by temporary objects: so it is not offered where these are unwelcome (``upload="session"``)."""
+        if self.capabilities.min_joined_bytes is None:
+            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        return self._composed.join(key, sources, size_bytes, crc32c, metadata or {})
 
     def begin(
         self,

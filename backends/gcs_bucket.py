@@ -15,7 +15,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
@@ -244,6 +244,22 @@ def generation_match(etag: str | None, operation: str, uri: str) -> dict[str, st
 
 
 def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
-    """Call with each argument, several at once; the first error is raised when all have ended."""
+    """Call with each argument, several at once; the first error is raised when all have ended.
+
+    One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
+    """
     with ThreadPoolExecutor(_SMALL_CALLS_AT_ONCE) as pool:
-        return list(pool.map(call, arguments))
+        futures = [_begun(pool, call, argument) for argument in arguments]
+    return [future.result() for future in futures]
+
+
+def _begun(pool: ThreadPoolExecutor, call: Callable[[_T], _R], argument: _T) -> Future[_R]:
+    try:
+        return pool.submit(call, argument)
+    except RuntimeError:
+        done: Future[_R] = Future()
+        try:
+            done.set_result(call(argument))
+        except Exception as error:  # it is raised where the result is taken
+            done.set_exception(error)
+        return done

@@ -9,7 +9,9 @@ google-auth's own chain of credentials is asked at the first call, unless the op
 from __future__ import annotations
 
 import logging
+import queue
 import re
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,7 @@ from google.oauth2 import service_account
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidJSONError
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from wherry.backends.gcs_options import Options
 from wherry.errors import ConfigError
@@ -58,6 +61,7 @@ def connect(options: Options) -> Connection:
         codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
     authorized, bare = _AuthorizedSession(credentials, refresh_status_codes=codes), _BareSession()
     adapter = HTTPAdapter(pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
+    adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
     for session in (authorized, bare):
         session.verify = options.verify
         session.mount("http://", adapter)
@@ -69,6 +73,43 @@ def connect(options: Options) -> Connection:
     client._bucket_metadata_cache = None
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
     return Connection(client, authorized, bare)
+
+
+class _Lasting:
+    """A pool of connections that works until it is closed, also while the interpreter ends and a mirror sends its last lines.
+
+    urllib3 (2.x) empties the queue of every pool by then, for good: whoever asks for a connection afterwards would wait for ever.
+    """
+
+    QueueCls: type[queue.LifoQueue[Any]]
+    pool: queue.LifoQueue[Any] | None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert self.pool is not None, "it was just made"
+        size = self.pool.maxsize
+        self.pool = places = self.QueueCls(size)
+        for _ in range(size):
+            places.put(None)
+        weakref.finalize(self, _close_connections, places).atexit = False
+
+
+class _LastingHTTPPool(_Lasting, HTTPConnectionPool):
+    pass
+
+
+class _LastingHTTPSPool(_Lasting, HTTPSConnectionPool):
+    pass
+
+
+def _close_connections(places: queue.LifoQueue[Any]) -> None:
+    while True:
+        try:
+            connection = places.get(block=False)
+        except queue.Empty:
+            return
+        if connection is not None:
+            connection.close()
 
 
 class _AuthorizedSession(AuthorizedSession):

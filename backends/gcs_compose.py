@@ -1,9 +1,9 @@
-"""Uploads in parts as temporary objects of a bucket, which may be sent side by side, and are composed at the end.
+"""Uploads in parts as temporary objects of a bucket, which may be sent side by side, and are composed at the end; and joins.
 
 A part is the object ``<key>.wherry-tmp-<id>/<number>``. Compose requests join them in a tree, since one takes at most 32. The
 composite is checked before it is composed, alone, under its final name: a wrong object is never visible there. All temporaries
-are deleted by complete() and abort(); a client that is gone for good leaves them under that prefix. A bucket with a retention
-policy does not let them go, and one with soft delete goes on billing them for a while.
+are deleted by complete(), abort() and join(); a client that is gone for good leaves them under that prefix. A bucket with a
+retention policy does not let them go, and one with soft delete goes on billing them for a while.
 
 Source: "Composite objects" of the Cloud Storage documentation.
 """
@@ -13,6 +13,7 @@ Source: "Composite objects" of the Cloud Storage documentation.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -21,9 +22,11 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from google.cloud.storage import Blob
+
 from wherry.backends.gcs_bucket import MAX_NAME_BYTES, Bucket, describe, each_at_once, generation_match
 from wherry.backends.gcs_bytes import opened
-from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError
+from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, StoredPart
 
 _MAX_SOURCES = 32
@@ -98,26 +101,66 @@ class ComposedUploads:
             bucket.blob(f"{prefix}{part.number:05d}", int(generation_match(part.etag, "complete", uri)["ifGenerationMatch"]))
             for part in sorted(parts, key=lambda part: part.number)
         ]
+        size = sum(part.size_bytes for part in parts)
+        meta = self._compose("complete", key, prefix, pieces, size, crc32c, metadata, if_absent=if_absent)
+        self._clean("complete", key, upload_id)
+        return meta
+
+    def join(
+        self, key: str, sources: Sequence[str], size_bytes: int, crc32c: int | None, metadata: Mapping[str, str]
+    ) -> ObjectMeta:
+        """Compose objects that are there. Its temporary names follow from what is joined: a second attempt uses, and deletes,
+        those that an attempt which was killed has left.
+        """
+        joined = json.dumps([key, *sources, size_bytes, crc32c])
+        upload_id = hashlib.sha256(joined.encode()).hexdigest()[:32]
+        temporaries = _join_names(_temporary(key, upload_id), len(sources))
+
+        def clean() -> None:
+            each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries)
+
+        pieces = [self._bucket.blob(source) for source in sources]
+        try:
+            meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, crc32c, metadata)
+        except BaseException:
+            with suppress(StoreError):  # the first error counts
+                clean()
+            raise
+        clean()
+        return meta
+
+    def _compose(
+        self,
+        operation: str,
+        key: str,
+        prefix: str,
+        pieces: list[Blob],
+        size_bytes: int,
+        crc32c: int | None,
+        metadata: Mapping[str, str],
+        *,
+        if_absent: bool = False,
+    ) -> ObjectMeta:
+        """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
+        bucket, n_pieces = self._bucket, len(pieces)
         level = 0
         while len(pieces) > 1:
             groups = [pieces[at : at + _MAX_SOURCES] for at in range(0, len(pieces), _MAX_SOURCES)]
-            targets = [bucket.blob(f"{prefix}join-{level}-{n:05d}") for n in range(len(groups))]
-            with bucket.translated("complete", key):
+            targets = [bucket.blob(_join_name(prefix, level, n)) for n in range(len(groups))]
+            with bucket.translated(operation, key):
                 each_at_once(lambda pair: bucket.compose(*pair), list(zip(targets, groups, strict=True)))
             pieces, level = targets, level + 1
         whole = pieces[0]
-        with bucket.translated("complete", key):
-            if len(parts) == 1:
+        with bucket.translated(operation, key):
+            if n_pieces == 1:
                 whole.reload(timeout=bucket.timeout_s, retry=None)
-        size = sum(part.size_bytes for part in parts)
-        bucket.check("complete", key, describe(whole), size, crc32c, keep=True)
+        bucket.check(operation, key, describe(whole), size_bytes, crc32c, keep=True)
         target = bucket.blob(key)
         target.metadata = dict(metadata)
-        with bucket.translated("complete", key, if_absent=if_absent):
-            bucket.compose(target, [whole], if_absent=if_absent)
+        with bucket.translated(operation, key, if_absent=if_absent):
+            bucket.compose(target, [whole], if_absent=if_absent)  # of that very generation, which the client knows by now
         meta = describe(target)
-        bucket.check("complete", key, meta, size, crc32c)
-        self._clean("complete", key, upload_id)
+        bucket.check(operation, key, meta, size_bytes, crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:
@@ -159,6 +202,21 @@ def _cut(key: str) -> str:
     """The key, cut where the names of temporary objects would become too long."""
     room = MAX_NAME_BYTES - len(TEMPORARY_MARK) - 32 - 1 - len(_LONGEST_TAIL)
     return key.encode()[:room].decode(errors="ignore")
+
+
+def _join_name(prefix: str, level: int, number: int) -> str:
+    return f"{prefix}join-{level}-{number:05d}"
+
+
+def _join_names(prefix: str, n_pieces: int) -> list[str]:
+    """The names that are used on the way from so many pieces to one, which are none for one piece."""
+    names: list[str] = []
+    level = 0
+    while n_pieces > 1:
+        n_pieces = -(-n_pieces // _MAX_SOURCES)
+        names += [_join_name(prefix, level, n) for n in range(n_pieces)]
+        level += 1
+    return names
 
 
 def _temporary(key: str, upload_id: str) -> str:

@@ -11,12 +11,14 @@ import builtins
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
 
+from wherry.backends.s3_at_once import each_at_once
 from wherry.backends.s3_body import sending
 from wherry.backends.s3_client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3_errors import DigestError, Translator, status_of
@@ -30,6 +32,7 @@ from wherry.errors import (
     IntegrityError,
     NotFoundError,
     PermanentError,
+    StoreError,
     TransientError,
 )
 from wherry.store import (
@@ -47,6 +50,8 @@ from wherry.uri import StoreURI
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+#: Of every part but the last ("Amazon S3 multipart upload limits").
+_MIN_PART_BYTES = 5 * 2**20
 #: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
 _CHECKED = "crc32c:"
 
@@ -79,7 +84,7 @@ class S3Store(MultipartStore):
         self.capabilities = self._capable(self._findings or Findings())
 
     def probe(self, key_prefix: str) -> Mapping[str, bool]:
-        """As the contract says: some twenty small requests. Nothing is tried at Amazon, whose answer is known."""
+        """As the contract says: some thirty small requests. Nothing is tried at Amazon, whose answer is known."""
         if self.endpoint is None:
             return {}
         found = Trial(lambda: self._client, self._sign_payloads, self._bucket, self._errors, key_prefix).find().as_dict()
@@ -162,6 +167,45 @@ class S3Store(MultipartStore):
             self._retire()
             while self._retired:
                 self._retired.pop().close()
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says: an upload whose parts are copies ("UploadPartCopy", API Reference)."""
+        if self.capabilities.min_joined_bytes is None:
+            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        upload_id = self.begin(key, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        checked, raw_id = _split_id(upload_id)
+
+        def copy(part: tuple[int, str]) -> None:
+            number, source = part
+            with self._errors.translated("join", source, number):
+                self._client.upload_part_copy(
+                    Bucket=self._bucket,
+                    Key=key,
+                    UploadId=raw_id,
+                    PartNumber=number,
+                    CopySource={"Bucket": self._bucket, "Key": source},
+                )
+
+        try:
+            if not checked:
+                raise self._errors.error(PermanentError, "join", key, "the server does not check what it joins any more")
+            each_at_once(copy, enumerate(sources, 1))
+            parts = self.list_parts(key, upload_id)
+            if (found := sum(part.size_bytes for part in parts)) != size_bytes:
+                raise self._errors.error(IntegrityError, "join", key, f"the sources have {found} bytes, not {size_bytes}")
+            return self.complete(key, upload_id, parts, crc32c=crc32c)
+        except BaseException:
+            with suppress(StoreError):  # the first error counts
+                self.abort(key, upload_id)
+            raise
 
     def begin(
         self,
@@ -336,6 +380,7 @@ class S3Store(MultipartStore):
             atomic_replace=True,
             metadata=found.metadata,
             max_put_size_bytes=5 * 2**30,
+            min_joined_bytes=_MIN_PART_BYTES if self._options.checksums and found.copies_parts else None,
         )
 
     def _condition(self, operation: str, key: str, if_absent: bool, honoured: bool | None) -> dict[str, Any]:

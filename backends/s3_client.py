@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import botocore.session
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 from botocore.config import Config
+from botocore.loaders import Loader, create_loader
 from urllib3.exceptions import ReadTimeoutError
 
 from wherry.backends.s3_body import Source
@@ -45,6 +47,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     in a signed header does the same against all but malice. Few servers insist.
     """
     session = botocore.session.Session(profile=options.profile)
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
     endpoint = options.endpoint(session)
     region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     config = Config(
@@ -87,6 +90,12 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
         lists_in_order=is_amazons(endpoint) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
     )
+
+
+@cache
+def _models(folder: str | None) -> Loader:
+    """What reads botocore's models, and keeps them: of all clients of a process once, as each takes some 10 MB and 50 ms."""
+    return create_loader(folder)
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:

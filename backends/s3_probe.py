@@ -1,6 +1,6 @@
 """Finds out by trial what a server that speaks S3 really honours: many accept a header and do nothing of what it asks for.
 
-Some twenty requests with a few bytes each. Nothing of them is left, whatever happens: what was put is deleted again, with its
+Some thirty requests with a few bytes each. Nothing of them is left, whatever happens: what was put is deleted again, with its
 versions, and uploads in parts are aborted; a server that does not let us delete is not tried at all.
 """
 
@@ -46,6 +46,8 @@ class Findings:
     joins_crc32c: bool = False
     #: Completing with "If-None-Match: *" under a name that is taken is refused, and keeps the object.
     conditional_complete: bool = False
+    #: A part may be the copy of an object, and completing with a wrong CRC32C of the whole is refused.
+    copies_parts: bool = False
 
     @classmethod
     def read(cls, findings: Mapping[str, bool]) -> Findings:
@@ -96,7 +98,7 @@ class Trial:
         metadata = {name.lower(): text for name, text in described["Metadata"].items()}
         checks = checks and crc32c_of(described) == _CRC32C and described["ContentLength"] == len(_RIGHT)
         conditional = self._is_conditional()
-        multipart, joins, conditional_complete = self._tries_parts(checks)
+        multipart, joins, conditional_complete, copies = self._tries_parts(checks)
         return Findings(
             takes_unsigned=unsigned,
             metadata=metadata.get(TOKEN_METADATA) == _TOKEN,
@@ -105,6 +107,7 @@ class Trial:
             multipart=multipart,
             joins_crc32c=joins,
             conditional_complete=conditional_complete,
+            copies_parts=copies,
         )
 
     def _takes_unsigned(self) -> bool:
@@ -143,12 +146,12 @@ class Trial:
             return False
         return False
 
-    def _tries_parts(self, checks: bool) -> tuple[bool, bool, bool]:
-        """Whether parts work, whether their CRC32C is checked and joined, and whether completing keeps the condition."""
+    def _tries_parts(self, checks: bool) -> tuple[bool, bool, bool, bool]:
+        """Whether parts work, their CRC32C is checked and joined, completing keeps the condition, and copies can be parts."""
         try:
             upload_id, joins = self._begin(checks)
         except PermanentError:
-            return False, False, False
+            return False, False, False, False
         joins = joins and self._is_refused(lambda: self._put_part(upload_id, _WRONG, joins))
         etag = self._put_part(upload_id, _RIGHT, joins)
         # Under a free name first, for a server may refuse the header itself.
@@ -157,10 +160,34 @@ class Trial:
             if joins and self._is_refused(lambda: self._complete(upload_id, etag, joins)):
                 joins = False
             if not joins and self._is_refused(lambda: self._complete(upload_id, etag, joins)):
-                return False, False, False
+                return False, False, False, False
         described = self._head("parts")
         joins = joins and crc32c_of(described) == _CRC32C
-        return True, joins, is_conditional and self._keeps_what_is_there()
+        copies = joins and self._copies_parts()
+        return True, joins, is_conditional and self._keeps_what_is_there(), copies
+
+    def _copies_parts(self) -> bool:
+        """An upload whose one part is a copy of what has just been joined, under the same name."""
+        upload_id, _ = self._begin(True)
+        key = self._keys["parts"]
+        try:
+            with self._errors.translated("join", key, 1):
+                answer = self._client().upload_part_copy(
+                    Bucket=self._bucket,
+                    Key=key,
+                    UploadId=upload_id,
+                    PartNumber=1,
+                    CopySource={"Bucket": self._bucket, "Key": key},
+                )
+        except (PermanentError, DigestError):
+            return False
+        etag = answer.get("CopyPartResult", {}).get("ETag")
+        if etag is None:  # it has made a part of the request's body, which is empty
+            return False
+        wrong = encode_crc32c(_CRC32C ^ 1)
+        if not self._is_refused(lambda: self._complete(upload_id, etag_of(etag), True, ChecksumCRC32C=wrong)):
+            return False
+        return not self._is_refused(lambda: self._complete(upload_id, etag_of(etag), True))
 
     def _keeps_what_is_there(self) -> bool:
         upload_id, _ = self._begin(False)
@@ -227,7 +254,7 @@ class Trial:
     def _complete(self, upload_id: str, etag: str, joins: bool, **extra: Any) -> None:
         key = self._keys["parts"]
         if joins:
-            extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(_CRC32C)}
+            extra = {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(_CRC32C), **extra}
         parts: Any = {"Parts": [{"PartNumber": 1, "ETag": f'"{etag}"'}]}
         with self._errors.translated("complete", key):
             answer = self._client().complete_multipart_upload(

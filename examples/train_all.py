@@ -10,6 +10,7 @@ A network of three layers learns to find disks and boxes in noise; a minute at m
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib.util import find_spec
 
 try:
@@ -61,7 +62,7 @@ def destinations(bucket: str, memory: InMemoryLogger) -> list[LoggerDestination]
     """All that there are. Any one of these lines attaches one."""
     found: list[LoggerDestination] = [
         FileLogger("{run_name}/log.txt", folder="runs"),
-        ConsoleLogger(),
+        ConsoleLogger(sys.stderr),  # where the bars are: between two streams the terminal would keep no order
         ProgressBarLogger(config=ProgressBarLoggerConfig(batches_per_epoch=BATCHES, eval_batches=EVAL_BATCHES)),
         memory,
         RunFolderLogger("runs/{run_name}"),
@@ -163,7 +164,7 @@ def main() -> None:
     with Logger(State(options.run_name), destinations(options.bucket, memory)) as logger:
         train(logger, options.epochs, fail=options.fail)
     losses = memory.series("train/loss")
-    print(f"The loss of step {losses.steps[-1]}: {losses.values[-1]:.3f}")  # noqa: T201
+    print(f"The loss of step {losses.steps[-1]}: {losses.values[-1]:.3f}")
 
 
 if __name__ == "__main__":

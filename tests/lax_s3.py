@@ -33,6 +33,9 @@ Flaw = Literal[
     "always refuses conditions",
     "ignores conditions of completes",
     "refuses conditions of completes",
+    "refuses copies of parts",
+    "takes copies for bodies",
+    "ignores checksums of the whole",
     "insists on signed bodies",
     "drops metadata",
     "has no parts",
@@ -143,6 +146,10 @@ class LaxHandler(BaseHTTPRequestHandler):
             if not self.lacks("ignores conditions of completes") and self.key in self.server.objects:
                 self.error(412, "PreconditionFailed")
                 return
+        said = self.headers.get("x-amz-checksum-crc32c")
+        if said not in (None, encode_crc32c(crc32c(self.body))) and not self.lacks("ignores checksums of the whole"):
+            self.error(400, "BadDigest")
+            return
         del self.server.uploads[self.query["uploadId"]]
         kept.headers["ETag"] = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}-{len(kept.parts)}"'
         if "x-amz-checksum-type" in kept.headers:
@@ -169,6 +176,17 @@ class LaxHandler(BaseHTTPRequestHandler):
         self.reply(200, body.encode(), {name: text for name, text in headers.items() if "checksum" in name})
 
     def put_upload(self) -> None:
+        source = self.headers.get("x-amz-copy-source")
+        if source is not None and not self.lacks("takes copies for bodies"):
+            if self.lacks("refuses copies of parts"):
+                self.error(501, "NotImplemented")
+                return
+            _, kept = self.server.uploads[self.query["uploadId"]]
+            body = self.server.objects[unquote(source).removeprefix("bucket/")].body
+            kept.parts[int(self.query["partNumber"])] = body
+            etag = hashlib.md5(body, usedforsecurity=False).hexdigest()
+            self.reply(200, f'<CopyPartResult><ETag>"{etag}"</ETag></CopyPartResult>'.encode())
+            return
         if self.lacks("ignores checksums of parts") or self.is_right():
             _, kept = self.server.uploads[self.query["uploadId"]]
             kept.parts[int(self.query["partNumber"])] = self.body

@@ -61,6 +61,7 @@ MEANINGS = {
     "max_parts": "most parts",
     "max_put_size_bytes": "largest object that does not go in parts",
     "sequential_parts": "one stream: a single worker sends it, in order",
+    "min_joined_bytes": "objects become one inside the store, as when a mirror seals a file: least size of each but the last",
 }
 
 
@@ -75,6 +76,8 @@ def shown(name: str, capabilities: Capabilities) -> str:
     value = getattr(capabilities, name)
     if name in _OF_PARTS and not capabilities.multipart:
         return "-"
+    if value is None and name == "min_joined_bytes":
+        return "no"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (name.endswith("_bytes") and value >= _NO_LIMIT_BYTES):

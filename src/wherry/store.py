@@ -1,7 +1,7 @@
-"""The object store contract: six verbs, and five more for stores that take a large object in parts.
+"""The object store contract: six verbs, five more for stores that take a large object in parts, and join() for those that can.
 
 Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
-copy (no caller needs it), storage classes and ACLs (options of a backend), async twins (concurrency comes from
+copy (it is a join of one), storage classes and ACLs (options of a backend), async twins (concurrency comes from
 threads and processes), retries, progress and sleeps (wrappers do those).
 
 A backend is a class that is called with ``(uri: StoreURI, options: Mapping[str, object])``. It uses the URI's scheme and
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from wherry.errors import PermanentError
 from wherry.uri import TEMPORARY_MARK as TEMPORARY_MARK
 
 #: Metadata kept with each object we write: the upload's unique token and the whole object's CRC32C (8 hex digits).
@@ -57,6 +58,9 @@ class Capabilities:
     #: comes after its end is sent next, wherever that lies. What was sent once is not replaced. list_uploads() does not show such
     #: uploads: those that are left behind cost nothing and end by themselves.
     sequential_parts: bool = False
+    #: join() works, of at most `max_parts` objects of at most `max_part_size_bytes`. So large must each of them be, but the last.
+    #: None: it does not.
+    min_joined_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,33 @@ class ObjectStore(ABC):
     @abstractmethod
     def delete(self, key: str) -> None:
         """Remove the object; no error when it is absent (test_delete_twice)."""
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """Make one object of objects that are here already, in that order, inside the store: none of their bytes is sent.
+
+        The sources are one at least, none is `key` itself, and their sizes are those that `capabilities` names; a store that
+        says `min_joined_bytes=None` raises PermanentError. It may be called again after any error. A process that is killed in
+        the middle may leave what list_uploads() shows and abort() removes.
+
+        Guarantees: an object under `key` is replaced as put_file() does it, and the sources stay (test_join_is_its_sources);
+        IntegrityError if what came of it is not of that size and CRC32C, which the store itself computes, and then nothing has
+        changed (test_join_of_other_bytes_changes_nothing); the same with NotFoundError if a source is not there
+        (test_join_needs_every_source).
+        """
+        raise PermanentError(
+            f"{type(self).__name__} joins nothing",
+            operation="join",
+            uri=key,
+            hint="read capabilities.min_joined_bytes first, and use put_file()",
+        )
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
         """Free connections. No call may follow; closing again is fine."""

@@ -94,6 +94,22 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         self._call("delete", key, lambda: self.inner.delete(key))
 
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the inner store's."""
+
+        def join() -> ObjectMeta:
+            return self.inner.join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+
+        return self._call("join", key, join)
+
     def close(self) -> None:
         """Close the inner store."""
         self.inner.close()

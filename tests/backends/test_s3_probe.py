@@ -88,6 +88,7 @@ class TestRealServers:
             multipart=True,
             joins_crc32c=False,
             conditional_complete=False,
+            copies_parts=False,
         )
         with S3Store(StoreURI("s3", juicefs_server.bucket), juicefs_server.options) as store:
             assert expected.as_dict() == store.probe(PREFIX)
@@ -101,7 +102,7 @@ class TestRealServers:
             options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
             with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as store:
                 store.probe(PREFIX)
-        assert len(proxy.log) <= 26
+        assert len(proxy.log) <= 30
         assert proxy.request_bytes() < 2_000
 
     def test_versions_and_marks_of_deletions_are_removed(self, seaweedfs_server: S3Server) -> None:
@@ -120,7 +121,7 @@ class TestRealServers:
         ("action", "requests"),
         [
             (Reset(), (1, 5, 15)),
-            (DropAnswer(), (4, 5, 9, 11, 12, 14, 15, 17, 18, 20)),
+            (DropAnswer(), (4, 5, 9, 11, 12, 14, 15, 17, 18, 20, 21, 22, 23)),
             (s3_error(503, "SlowDown"), (2, 6, 13)),
         ],
         ids=["reset", "lost", "throttled"],
@@ -165,22 +166,25 @@ class TestRealServers:
 
 
 LACKS: list[tuple[Flaw, set[str]]] = [
-    ("ignores checksums", {"checks_crc32c", "joins_crc32c"}),
-    ("echoes checksums", {"checks_crc32c", "joins_crc32c"}),
-    ("refuses checksums", {"checks_crc32c", "joins_crc32c"}),
-    ("forgets checksums", {"checks_crc32c", "joins_crc32c"}),
-    ("ignores checksums of parts", {"joins_crc32c"}),
-    ("refuses joined checksums", {"joins_crc32c"}),
-    ("has composite checksums", {"joins_crc32c"}),
+    ("ignores checksums", {"checks_crc32c", "joins_crc32c", "copies_parts"}),
+    ("echoes checksums", {"checks_crc32c", "joins_crc32c", "copies_parts"}),
+    ("refuses checksums", {"checks_crc32c", "joins_crc32c", "copies_parts"}),
+    ("forgets checksums", {"checks_crc32c", "joins_crc32c", "copies_parts"}),
+    ("ignores checksums of parts", {"joins_crc32c", "copies_parts"}),
+    ("refuses joined checksums", {"joins_crc32c", "copies_parts"}),
+    ("has composite checksums", {"joins_crc32c", "copies_parts"}),
     ("ignores conditions", {"conditional_put"}),
     ("refuses conditions", {"conditional_put"}),
     ("refuses too late", {"conditional_put"}),
     ("always refuses conditions", {"conditional_put"}),
     ("ignores conditions of completes", {"conditional_complete"}),
     ("refuses conditions of completes", {"conditional_complete"}),
+    ("refuses copies of parts", {"copies_parts"}),
+    ("takes copies for bodies", {"copies_parts"}),
+    ("ignores checksums of the whole", {"copies_parts"}),
     ("insists on signed bodies", {"takes_unsigned"}),
     ("drops metadata", {"metadata"}),
-    ("has no parts", {"multipart", "joins_crc32c", "conditional_complete"}),
+    ("has no parts", {"multipart", "joins_crc32c", "conditional_complete", "copies_parts"}),
     ("keeps versions", set()),
     ("answers 404 to a deletion of nothing", set()),
 ]

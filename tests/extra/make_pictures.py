@@ -27,10 +27,10 @@ from PIL import Image, ImageChops
 from rich.console import Console
 from rich.text import Text
 from test_tensorboard_server import RUN_COLOUR, n_near, tensorboard, wait_for_run
-from test_wandb_logger import history
 
 from browser import Browser, browser, local
 from support import end_agent, wait_until
+from wandb_records import history
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "train_all.py"
@@ -173,7 +173,7 @@ def mlflow_picture(folder: Path, path: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{folder}/runs/mlflow.db")
     (experiment,) = client.search_experiments(filter_string="name = 'shapes'")
     (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{RUN}'")
-    with mlflow_server(folder / "runs" / "mlflow.db") as url, browser(1440, 1050) as page:
+    with mlflow_server(folder / "runs" / "mlflow.db") as url, browser(1440, 745) as page:
         where = f"{url}/#/experiments/{urllib.parse.quote(experiment.experiment_id)}/runs/{run.info.run_id}/model-metrics"
         page.open(where)
         page.run("document.head.insertAdjacentHTML('beforeend', '<style>.modebar {display: none !important}</style>')")

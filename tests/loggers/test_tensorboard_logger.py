@@ -751,3 +751,11 @@ def test_a_light_import_and_a_light_start() -> None:
     program = "import wherry.loggers.tensorboard, sys; print([n for n in ('numpy', 'PIL', 'torch') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "[]\n" == done.stdout
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, bool])
+def test_masks_of_any_whole_type_are_drawn(board: TensorBoardLogger, tmp_path: Path, dtype: type) -> None:
+    mask: object = np.eye(HEIGHT, WIDTH).astype(dtype)
+    board.log_images(np.zeros((3, HEIGHT, WIDTH), np.uint8), "a", step=0, masks={"m": mask})
+    (picture,) = pictures(the_one(written(board, tmp_path)["a/m"]))
+    assert [64, 0, 0] == np.asarray(picture)[0, 0].tolist()

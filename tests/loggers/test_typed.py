@@ -429,7 +429,7 @@ def test_a_sink_serves_as_a_destination_and_all_comes_back_through_both() -> Non
     logger.log_point_cloud(np.zeros((7, 3)), "task/points")
     state.timestamp = state.timestamp.to_next_batch()
     logger.run_event(Event.BATCH_END)
-    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 1)] == destination.calls
+    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 0)] == destination.calls
 
 
 def test_a_sink_as_a_destination_writes_evaluations_as_valid_and_the_rest_at_the_end() -> None:
@@ -460,3 +460,12 @@ def test_the_time_of_a_run_goes_on_over_restarts() -> None:
     resumed = State("run", now=lambda: next(clock))
     resumed.elapsed_s = 130.0
     assert 140.0 == resumed.elapsed_s
+
+
+def test_a_sink_as_a_destination_writes_each_step_that_is_given_without_any_event() -> None:
+    sink = Sink()
+    with Logger(State("run"), SinkDestination(sink)) as logger:
+        for step in (5, 6, 6, 9):
+            logger.log_metrics({f"loss{step}": step}, step=step)
+    found = [(batch, set(found.scalars)) for _, batch, found in sink.written]
+    assert [(5, {("value", "loss5")}), (6, {("value", "loss6")}), (9, {("value", "loss9")})] == found

@@ -119,6 +119,18 @@ class RecordingStore(MultipartStore):
     def abort(self, key: str, upload_id: str) -> None:
         self._note(locals())
 
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        self._note(locals())
+        return ObjectMeta(key, 6)
+
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         self._note(locals())
         return iter([PendingUpload("a", "1", 1.0, True), PendingUpload("a", "2", 2.0, False)])
@@ -152,6 +164,7 @@ ARGUMENTS: dict[str, Any] = {
     "part": Part(1, 0, 1, 0),
     "parts": [StoredPart(1, 1, "e")],
     "key_prefix": "probes",
+    "sources": ["a", "b"],
     "findings": {"finding": False},
 }
 

@@ -13,10 +13,11 @@ from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.format import format_json
 from wherry.loggers.logger import Logger
-from wherry.loggers.multi import FRAMES_PER_S, at_rate
+from wherry.loggers.multi import FRAMES_PER_S, at_rate, check_rate
 from wherry.loggers.overrides import overrides
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
+from wherry.loggers.steps import to_step
 from wherry.loggers.typed import BaseLogger, BaseLoggerConfig, CollectingLogger, config_as_dict
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class SinkDestination(LoggerDestination):
         self._state = state
         self._phase = "train"
         self._last: State | None = None
+        self._step: int | None = None  # the last that was given
+        self._has_news = False
         self._is_closed = False
         self._reports = Reports()
         self._lock = threading.RLock()
@@ -194,6 +197,7 @@ class SinkDestination(LoggerDestination):
         """Log a video, at 12 frames a second."""
         from wherry.loggers.munge import to_video
 
+        check_rate(frames_per_s)
         self._log(self.sink.log_video, name, partial(_given, at_rate(to_video(video, str(name)), frames_per_s)), step)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
@@ -267,11 +271,12 @@ class SinkDestination(LoggerDestination):
         namespace, key = _split(str(name))
         with self._lock:
             self._check_open()
-            state = self._now()
-            if step is not None:
-                state = copy.copy(state)
-                state.timestamp = replace(state.timestamp, batch=step)
-            call(key, value, state, namespace)
+            if step is not None and (at := to_step(step, str(name))) != self._step:
+                if self._has_news:  # the step before is over, also in a loop that tells of no batch's end
+                    self._write_if_due(self._now())
+                self._step = at
+            self._has_news = True
+            call(key, value, self._now(), namespace)
 
     def _write_if_due(self, state: State) -> None:
         with self._lock:
@@ -280,6 +285,7 @@ class SinkDestination(LoggerDestination):
             self._state = state
             now = self._now()
             if self.sink.should_write(now):
+                self._has_news = False
                 self.sink.write(now)
 
     def _begin(self, phase: str, state: State) -> None:
@@ -301,6 +307,8 @@ class SinkDestination(LoggerDestination):
 
             self._state = State()
         now = copy.copy(self._state)
+        if self._step is not None:
+            now.timestamp = replace(now.timestamp, batch=self._step)
         now.phase = self._phase if now.phase == "train" else now.phase
         last, self._last = self._last, now
         if last is not None and last.phase != now.phase:

@@ -19,6 +19,7 @@ _all: weakref.WeakSet[Background] = weakref.WeakSet()
 class _Job:
     work: Callable[[], object]
     pending_bytes: int
+    what: str
 
 
 class Background:
@@ -52,8 +53,8 @@ class Background:
     def __repr__(self) -> str:
         return f"<Background {self._name}: {self._n_accepted - self._n_done} to do>"
 
-    def submit(self, work: Callable[[], object], *, pending_bytes: int = 0) -> None:
-        """Accept `work`, which keeps `pending_bytes` of memory alive until it is done.
+    def submit(self, work: Callable[[], object], *, pending_bytes: int = 0, what: str = "") -> None:
+        """Accept `work`, which keeps `pending_bytes` of memory alive until it is done. `what` names it, if it fails, in the log.
 
         Blocks while that would be more than `max_pending_bytes` in all, and something is still to do. RuntimeError after close().
         """
@@ -62,7 +63,7 @@ class Background:
                 raise RuntimeError(f"the background thread of {self._name} is closed: make a new one")
             if threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: not self._pending_bytes or self._has_room(pending_bytes))
-            self._jobs.append(_Job(work, pending_bytes))
+            self._jobs.append(_Job(work, pending_bytes, what))
             self._pending_bytes += pending_bytes
             self._n_accepted += 1
             self._ensure_thread()
@@ -109,7 +110,7 @@ class Background:
                 job = self._jobs.popleft()
             pending_bytes = job.pending_bytes
             try:
-                self._do(job.work)
+                self._do(job.work, job.what)
             finally:
                 del job  # and with it the arrays, before anybody hears that there is room
                 with self._changed:
@@ -117,10 +118,12 @@ class Background:
                     self._n_done += 1
                     self._changed.notify_all()
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _do(self, work: Callable[[], object], what: str) -> None:
         try:
             work()
         except BaseException as error:  # SystemExit too: it must not end the thread, on which flush() waits
+            if what:
+                log.warning("%s: %s is not logged: %s", self._name, what, error)
             if self._error is None:
                 self._error = error
             else:

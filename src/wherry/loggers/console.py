@@ -18,6 +18,7 @@ from wherry.loggers.format import format_json
 from wherry.loggers.level import LogLevel, to_level
 from wherry.loggers.reports import Reports
 from wherry.loggers.screen import is_terminal, is_watched
+from wherry.loggers.steps import to_step
 from wherry.loggers.tables import check_table
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class ConsoleLogger(LoggerDestination):
 
     def _step(self, step: int | None) -> int:
         if step is not None:
-            return step
+            return to_step(step, "log")
         with self._lock:
             self._n_calls += 1
             return self._n_calls - 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.own_copy import own_copy
+from wherry.loggers.steps import to_step
 from wherry.loggers.tables import check_table
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ class InMemoryLogger(LoggerDestination):
         from wherry.loggers.munge import to_images
 
         self._check_open()
-        kept = to_images(images, name, channels_last=channels_last)
+        kept = to_images(images, name, channels_last=channels_last or None)
         kept_masks = {str(key): to_masks(given, kept, f"{name}/{key}") for key, given in (masks or {}).items()}
         self._keep(self._images, name, step, Images(kept, kept_masks, dict(mask_class_labels or {})))
 
@@ -348,7 +349,7 @@ class InMemoryLogger(LoggerDestination):
 
     def _at(self, step: int | None) -> int:
         if step is not None:
-            return int(step)
+            return to_step(step, "log")
         with self._lock:
             self._n_calls += 1
             return self._n_calls - 1

@@ -25,7 +25,8 @@ def mask_overlay(
 
     colours = np.frombuffer(mask_palette(), np.uint8).reshape(256, 3).astype(np.float32)
     under = np.broadcast_to(image[:3], (3, *image.shape[1:])).astype(np.float32)
-    over = np.moveaxis(colours[mask % 256], -1, 0)
+    labels_shown = mask.astype(np.int64) % 256  # of a byte, 256 is no divisor
+    over = np.moveaxis(colours[labels_shown], -1, 0)
     is_drawn = np.ones(mask.shape, bool) if labels and 0 in labels else mask != 0
     drawn = np.where(is_drawn, under * (1 - _OPACITY) + over * _OPACITY, under)
     return np.asarray(drawn.round(), np.uint8)

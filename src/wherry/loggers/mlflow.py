@@ -162,7 +162,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                     content = encode.mask_png_bytes(labels[i], mask_class_labels)
                     self._send_file(run, self._file("masks", f"{key}/{mask}{suffix}", at, "png"), content)
 
-        self._later(write, size_of(*given, *(one for labels in drawn.values() for one in labels)))
+        self._later(write, size_of(*given, *(one for labels in drawn.values() for one in labels)), key)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -185,20 +185,20 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                 run.client.log_table(run.run_id, data, file)
 
         if cells:
-            self._later(write, FIGURE_BYTES * len(cells) * (1 + len(columns)))
+            self._later(write, FIGURE_BYTES * len(cells) * (1 + len(columns)), key)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a file for each."""
         for name, trace in traces.items():
             content = format_json(trace, significant_digits=None).encode()
             file = self._file("traces", str(name), self._step(None, f"trace {name}"), "json")
-            self._later(partial(self._send_file, file=file, content=content), len(content))
+            self._later(partial(self._send_file, file=file, content=content), len(content), str(name))
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Add a text."""
         content = str(text).encode(errors="replace")
         file = self._file("text", str(name), self._step(step, f"text {name}"), "txt")
-        self._later(partial(self._send_file, file=file, content=content), len(content))
+        self._later(partial(self._send_file, file=file, content=content), len(content), str(name))
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
         """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
@@ -213,7 +213,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             record = {**vars(found), "edges": found.edges.tolist(), "counts": found.counts.tolist()}
             self._send_file(run, file, format_json(record, significant_digits=None).encode())
 
-        self._later(write, size_of(array))
+        self._later(write, size_of(array), key)
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV."""
@@ -225,7 +225,9 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         given = copy_audio(audio, key)
         file = self._file("audio", key, self._step(step, f"audio {key}"), "wav")
         self._later(
-            lambda run: self._send_file(run, file, encode.wav_bytes(to_audio(given, key), int(sample_rate_hz))), size_of(given)
+            lambda run: self._send_file(run, file, encode.wav_bytes(to_audio(given, key), int(sample_rate_hz))),
+            size_of(given),
+            key,
         )
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
@@ -242,7 +244,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         def write(path: Path) -> None:
             encode.write_mp4(to_video(given, key), frames_per_s, path)
 
-        self._later(partial(self._send_file, file=file, content=write), size_of(given))
+        self._later(partial(self._send_file, file=file, content=write), size_of(given), key)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points; of a batch, a file for each."""
@@ -252,7 +254,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         at = self._step(step, f"points {key}")
         for cloud in to_point_cloud(points, key):
             file = self._file("pointclouds", key, at, "ply")
-            self._later(partial(self._send_cloud, file=file, cloud=cloud), size_of(cloud))
+            self._later(partial(self._send_cloud, file=file, cloud=cloud), size_of(cloud), key)
 
     # our threads
 

@@ -108,7 +108,7 @@ class MultiLogger:
 
     def log_video(self, key: str, value: object, *, namespace: str | None = None, fps: float = FRAMES_PER_S) -> None:
         """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C) at `fps` frames a second; frames are left out or doubled to make it 12."""
-        _check_rate(fps)
+        check_rate(fps)
         self._log("video", key, value, namespace, lambda given, name: at_rate(_munge().to_video(given, name), fps))
 
     def log_images(
@@ -165,7 +165,7 @@ class MultiLogger:
 
         (B,T,C,H,W) or (B,T,H,W,C). Of more than `max_videos`, so many are shown, evenly spaced.
         """
-        _check_rate(fps)
+        check_rate(fps)
 
         def form(given: object, name: str) -> Any:
             return at_rate(_mosaic().video_grid(given, name, max_videos, sep), fps)
@@ -326,7 +326,8 @@ def at_rate(frames: Any, fps: float) -> Any:
     return frames[[min(len(frames) - 1, int(at * len(frames) / n_frames)) for at in range(n_frames)]]
 
 
-def _check_rate(fps: float) -> None:
+def check_rate(fps: float) -> None:
+    """ConfigError for what is no rate of frames."""
     if not 0 < fps < math.inf:
         raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
 

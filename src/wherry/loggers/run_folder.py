@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ from wherry.loggers.own_copy import own_copy
 from wherry.loggers.run_files import RunFiles
 from wherry.loggers.safe_name import safe_name
 from wherry.loggers.state import State
+from wherry.loggers.steps import to_step
 from wherry.loggers.tables import check_table
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _Self = TypeVar("_Self", bound="RunFolderLogger")
 #: Fields of our own in a line; a metric or column of such a name gets a "_" behind it.
 _OURS = frozenset({"t", "step", "phase"})
+#: Larger whole numbers are written as floats: pandas would not read the file. The largest float is below 2**1024.
+_MOST_WHOLE, _MOST_FLOAT = 2**63 - 1, 2**1023
 #: What a cell of a table takes in memory, more or less: for the bound on what waits.
 _CELL_BYTES = 100
 
@@ -147,6 +151,8 @@ class RunFolderLogger(LoggerDestination):
         if run := self._open_run():
             line = self._line(step, "metrics")
             for key, value in metrics.items():
+                if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
+                    value = _as_float(value)
                 line[key if type(key) is str and key not in _OURS and key not in line else _column(key, line)] = value
             run.lines("metrics.jsonl").append(json_line(line))
 
@@ -192,7 +198,7 @@ class RunFolderLogger(LoggerDestination):
             if classes:
                 run.merge_json(f"media/masks/{folder}/classes.json", classes)
 
-        self._later(write, [*pictures, *(one for labels in drawn.values() for one in labels)])
+        self._later(write, [*pictures, *(one for labels in drawn.values() for one in labels)], key)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -213,7 +219,7 @@ class RunFolderLogger(LoggerDestination):
             if text := b"".join(lines):
                 run.append_table(key, text)
 
-        self._background.submit(write, pending_bytes=len(cells) * len(columns) * _CELL_BYTES)
+        self._background.submit(write, pending_bytes=len(cells) * len(columns) * _CELL_BYTES, what=key)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a line for each; of large arrays the shape only."""
@@ -249,7 +255,7 @@ class RunFolderLogger(LoggerDestination):
             line.update(sum_squares=found.sum_squares, edges=found.edges.tolist(), counts=found.counts.tolist())
             run.lines("histograms.jsonl").append(json_line(line))
 
-        self._later(write, [array])
+        self._later(write, [array], key)
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV of 16 bits."""
@@ -267,7 +273,7 @@ class RunFolderLogger(LoggerDestination):
             media = Media("audio", key, step, t, samples.shape, more={"sample_rate_hz": int(rate)})
             self._add(run, media, encode.wav_bytes(samples, int(rate)))
 
-        self._later(write, [given])
+        self._later(write, [given], key)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as MP4."""
@@ -280,7 +286,9 @@ class RunFolderLogger(LoggerDestination):
         frames = copy_video(video, key)
         rate = _positive(frames_per_s, key, "frames_per_s")
         media = Media("video", key, self._step(step, f"video {key}"), self._now(), frames.shape, more={"frames_per_s": rate})
-        self._later(lambda: self._add(run, media, lambda path: encode.write_mp4(to_video(frames, key), rate, path)), [frames])
+        self._later(
+            lambda: self._add(run, media, lambda path: encode.write_mp4(to_video(frames, key), rate, path)), [frames], key
+        )
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points, or a batch of them."""
@@ -296,7 +304,7 @@ class RunFolderLogger(LoggerDestination):
             for cloud in clouds:
                 self._add(run, Media("point_cloud", key, step, t, cloud.shape, len(clouds) > 1), encode.ply_bytes(cloud))
 
-        self._later(write, [clouds])
+        self._later(write, [clouds], key)
 
     def flush(self) -> None:
         """Return when all that was logged before is in its file.
@@ -405,7 +413,7 @@ class RunFolderLogger(LoggerDestination):
         return self._config.rank_zero_only and self._rank().rank > 0
 
     def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, count())) if step is None else int(step)
+        return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)
 
     def _line(self, step: int | None, counter: str) -> dict[str, object]:
         line: dict[str, object] = {"t": self._now(), "step": self._step(step, counter)}
@@ -413,8 +421,8 @@ class RunFolderLogger(LoggerDestination):
             line["phase"] = self._phase
         return line
 
-    def _later(self, write: Callable[[], object], arrays: Sequence[NDArray[Any]]) -> None:
-        self._background.submit(write, pending_bytes=sum(array.nbytes for array in arrays))
+    def _later(self, write: Callable[[], object], arrays: Sequence[NDArray[Any]], key: str) -> None:
+        self._background.submit(write, pending_bytes=sum(array.nbytes for array in arrays), what=key)
 
     def _add(self, run: RunFiles, media: Media, content: bytes | Callable[[Path], object]) -> Path:
         path = run.media.add(media, content if callable(content) else lambda temporary: temporary.write_bytes(content))
@@ -463,3 +471,7 @@ def _forget_parents_files() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parents_files)
+
+
+def _as_float(number: int) -> float:
+    return float(number) if abs(number) < _MOST_FLOAT else math.inf if number > 0 else -math.inf

@@ -20,6 +20,7 @@ from wherry.loggers.event_file import EventFile
 from wherry.loggers.format import format_json
 from wherry.loggers.markdown import code_block, markdown_table
 from wherry.loggers.state import State
+from wherry.loggers.steps import to_step
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
@@ -175,7 +176,7 @@ class TensorBoardLogger(LoggerDestination):
             return values
 
         size_bytes = sum(one.nbytes for one in (*given, *(mask for drawn in drawings.values() for mask in drawn)))
-        self._write_later(encode, self._step(step, f"images {name}"), size_bytes)
+        self._write_later(encode, self._step(step, f"images {name}"), size_bytes, name)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -211,7 +212,7 @@ class TensorBoardLogger(LoggerDestination):
             found = to_histogram(array, name, n_bins=self._config.n_histogram_bins)
             return [summaries.histogram(tag, found.edges, found.counts)]
 
-        self._write_later(encode, self._step(step, f"histogram {name}"), array.nbytes)
+        self._write_later(encode, self._step(step, f"histogram {name}"), array.nbytes, name)
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV."""
@@ -227,7 +228,7 @@ class TensorBoardLogger(LoggerDestination):
         def encode() -> list[bytes]:
             return [summaries.audio(tag, wav_bytes(to_audio(given, name), sample_rate_hz))]
 
-        self._write_later(encode, self._step(step, f"audio {name}"), given.nbytes)
+        self._write_later(encode, self._step(step, f"audio {name}"), given.nbytes, name)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as an animated GIF, which is all that TensorBoard can show of videos."""
@@ -245,7 +246,7 @@ class TensorBoardLogger(LoggerDestination):
             height, width = given.shape[2:]
             return [summaries.images(tag, width, height, [gif_bytes(to_video(given, name), frames_per_s)])]
 
-        self._write_later(encode, self._step(step, f"video {name}"), given.nbytes)
+        self._write_later(encode, self._step(step, f"video {name}"), given.nbytes, name)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
@@ -254,7 +255,7 @@ class TensorBoardLogger(LoggerDestination):
         self._check_open()
         clouds = to_point_cloud(points, name, max_points=self._config.max_points)
         tag = self._tag(name, "mesh")
-        self._write_later(lambda: [summaries.point_cloud(tag, clouds)], self._step(step, f"points {name}"), clouds.nbytes)
+        self._write_later(lambda: [summaries.point_cloud(tag, clouds)], self._step(step, f"points {name}"), clouds.nbytes, name)
 
     def flush(self) -> None:
         """Return when all that was logged before is in the file. Raises the first error of encoding that was not raised yet."""
@@ -370,12 +371,12 @@ class TensorBoardLogger(LoggerDestination):
         return tag
 
     def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, count())) if step is None else int(step)
+        return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)
 
-    def _write_later(self, encode: Callable[[], list[bytes]], step: int, size_bytes: int) -> None:
+    def _write_later(self, encode: Callable[[], list[bytes]], step: int, size_bytes: int, name: str) -> None:
         events = self._events(begin_session=True)
         logged_at_s = self._now()
-        self._background.submit(lambda: events.add_values(encode(), step, logged_at_s), pending_bytes=size_bytes)
+        self._background.submit(lambda: events.add_values(encode(), step, logged_at_s), pending_bytes=size_bytes, what=name)
 
     def _flush_and_hand_over(self, state: State, logger: Logger) -> None:
         self._see(state)

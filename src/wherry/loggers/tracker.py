@@ -32,6 +32,7 @@ from wherry.errors import (
 from wherry.loggers.background import Background
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.state import State
+from wherry.loggers.steps import to_step
 from wherry.uri import check_name
 
 if TYPE_CHECKING:
@@ -215,22 +216,24 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
 
     # for the log calls of subclasses
 
-    def _later(self, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES) -> None:
-        """Have the run's call made by our thread. Raises an error of an earlier call, if there is one."""
+    def _later(self, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, what: str = "") -> None:
+        """Have the run's call made by our thread; `what` is what it logs. Raises an error of an earlier call, if there is one."""
         if (run := self._open()) is None:
             return
-        self._calls.submit(partial(self._do, call, run), pending_bytes=n_bytes)
+        self._calls.submit(partial(self._do, call, run, what), pending_bytes=n_bytes)
         if self._errors:
             raise self._errors.popleft()
 
-    def _do(self, call: Callable[[_Run], object], run: _Run) -> None:
+    def _do(self, call: Callable[[_Run], object], run: _Run, what: str) -> None:
         try:
             call(run)
         except Exception as error:
+            if what:
+                log.warning("%s: %s is not logged: %s", type(self).__name__, what, error)
             self._errors.append(self._translated(error, "log", repr(self)))
 
     def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, itertools.count())) if step is None else int(step)
+        return next(self._counts.setdefault(counter, itertools.count())) if step is None else to_step(step, counter)
 
     def _rank(self) -> State:
         self._state = self._state or State()  # kept, as it may have made up a run name

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 #: W&B writes these into each record itself, over what has such a name.
 _TAKEN = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _MAX_ARTIFACT_NAME = 128
+#: W&B keeps tables and the like in artifacts called "run-<id>-<name>".
+_MAX_MEDIA_BYTES = 90
 _NOT_IN_ARTIFACT_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _ENDS_IN_HASH = re.compile(r"-[0-9a-f]{8}\Z")
 
@@ -255,13 +257,13 @@ class WandbLogger(TrackerLogger["Run"]):
 
     def _media(self, key: str, step: int, make: Callable[[Path], object], n_bytes: int) -> None:
         """Have `make` make the package's object from arrays, with a folder for files, in our thread."""
-        name = self._free_name(safe_name(key), {})
+        name = self._free_name(safe_name(key, _MAX_MEDIA_BYTES), {})
 
         def write(run: Run) -> None:
             with tempfile.TemporaryDirectory(prefix="wherry-wandb-") as folder:
                 run.log({name: make(Path(folder)), self._config.step_metric: step})
 
-        self._later(write, n_bytes)
+        self._later(write, n_bytes, key)
 
     def _free_name(self, name: str, taken: Mapping[str, object]) -> str:
         while name in _TAKEN or name == self._config.step_metric or name in taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from wherry.store import ObjectMeta, ObjectStore
@@ -70,6 +70,19 @@ class CountedStore(WrappedStore):
         if operation not in ("list", "list_uploads"):  # those come here once an entry
             self._budget.spend()
         return call()
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the inner store's, which makes a request for each source, at most."""
+        self._budget.spend(len(sources))
+        return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""

@@ -36,6 +36,8 @@ from wherry.uri import check_name
 
 log = logging.getLogger("wherry.mirror")
 
+#: A file of which every version is sent whole waits for at most so many doublings of `max_lag_s`: eight hours at 30 s.
+_MOST_DOUBLINGS = 10
 #: Where the budget is short a segment takes so many times `segment_bytes`, if there is so much.
 _LARGE_SEGMENTS = 8
 #: A file with less than this unsent is a quiet one.
@@ -221,17 +223,20 @@ class Engine:
     def _load(self) -> None:
         """Read the ledger, or make it again: what is in the store by then decides where each file goes on.
 
-        It is made again also when another process has written under our name since it was last written.
+        It is made again also when since it was last written another process has written under our name, or when what we write now
+        is compressed in another way: a segment that was put and not noted, before a kill, has another name then.
         """
         if not self._is_ready:
             self._prepare()
             self._is_ready = True
         self.fence.take()
-        noted = self._ledger.fact("epoch")
-        if noted is None or int(noted) + 1 < self.fence.epoch:
+        noted, compression = self._ledger.fact("epoch"), str(self.config.compression)
+        is_another = self._ledger.fact("compression") not in (None, compression)
+        if noted is None or int(noted) + 1 < self.fence.epoch or is_another:
             self._is_new_ledger = True
             self._ledger.replace(rebuild(self.courier, self._rules))
         self._ledger.note("epoch", str(self.fence.epoch))
+        self._ledger.note("compression", compression)
         self.tracker.load(self._ledger.load())
         self._is_loaded = True
 
@@ -282,11 +287,10 @@ class Engine:
                 is_due = tracked.no_cut_at != found.size and (force or is_late or n_bytes >= config.segment_bytes)
                 if is_due or (final and not config.seal_on_close):
                     yield _urgency(age_s, n_bytes), tracked, "send"
-            elif (
-                final
-                or (record.rule == "replace" and force)
-                or (tracked.is_settled and (record.rule == "once" or is_late or record.state == "new"))
-            ):
+            elif record.rule == "replace":  # one that never stands still is copied between two of its changes
+                if final or force or is_late or (tracked.is_settled and record.state == "new"):
+                    yield _urgency(age_s), tracked, "send"
+            elif final or (tracked.is_settled and now_s >= tracked.next_version_s):
                 yield _urgency(age_s), tracked, "send"
         for tracked in filter(may_be_begun, tracker.rotated):
             quiet_s = now_s - tracked.changed_s - config.max_lag_s
@@ -345,8 +349,11 @@ class Engine:
             # What has no segments needs none: it is one put.
             if record.has_segments:
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
-            if not self._stopped.is_set() and self.courier.seal(record, self._now()):
-                self._ledger.save([record])
+            if not self._stopped.is_set():
+                if self.courier.seal(record, self._now()):
+                    self._ledger.save([record])
+                elif self._is_final:
+                    raise StillGrows("it grows while it is sealed: it stays in segments until its program has ended")
         elif record.rule == "append":
             self._send_segments(tracked, unbounded=unbounded, all_of_it=self._is_final)
         else:
@@ -401,7 +408,7 @@ class Engine:
                 self.outage.note(error)
                 if not isinstance(error, TransientError):  # it may be this object alone: another file finds out
                     self._put_off(tracked)
-            elif isinstance(error, (StoreError, BrokenPromise, OSError)):
+            elif isinstance(error, (StoreError, BrokenPromise, StillGrows, OSError)):
                 self._failed(tracked, error)
             else:
                 raise error
@@ -416,6 +423,22 @@ class Engine:
             self.tracker.sealed(tracked)
         else:
             self.tracker.sent(tracked, self._clock())
+            if tracked.record.rule == "once":
+                self._space_versions(tracked)
+
+    def _space_versions(self, tracked: Tracked) -> None:
+        """Have the next version of a file that is sent whole wait, twice as long each time: one that grows costs its square."""
+        tracked.n_versions += 1
+        wait_s = max(self.config.settle_s, self.config.max_lag_s) * 2.0 ** min(tracked.n_versions - 1, _MOST_DOUBLINGS)
+        tracked.next_version_s = self._clock() + wait_s
+        if tracked.n_versions == 2:
+            path = tracked.record.at
+            pattern = f"*{os.path.splitext(path)[1]}" if os.path.splitext(path)[1] else path
+            self._say(
+                f"versions {path}",
+                f"{path} has changed since it was sent, and was sent whole again; its next versions come ever more seldom. "
+                f"If it only grows, a rule sends what is new: Rule({pattern!r}, 'append'), or --rule '{pattern}=append'",
+            )
 
     def _failed(self, tracked: Tracked, error: Exception) -> None:
         """A trouble of this file alone: the others go on, and it is tried again, ever more slowly."""
@@ -455,7 +478,8 @@ class Engine:
             self.write_manifest("sealed")
             self._final_manifest = True
         if pending or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
-            self.is_finished, self.is_complete = True, not pending and not tracker.leftovers
+            self.is_finished = True
+            self.is_complete = not (pending or tracker.leftovers or tracker.refused or self.scan_trouble)
 
     def write_manifest(self, state: State) -> None:
         """Say how far we are, now."""
@@ -489,6 +513,10 @@ class Engine:
             lag_s=max((now_s - one.since_s for one in waiting if one.since_s is not None), default=0.0),
             trouble=tuple(trouble),
         )
+
+
+class StillGrows(Exception):
+    """A file that is to be sealed has more than was sent of it, once more."""
 
 
 def _urgency(age_s: float, n_bytes: int = 0) -> float:

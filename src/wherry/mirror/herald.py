@@ -21,6 +21,8 @@ _SMALL_BYTES = 2000
 _MANY_REQUESTS = 600
 #: ... else later, after so many of those intervals.
 _LATEST = 10.0
+#: What is promised to readers is no less: one slow call must not make a living writer look lost.
+_SOONEST_S = 20.0
 
 
 class Herald:
@@ -58,7 +60,7 @@ class Herald:
     def write(self, state: State, epoch: int, report: MirrorReport, records: Iterable[Record]) -> None:
         """Replace the manifest. All files are in one that is sealed, else those with segments."""
         is_frequent = self._size_bytes < _SMALL_BYTES and self._has_many_requests
-        self._promised_s = self._interval_s * (1.0 if is_frequent else _LATEST)
+        self._promised_s = max(_SOONEST_S, self._interval_s * (1.0 if is_frequent else _LATEST))
         entries = tuple(_entry(one) for one in records if one.state != "new" and (state == "sealed" or one.has_segments))
         manifest = Manifest(
             writer=report.writer,

@@ -29,6 +29,8 @@ class _Work:
     name: str
     generation: int
     segments: tuple[Segment, ...]
+    #: What the manifest says is here.
+    acked_bytes: int
 
 
 def writers(look: Look) -> dict[str, str]:
@@ -49,6 +51,7 @@ def seal(
 
     A process that still writes under that name is fenced: it stops by itself. So a writer who was heard of lately is refused with
     ConfigError, unless `even_if_open`. Files that were deleted in the folder stay segments. It may be interrupted and made again.
+    IntegrityError, and nothing is deleted, where the segments of a file do not join to their end.
     """
     with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
         look = reader.look()
@@ -91,7 +94,8 @@ def _works(segments: list[Segment], entries: dict[tuple[str, int], FileEntry]) -
         state = entry.state if entry is not None else "live"
         if state == "deleted" or (state != "rotated" and generation != newest[path]):
             continue
-        yield _Work(path, entry.name if entry is not None else path, generation, tuple(group))
+        name, acked_bytes = (entry.name, entry.acked_bytes) if entry is not None else (path, 0)
+        yield _Work(path, name, generation, tuple(group), acked_bytes)
 
 
 def _seal_one(reader: MirrorReader, courier: Courier, work: _Work) -> tuple[int, int]:
@@ -110,6 +114,14 @@ def _seal_one(reader: MirrorReader, courier: Courier, work: _Work) -> tuple[int,
                 with closing(chunk):
                     for block in blocks(chunk.data):
                         size += out.write(block)
+        # The segments are deleted afterwards: all of their bytes, and all that the writer says are here, must be in what is put.
+        if size < work.acked_bytes or size <= max(one.start for one in work.segments):
+            raise IntegrityError(
+                f"its segments join up to byte {size} only, and there is more, so nothing of it was changed: look for the one "
+                "that is missing with wherry mirror verify, or send it again with wherry mirror resume where the folder is",
+                operation="seal",
+                uri=work.path,
+            )
         return size, courier.send_whole(work.name, path, size)
     finally:
         path.unlink(missing_ok=True)

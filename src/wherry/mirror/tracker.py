@@ -51,6 +51,9 @@ class Tracked:
     is_broken: str = ""
     not_before_s: float = 0.0
     n_errors: int = 0
+    #: How often it was sent whole, by this process, and when it may be again: each time of a file that goes on changing is later.
+    n_versions: int = 0
+    next_version_s: float = 0.0
 
     @property
     def unsent_bytes(self) -> int:

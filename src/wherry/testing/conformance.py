@@ -87,6 +87,8 @@ class StoreConformance:
     #: Names that the store cannot hold, by a limit of its own; they must be refused, never changed.
     refused_names: frozenset[str] = frozenset()
     longest_part_bytes = 255
+    #: What a join of an object that is not there raises. Override it for a server that says it as if it were its own trouble.
+    missing_source_error: type[StoreError] = NotFoundError
 
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
         """All keys below the prefix, temporary ones too. Override it where the medium shows more than list() does."""
@@ -618,6 +620,75 @@ class StoreConformance:
             else:
                 assert found in contents
 
+    # joins
+
+    def test_join_is_its_sources(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """One or many, in the order given, under odd names, the same one twice; it replaces what was there, and they stay."""
+        key = f"{prefix}/käse joined%20+?#"
+        if (least := _joins(store, key)) is None:
+            return
+        contents = [_bytes(least), _bytes(least + 1), b"the end"]
+        names = [f"{prefix}/segments/0 1+%20ä?{n}" for n in range(3)]
+        for name, data in zip(names, contents, strict=True):
+            store.put_file(name, _file(tmp_path, data), crc32c=crc32c(data))
+        store.put_file(key, _file(tmp_path, _bytes(100_000)))
+        n_many = 33 if least < 2**20 else 4  # 32 is what GCS composes at once
+        for order in ([2], [0, 1, 2], [n % 2 for n in range(n_many - 1)] + [2]):
+            data = b"".join(contents[n] for n in order)
+            given = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(data))}
+            answer = store.join(key, [names[n] for n in order], size_bytes=len(data), crc32c=crc32c(data), metadata=given)
+            assert (key, len(data)) == (answer.key, answer.size_bytes)
+            assert answer.crc32c in (None, crc32c(data))
+            found = store.head(key)
+            assert (len(data), answer.etag, crc32c(data)) == (found.size_bytes, found.etag, found.crc32c)
+            assert dict(found.metadata) in ([given] if store.capabilities.metadata else [{}, given])
+            assert data == _get(store, key, tmp_path)
+        assert contents == [_get(store, name, tmp_path) for name in names]
+        self._nothing_else_is_left(store, prefix, {key, *names})
+
+    def test_join_of_other_bytes_changes_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """A wrong CRC32C or size is found before anybody sees the object; the right ones work afterwards."""
+        key = f"{prefix}/joined"
+        if (least := _joins(store, key)) is None:
+            return
+        contents = [_bytes(least), b"the end"]
+        names = [f"{prefix}/{n}" for n in range(2)]
+        for name, data in zip(names, contents, strict=True):
+            store.put_file(name, _file(tmp_path, data), crc32c=crc32c(data))
+        whole = b"".join(contents)
+        wrong = [(crc32c(whole) ^ 1, len(whole)), (crc32c(whole), len(whole) - 1), (None, len(whole) + 1)]
+        for is_there in (False, True):
+            for crc, size in wrong:
+                with pytest.raises(IntegrityError):
+                    store.join(key, names, size_bytes=size, crc32c=crc)
+                if is_there:
+                    assert _get(store, key, tmp_path) == b"old"
+                else:
+                    with pytest.raises(NotFoundError):
+                        store.head(key)
+            store.put_file(key, _file(tmp_path, b"old"))
+        self._nothing_else_is_left(store, prefix, {key, *names})
+        store.join(key, names, size_bytes=len(whole), crc32c=crc32c(whole))
+        assert whole == _get(store, key, tmp_path)
+
+    def test_join_needs_every_source(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """The first, the last, or the only one may be missing."""
+        key, there = f"{prefix}/joined", f"{prefix}/there"
+        if (least := _joins(store, key)) is None:
+            return
+        store.put_file(there, _file(tmp_path, _bytes(least)))
+        store.put_file(key, _file(tmp_path, b"old"))
+        for sources in ([f"{prefix}/missing", there], [there, f"{prefix}/missing"], [f"{prefix}/missing"]):
+            with pytest.raises(self.missing_source_error):
+                store.join(key, sources, size_bytes=2 * least)
+        assert _get(store, key, tmp_path) == b"old"
+        self._nothing_else_is_left(store, prefix, {key, there})
+
+    def _nothing_else_is_left(self, store: ObjectStore, prefix: str, names: set[str]) -> None:
+        assert names == self.raw_names(store, prefix)
+        if isinstance(store, MultipartStore) and store.capabilities.multipart:
+            assert list(store.list_uploads(f"{prefix}/")) == []
+
     # the end
 
     def test_nothing_temporary_is_left(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -673,6 +744,14 @@ def _parts_of(store: ObjectStore, key: str) -> MultipartStore | None:
         return None
     assert isinstance(store, MultipartStore)
     return store
+
+
+def _joins(store: ObjectStore, key: str) -> int | None:
+    """The smallest size of a source; None, once join() was seen to be refused, of a store that says that it joins nothing."""
+    if store.capabilities.min_joined_bytes is None:
+        with pytest.raises(PermanentError, match="min_joined_bytes"):
+            store.join(key, [f"{key}-source"], size_bytes=1)
+    return store.capabilities.min_joined_bytes
 
 
 def _large(store: ObjectStore, folder: Path) -> tuple[Path, bytes]:

@@ -1,0 +1,39 @@
+"""Calls side by side that wait for an answer and move no bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_AT_ONCE = 16
+
+
+def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
+    """Call with each argument, several at once; the first error is raised when all that was begun has ended.
+
+    One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
+    """
+    futures: list[Future[_R]] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            futures += [_begun(pool, call, argument) for argument in arguments]
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _begun(pool: ThreadPoolExecutor, call: Callable[[_T], _R], argument: _T) -> Future[_R]:
+    try:
+        return pool.submit(call, argument)
+    except RuntimeError:
+        done: Future[_R] = Future()
+        try:
+            done.set_result(call(argument))
+        except Exception as error:  # it is raised where the result is taken
+            done.set_exception(error)
+        return done
