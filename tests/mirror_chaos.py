@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from wherry.config import RetryConfig
 from wherry.errors import TransientError
 from wherry.mirror import Mirror, MirrorConfig
 from wherry.mirror.layout import FOLDER, reassemble, survey
+from wherry.store import ObjectStore
 from wherry.uri import StoreURI, parse_uri
 from wherry.wrappers import WrappedStore
 
@@ -113,7 +115,16 @@ def write(folder: Path, seed: int) -> None:
 # -- the processes
 
 
-def mirror(folder: Path, uri: str, spool: Path, seed: int, *, close_after_s: float | None, compression: str | None) -> None:
+def mirror(
+    folder: Path,
+    uri: str,
+    spool: Path,
+    seed: int,
+    *,
+    options: Mapping[str, object],
+    close_after_s: float | None,
+    compression: str | None,
+) -> None:
     """Mirror until killed; or close after a while, and say in the file ``closed`` beside the spool how that went."""
     config = MirrorConfig(
         segment_bytes=4000,
@@ -125,7 +136,7 @@ def mirror(folder: Path, uri: str, spool: Path, seed: int, *, close_after_s: flo
         retry=RetryConfig(call_deadline_s=0.01, first_wait_s=0.001, longest_wait_s=0.002),
         give_up_s=20.0,
     )
-    one = Mirror(folder, uri, spool=spool, writer="w", config=config)
+    one = Mirror(folder, uri, storage_options=options, spool=spool, writer="w", config=config)
     if close_after_s is None:
         while True:
             time.sleep(3600)
@@ -136,6 +147,8 @@ def mirror(folder: Path, uri: str, spool: Path, seed: int, *, close_after_s: flo
 
 def _nursery() -> None:
     """Fork a child for each line of stdin, and print its process id."""
+    import wherry.backends.s3  # noqa: F401  once, and not in each child
+
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
@@ -147,7 +160,7 @@ def _nursery() -> None:
                 if order["what"] == "write":
                     write(folder, order["seed"])
                 else:
-                    given = {name: order[name] for name in ("close_after_s", "compression")}
+                    given = {name: order[name] for name in ("options", "close_after_s", "compression")}
                     mirror(folder, order["uri"], Path(order["spool"]), order["seed"], **given)
             finally:
                 sys.stderr.flush()
@@ -206,14 +219,42 @@ def nursery(folder: Path) -> Iterator[Nursery]:
 # -- what must hold
 
 
-def check(folder: Path, bucket: Path, seed: int) -> dict[str, int]:
+@dataclass(frozen=True)
+class Place:
+    """Where the mirrors send to, and how the test looks at it, past all faults."""
+
+    uri: str
+    options: Mapping[str, object]
+    store: ObjectStore
+    prefix: str
+    #: A mirror is killed after so long at most.
+    longest_life_s: float
+
+    def names(self) -> list[str]:
+        """Of all objects; a listing shows no temporary names of killed puts."""
+        return [meta.key.removeprefix(f"{self.prefix}/") for meta in self.store.list(f"{self.prefix}/")]
+
+    def get(self, name: str) -> bytes:
+        """An object's bytes."""
+        with tempfile.NamedTemporaryFile() as file:
+            self.store.get_file(f"{self.prefix}/{name}", Path(file.name))
+            return file.read()
+
+
+def local_place(folder: Path) -> Place:
+    """A folder, of which a call in twelve fails."""
+    folder.mkdir(parents=True)
+    uri = parse_uri(folder)
+    return Place(f"chaos://any{folder}", {}, LocalStore(uri, {}), uri.prefix, 0.23)
+
+
+def check(folder: Path, place: Place, seed: int) -> dict[str, int]:
     """All that is in the bucket is a prefix of what was written; how much of each file."""
-    uri = parse_uri(bucket)
-    store = LocalStore(uri, {})
+    store, prefix = place.store, place.prefix
     found: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for path in survey(store, uri.prefix):
-            data = b"".join(reassemble(store, uri.prefix, path, scratch=Path(scratch)))
+        for path in survey(store, prefix):
+            data = b"".join(reassemble(store, prefix, path, scratch=Path(scratch)))
             assert _is_right(folder, path, data, seed), f"{path}: {len(data)} bytes, {data[:80]!r}"
             found[path] = len(data)
     return found
@@ -234,24 +275,23 @@ def _is_right(folder: Path, path: str, data: bytes, seed: int) -> bool:
     return data == image(seed, int(path.removeprefix("image-").removesuffix(".png")))
 
 
-def play(folder: Path, home: Nursery, seed: int) -> None:
+def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
     """One seed: kill and look, again and again; then close, and compare."""
-    run, bucket, spool = folder / "run", folder / "bucket", folder / "spool"
+    run, spool = folder / "run", folder / "spool"
     run.mkdir(parents=True)
-    bucket.mkdir()
     rng = random.Random(f"{seed} killer")
     common = {"folder": f"{run}", "seed": seed}
     compression = rng.choice((None, None, "gzip", "zstd"))
-    mirrored = {**common, "uri": f"chaos://any{bucket}", "spool": f"{spool}", "compression": compression}
+    mirrored = {**common, "uri": place.uri, "options": place.options, "spool": f"{spool}", "compression": compression}
     writer = home.start("write", **common)
     before: dict[str, int] = {}
     try:
         for _ in range(rng.randrange(3, 7)):
             close_after_s = rng.choice((None, None, rng.random() * 0.1))
             pid = home.start("mirror", **mirrored, close_after_s=close_after_s)
-            time.sleep(0.03 + rng.random() * 0.2)  # the kill comes at no particular moment
+            time.sleep(0.03 + rng.random() * (place.longest_life_s - 0.03))  # the kill comes at no particular moment
             home.kill(pid)
-            now = check(run, bucket, seed)
+            now = check(run, place, seed)
             assert now.get("a.log", 0) >= before.get("a.log", 0), "what was there is there no more"
             before = now
             if rng.random() < 0.2:
@@ -261,17 +301,14 @@ def play(folder: Path, home: Nursery, seed: int) -> None:
         home.kill(writer)
     home.wait(home.start("mirror", **mirrored, close_after_s=0.0))
     assert not (said := (folder / "closed").read_text()), said
-    uri = parse_uri(bucket)  # a listing shows no temporary names of killed puts
-    names = [uri.name_for(meta.key) for meta in LocalStore(uri, {}).list(f"{uri.prefix}/")]
-    kept = {name: (bucket / name).read_bytes() for name in names}
-    plain = {name: data for name, data in kept.items() if not name.startswith(f"{FOLDER}/")}
+    plain = {name: place.get(name) for name in place.names() if not name.startswith(f"{FOLDER}/")}
     local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
     wanted = {name: data for name, data in local.items() if not name.endswith(".tmp")}
     wrong = {name: (len(wanted.get(name, b"")), len(plain.get(name, b""))) for name in wanted.keys() | plain.keys()}
     wrong = {name: sizes for name, sizes in wrong.items() if wanted.get(name) != plain.get(name)}
     assert not wrong, f"local and stored sizes differ: {wrong}"
     # What was sent of a file that is gone stays; with its ledger lost, one that was renamed is gone.
-    left = [path for path, one in survey(LocalStore(uri, {}), uri.prefix).items() if one.segments and path in local]
+    left = [path for path, one in survey(place.store, place.prefix).items() if one.segments and path in local]
     assert not left, f"left after the seal: {left}"
 
 
