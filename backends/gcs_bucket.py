@@ -14,6 +14,7 @@ import base64
 import json
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -249,8 +250,15 @@ def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
     One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
     """
     with ThreadPoolExecutor(_SMALL_CALLS_AT_ONCE) as pool:
-        futures = [_begun(pool, call, argument) for argument in arguments]
-    return [future.result() for future in futures]
+        futures = deque(_begun(pool, call, argument) for argument in arguments)
+    results: list[_R] = []
+    try:
+        # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
+        while futures:
+            results.append(futures.popleft().result())
+    finally:
+        futures.clear()
+    return results
 
 
 def _begun(pool: ThreadPoolExecutor, call: Callable[[_T], _R], argument: _T) -> Future[_R]:

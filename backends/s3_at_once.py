@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -17,14 +18,17 @@ def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
 
     One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
     """
-    futures: list[Future[_R]] = []
+    results: list[_R] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        futures = deque(_begun(pool, call, argument) for argument in arguments)
         try:
-            futures += [_begun(pool, call, argument) for argument in arguments]
-            return [future.result() for future in futures]
+            # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
+            while futures:
+                results.append(futures.popleft().result())
         finally:
-            for future in futures:
-                future.cancel()
+            while futures:
+                futures.pop().cancel()
+    return results
 
 
 def _begun(pool: ThreadPoolExecutor, call: Callable[[_T], _R], argument: _T) -> Future[_R]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from wherry.backends.gcs import GCSStore
 from wherry.backends.s3 import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
-from wherry.errors import PermanentError, TransientError
+from wherry.errors import NotFoundError, PermanentError, TransientError
 from wherry.store import MultipartStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
@@ -107,6 +110,22 @@ def test_a_join_on_s3_gets_over_trouble_at_any_request(
             assert whole == get(store, f"{prefix}/joined", tmp_path)
             assert [] == list(store.list_uploads(prefix))
             assert [] == proxy.unfired
+
+
+def test_a_join_that_failed_keeps_no_connection(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    """Without a garbage collection, too: urllib3 closes connections when the last reference to their pool goes."""
+    gc.collect()
+    gc.disable()
+    try:
+        with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+            store.probe("kept-probe/")
+            (there,) = put(store, tmp_path, b"a" * (5 * MIB), prefix="kept")
+            with contextlib.suppress(NotFoundError):
+                store.join("kept/joined", ["kept/missing", there], size_bytes=10 * MIB)
+        connections = psutil.Process().net_connections("tcp")
+        assert [] == [one for one in connections if one.raddr and one.raddr.port == seaweedfs_server.port]
+    finally:
+        gc.enable()
 
 
 def test_an_s3_server_that_was_not_tried_joins_nothing(seaweedfs_server: S3Server) -> None:
