@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import google_crc32c
 from google.api_core.exceptions import from_http_response
 
 from wherry.backends.gcs_bucket import Bucket, generation_match
@@ -91,11 +90,11 @@ class GCSStore(MultipartStore):
             size = os.fstat(fd).st_size
             return self._bucket.send("put", key, key, fd, 0, size, crc32c, metadata or {}, if_absent)
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> int:
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         if end is not None and end <= start:
             self._check_empty_range(key, start, end, if_match)
-            return 0
+            return
         uri = self._uri.uri_for(key)
         with ExitStack() as stack:
             fd = stack.enter_context(opened(path, os.O_WRONLY, "get", uri))
@@ -109,22 +108,19 @@ class GCSStore(MultipartStore):
             )
             stack.enter_context(answer)
             if answer.status_code == 416 and end is None and answer.headers.get("Content-Range") == f"bytes */{start}":
-                return 0  # from the very end on: no bytes
+                return  # from the very end on: no bytes
             if answer.status_code not in (200, 206):
                 raise from_http_response(answer)
             if if_match is not None and answer.headers.get("X-Goog-Generation", if_match) != if_match:
                 raise IntegrityError("the object is another by now", operation="get", uri=uri)
             expected = announced(answer.headers, answer.status_code, start, end, uri)
-            received = crc = 0
+            received = 0
             while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
                 # What comes beyond the range must not be written: the next range may be there already, and summed.
-                wanted = block if expected is None else block[: max(0, expected - received)]
-                crc = google_crc32c.extend(crc, wanted)
-                write(fd, wanted, start + received, path, uri)
+                write(fd, block if expected is None else block[: max(0, expected - received)], start + received, path, uri)
                 received += len(block)
             if expected not in (None, received):
                 raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)
-            return int(crc)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; `crc32c` is always the server's own figure."""

@@ -122,9 +122,9 @@ class S3Store(MultipartStore):
             key, source.size_bytes, etag_of(answer.get("ETag")), None if crc32c is None else self._confirmed(answer)
         )
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> int:
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
-        return self._reader.fetch(key, path, start, end, if_match)
+        self._reader.fetch(key, path, start, end, if_match)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
-import google_crc32c
 
 from wherry.backends.s3_body import BLOCK_BYTES
 from wherry.backends.s3_errors import Translator, status_of
@@ -34,8 +33,8 @@ class Reader:
         self._errors = errors
         self._head = head
 
-    def fetch(self, key: str, path: Path, start: int, end: int | None, if_match: str | None) -> int:
-        """Write bytes [start, end) of the object to the same place of an existing file, and nothing beside them; their CRC32C."""
+    def fetch(self, key: str, path: Path, start: int, end: int | None, if_match: str | None) -> None:
+        """Write bytes [start, end) of the object to the same place of an existing file, and nothing beside them."""
         try:
             target = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -43,12 +42,12 @@ class Reader:
         try:
             if start == end or start < 0 or (end is not None and end < start):
                 self._check_range(key, start, end, if_match)  # no header can ask for no bytes
-                return 0
-            return self._fetch(key, target, start, end, if_match)
+            else:
+                self._fetch(key, target, start, end, if_match)
         finally:
             os.close(target)
 
-    def _fetch(self, key: str, target: int, start: int, end: int | None, if_match: str | None) -> int:
+    def _fetch(self, key: str, target: int, start: int, end: int | None, if_match: str | None) -> None:
         extra: dict[str, Any] = {} if if_match is None else {"IfMatch": f'"{if_match}"'}
         if (start, end) != (0, None):  # Range: bytes=0- is an error for an object without bytes
             extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
@@ -59,9 +58,9 @@ class Reader:
                 if status_of(error) != 416:
                     raise
                 self._check_range(key, start, end, if_match)
-                return 0
+                return
             with closing(answer["Body"]) as body:
-                at, crc, size_bytes = 0, 0, answer.get("ContentLength", 0)
+                at, size_bytes = 0, answer.get("ContentLength", 0)
                 if match := _CONTENT_RANGE.fullmatch(answer.get("ContentRange", "")):
                     at, size_bytes = int(match[1]), int(match[3])
                 elif "ContentRange" in answer or "ContentLength" not in answer:
@@ -74,13 +73,10 @@ class Reader:
                 while at < stop:  # a server that ignores Range sends what comes before, too
                     if not (block := body.read(BLOCK_BYTES)):
                         raise self._error(TransientError, key, f"the answer ended {stop - at} bytes early")
-                    wanted = block[max(0, start - at) : stop - at]  # mostly all of it: then nothing is copied
-                    crc = google_crc32c.extend(crc, wanted)
-                    self._write(key, target, memoryview(wanted), max(at, start))
+                    self._write(key, target, memoryview(block)[max(0, start - at) : stop - at], max(at, start))
                     at += len(block)
                 if at > stop and match:
                     raise self._error(IntegrityError, key, f"{at - stop} bytes more came than were asked for")
-                return int(crc)
 
     def _write(self, key: str, target: int, data: memoryview, at: int) -> None:
         try:
