@@ -5,16 +5,19 @@ boto3, s3transfer and their CRT transfer client are never loaded.
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import botocore.session
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 from botocore.config import Config
-from botocore.loaders import Loader, create_loader
+from botocore.loaders import JSONFileLoader, Loader
 from urllib3.exceptions import ReadTimeoutError
 
 from wherry.backends.s3_body import Source
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 
 #: The ending of the name of every directory bucket.
 DIRECTORY_BUCKET = "--x-s3"
+#: Those that have an endpoint of their own in what a client, or its credentials, asks for.
+_SERVICES = frozenset({"s3", "sts", "oidc", "portal.sso", "signin"})
+#: How botocore keeps its models.
+_OPEN: dict[str, Callable[[str, str], IO[bytes]]] = {".json": cast("Any", open), ".json.gz": cast("Any", gzip.open)}
 #: The environment of a running process does not change, and neither do keys from the storage options.
 _FIXED_CREDENTIALS = frozenset({"explicit", "env"})
 
@@ -93,9 +100,33 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
 
 
 @cache
-def _models(folder: str | None) -> Loader:
-    """What reads botocore's models, and keeps them: of all clients of a process once, as each takes some 10 MB and 50 ms."""
-    return create_loader(folder)
+def _models(folders: str | None) -> Loader:
+    """One for all clients of a process, as each would take 50 ms; `folders` is the setting ``data_path``."""
+    extra = [os.path.expanduser(os.path.expandvars(folder)) for folder in (folders or "").split(os.pathsep) if folder]
+    return Loader(extra_search_paths=extra, file_loader=_Models())
+
+
+class _Models(JSONFileLoader):
+    """Reads the files of botocore's models, and keeps of them what S3 and its credentials take: 4 MB of 14."""
+
+    def load_file(self, file_path: str) -> Any:
+        """What the file has; None if there is none."""
+        for ending, open_ in _OPEN.items():
+            if os.path.isfile(file_path + ending):
+                with open_(file_path + ending, "rb") as file:
+                    model = json.load(file, object_hook=_without_documentation)
+                if os.path.basename(file_path) == "endpoints":
+                    for partition in model["partitions"]:
+                        services = partition["services"]
+                        partition["services"] = {service: services[service] for service in _SERVICES & services.keys()}
+                return model
+        return None
+
+
+def _without_documentation(model: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(model.get("documentation"), str):
+        model["documentation"] = ""  # botocore counts on the key, here and there
+    return model
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
