@@ -30,7 +30,7 @@ demo: setup  ## a real model trains, is killed, and goes on from the bucket
 	$(BIN)/wherry demo
 
 test: setup  ## everything that needs no more than Python and pip
-	$(PYTEST)
+	$(PYTEST) -n 2 --dist worksteal
 
 test-extra: setup  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'

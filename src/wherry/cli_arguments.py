@@ -175,7 +175,19 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iter
 def say(text: str) -> None:
     """One message on stderr, without secrets."""
     sys.stdout.flush()
-    sys.stderr.write(f"wherry: {without_secrets(text)}\n")
+    sys.stderr.write("wherry: " + "\n".join(map(printable, without_secrets(text).split("\n"))) + "\n")
+
+
+def show(line: str) -> None:
+    """One line on stdout."""
+    typer.echo(printable(line))
+
+
+def printable(line: str) -> str:
+    """The line with ``\\x1b`` for an escape, and the like: names in a bucket are anybody's, and must not command the terminal."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def error_text(error: BaseException) -> str:

@@ -28,7 +28,9 @@ from wherry.cli_arguments import (
     YesOption,
     confirm,
     parse_target,
+    printable,
     say,
+    show,
     spool_folder,
     storage_options,
 )
@@ -134,7 +136,7 @@ def start(
             if as_json:
                 typer.echo(_json(mirror.report))
             elif is_shown:
-                sys.stderr.write(f"\r\033[K{_line(mirror.report)}")
+                sys.stderr.write(f"\r\033[K{printable(_line(mirror.report))}")
                 sys.stderr.flush()
         if is_shown:
             sys.stderr.write("\r\033[K")
@@ -212,7 +214,7 @@ def status(
                 continue
             heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
             late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
-            typer.echo(f"{state:<6}  {name:<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
+            show(f"{state:<6}  {name:<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
         for path, reason in look.broken.items():
             say(f"{path}: {reason}")
         if look.broken:
@@ -249,7 +251,7 @@ def verify(
             if as_json:
                 typer.echo(json.dumps(asdict(one)))
             elif one.verdict != "right":
-                typer.echo(f"{one.verdict:<6}  {one.path}: {one.text}")
+                show(f"{one.verdict:<6}  {one.path}: {one.text}")
     counts = summary(findings)
     if not as_json:
         typer.echo(", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "there are no files")
@@ -289,7 +291,7 @@ def seal(
         confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
         assert reader.scratch is not None
         for name, size in sealed(store, target, writer, reader.scratch, even_if_open=force):
-            typer.echo(f"sealed  {size_text(size):>8}  {name}")
+            show(f"sealed  {size_text(size):>8}  {name}")
 
 
 # -- what they share
@@ -358,7 +360,7 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
     if as_json:
         typer.echo(_json(report))
     elif report.is_complete:
-        typer.echo(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
+        show(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
     if mirror.fenced is not None:
         raise mirror.fenced
     if not report.is_complete:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli_arguments import FileOption, JsonOption, PairsOption, UriArgument, parse_target, say, storage_options
+from wherry.cli_arguments import FileOption, JsonOption, PairsOption, UriArgument, parse_target, say, show, storage_options
 from wherry.exits import Exit
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def pull(
     options = storage_options(target.scheme, option or [], options_file)
     on_terminal = sys.stderr.isatty() and not as_json
 
-    def show(report: PullReport) -> None:
+    def tell(report: PullReport) -> None:
         if as_json:
             typer.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
             sys.stdout.flush()
@@ -56,7 +56,7 @@ def pull(
 
     try:
         report = pulled(
-            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_look=show
+            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_look=tell
         )
     except KeyboardInterrupt:
         end_line(on_terminal and follow)
@@ -67,7 +67,7 @@ def pull(
         raise
     end_line(on_terminal and follow)
     if not as_json:
-        typer.echo(line(report))
+        show(line(report))
 
 
 def end_line(is_open: bool) -> None:

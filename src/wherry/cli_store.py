@@ -30,6 +30,7 @@ from wherry.cli_arguments import (
     parse_target,
     reader,
     say,
+    show,
     split_target,
     spool_folder,
     storage_options,
@@ -142,7 +143,7 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         }
         typer.echo(json.dumps(shown))
     elif state != "failed":
-        typer.echo(f"{state:<6}  {size_text(size_bytes):>8}  {handle.uri}")
+        show(f"{state:<6}  {size_text(size_bytes):>8}  {handle.uri}")
 
 
 def get(
@@ -199,7 +200,7 @@ def ls(
             state = queued.get(folder.key_for(meta.key), "stored")
             if as_json:
                 shown = {
-                    "uri": uploader.uri_for(meta.key),
+                    "uri": folder.uri_for(folder.key_for(meta.key)),
                     "name": meta.key,
                     "size_bytes": meta.size_bytes,
                     "modified_s": meta.modified_s,
@@ -209,7 +210,7 @@ def ls(
                 continue
             date = "" if meta.modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meta.modified_s))
             mark = "" if state == "stored" else f"  ({state})"
-            typer.echo(f"{size_text(meta.size_bytes):>8}  {date:19}  {meta.key}{mark}")
+            show(f"{size_text(meta.size_bytes):>8}  {date:19}  {meta.key}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
 
@@ -303,7 +304,7 @@ def rm(
     deleting = Uploader(str(folder), storage_options=options, spool=place) if is_busy else reader(folder, options, place)
     with deleting as uploader, ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(uploader.delete, [meta.key for meta in metas]))  # raises the first error
-    typer.echo(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
+    show(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
 
 
 def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:

@@ -223,6 +223,15 @@ def test_ls_lists_an_object_and_what_lies_below_a_prefix(line: CommandLine) -> N
     assert out.endswith("  a\n")
 
 
+def test_names_of_others_do_not_command_the_terminal(line: CommandLine) -> None:
+    """``\\x9b`` and ``\\x1b[`` begin commands of a terminal, and a line feed would feign an object."""
+    file_of(line.folder / "dest" / "a\x1b[2J\x9bb\nc", 1)
+    out, _ = line.run("ls", "dest/")
+    assert out.endswith("  a\\x1b[2J\\x9bb\\nc\n")
+    assert 1 == len(out.splitlines())
+    assert "a\x1b[2J\x9bb\nc" == json.loads(line.run("ls", "dest/", "--json")[0])["name"]
+
+
 def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
     for name in ("run1/a", "run1/b", "run10/c"):
         file_of(line.folder / "dest" / name, 10)

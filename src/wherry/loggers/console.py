@@ -86,6 +86,7 @@ class ConsoleLogger(LoggerDestination):
         super().__init__()
         self._stream = stream
         self._config = config or ConsoleLoggerConfig()
+        self._level = to_level(self._config.log_level)  # asked at every figure
         self._clock = clock
         self._lock = threading.RLock()
         self._waiting: dict[str, tuple[int, object]] = {}
@@ -105,7 +106,7 @@ class ConsoleLogger(LoggerDestination):
 
     def will_log(self, state: State, level: LogLevel) -> bool:
         """Whether figures of this level are shown, if they come at the right moment."""
-        return level <= to_level(self._config.log_level) and not self.is_quiet()
+        return level <= self._level and not self.is_quiet()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Print a table of names and values."""

@@ -114,6 +114,7 @@ class FileLogger(LoggerDestination):
     ) -> None:
         super().__init__()
         self._config = config or FileLoggerConfig()
+        self._level = to_level(self._config.log_level)  # asked at every figure
         self._filename = filename
         self._folder = Path(folder).absolute()
         self.rank_zero_only = self._config.rank_zero_only
@@ -145,9 +146,9 @@ class FileLogger(LoggerDestination):
 
         FIT is always wanted, as in Composer 0.3; batches are counted from the first, so of every 10 it is the tenth.
         """
-        config = self._config
-        if level > to_level(config.log_level):
+        if level > self._level:
             return False
+        config = self._config
         if level >= LogLevel.EPOCH and state.timestamp.epoch % config.every_n_epochs:
             return False
         return level < LogLevel.BATCH or (state.timestamp.batch + 1) % config.every_n_batches == 0
