@@ -276,6 +276,45 @@ def test_a_segment_with_other_bytes_is_left_and_the_file_goes_on_as_the_next_gen
     assert rig.segments()[0].startswith("a.log/0001-")
 
 
+def sealed_and_not_cleaned(rig: Rig, data: bytes) -> None:
+    """A process that was killed after it had sealed, and before it took the segments away."""
+    rig.write("a.log", data)
+    rig.flush()
+    while "a.log" not in rig.plain():
+        rig.turn(1.0, final=True)
+    assert rig.segments()
+    rig.restart()
+
+
+@pytest.mark.parametrize("n_bytes", [200, 5000], ids=["clean-first", "send-first"])
+def test_what_was_written_after_a_seal_is_kept_when_the_segments_before_it_go(rig: Rig, n_bytes: int) -> None:
+    """Both are due in one turn; what is not sealed is nowhere else in the store."""
+    sealed_and_not_cleaned(rig, lines(2500))
+    rig.write("a.log", lines(n_bytes, 1))
+    rig.turn()
+    rig.turn(60.0)
+    for _ in range(30):
+        assert rig.read("a.log") in (rig.local()["a.log"], lines(2500))
+        rig.turn(1.0)
+    assert rig.local()["a.log"] == rig.read("a.log")
+    rig.close()
+    assert rig.local() == rig.plain()
+    assert [] == rig.segments()
+
+
+def test_a_segment_that_was_sent_after_a_seal_and_not_noted_is_kept(rig: Rig, tmp_path: Path) -> None:
+    """Sent, and then killed before it was noted: it is taken for ours, and not for a leftover of the seal."""
+    sealed_and_not_cleaned(rig, lines(2500))
+    rig.write("a.log", lines(200, 1))
+    sent = tmp_path / "sent"
+    sent.write_bytes(lines(200, 1))
+    at = len(lines(2500))
+    rig.bare.put_file(rig.uri.key_for(segment_name("rank0", "a.log", 1, at)), sent)
+    rig.engine.courier.clean(rig.ledger.load()[0])
+    assert [segment_name("rank0", "a.log", 1, at).rpartition("/")[2]] == [name.rpartition("/")[2] for name in rig.segments()]
+    assert rig.local()["a.log"] == rig.read("a.log")
+
+
 def test_a_day_of_scalars_stays_within_the_budget_and_sends_hardly_more_than_is_written(tmp_path: Path) -> None:
     """2.3 kB/s in flushes of 10 s, 24 hours."""
     rig = Rig(tmp_path, MirrorConfig(retry=ONCE))

@@ -344,6 +344,8 @@ class Engine:
         if self._stopped.is_set() or self._is_resting():
             return False
         if what == "clean":
+            if record.state != "sealed":  # more of it was sent in this very turn, and the next seal is going to have that
+                return False
             self.courier.clean(record)
         elif what == "seal":
             # What has no segments needs none: it is one put.

@@ -180,10 +180,11 @@ class Courier:
         """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
 
         The plain object of the same name has their bytes, so the oldest go first. Those of earlier generations, and of a rotated
-        file, are another file's than the plain object of that name: they go before, and from their end on.
+        file, are another file's than the plain object of that name: they go before, and from their end on. What a killed process
+        has sent after the seal, and not noted, is beyond the plain object's end, and stays.
         """
         found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
-        own = [one for one in found if one.generation == record.generation]
+        own = [one for one in found if one.generation == record.generation and one.start < record.acked]
         earlier = [one for one in reversed(found) if one.generation < record.generation]
         for one in [*earlier, *own] if record.at == record.path else reversed(own):
             self.store.delete(one.key)
