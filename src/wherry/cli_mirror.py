@@ -35,7 +35,7 @@ from wherry.cli_arguments import (
     storage_options,
 )
 from wherry.errors import ConfigError, NotFoundError
-from wherry.exits import Exit
+from wherry.exits import Exit, exit_for
 
 if TYPE_CHECKING:
     from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
@@ -361,8 +361,8 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
         typer.echo(_json(report))
     elif report.is_complete:
         show(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
-    if mirror.fenced is not None:
-        raise mirror.fenced
+    if mirror.fenced is not None:  # it said so when it found out
+        raise typer.Exit(exit_for(mirror.fenced))
     if not report.is_complete:
         raise typer.Exit(Exit.TIMED_OUT)
 

@@ -43,7 +43,8 @@ class Capture:
     `roll_bytes` (0: never). What one stream prints and what is added by the same thread stays in order, if that stream is the
     first one; between stdout and stderr the order is that of arrival.
 
-    Captures can be nested, and closed in any order. In a forked child a Capture is of no use: what the child prints is
+    Captures can be nested, and closed in any order; of one that was closed before another inside it, nobody waits until it has
+    passed on what it gets from that one. In a forked child a Capture is of no use: what the child prints is
     captured, until the last one that can print is gone, and add() is an error. Children that outlive close() can go on
     printing, to where the output went before.
     """

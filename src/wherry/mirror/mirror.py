@@ -183,7 +183,7 @@ class Mirror:
         finally:
             self._end()
         report = self.report
-        if not report.is_complete:
+        if not report.is_complete and self.fenced is None:  # that has been said
             log.warning(
                 "%s is not complete in %s: %d bytes of %d file(s) are not there%s; the next mirror of the folder goes on",
                 self.folder, self.uri, report.unsent_bytes, report.unsent_files, _because(report),
