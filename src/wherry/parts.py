@@ -148,6 +148,15 @@ class Parts:
             )
             return cursor.rowcount > 0
 
+    def note_stream(self, job_id: JobId, upload_id: str, size_bytes: int) -> None:
+        """So much of an upload in one stream is sent. It is for people to see; the store alone knows where to go on."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO parts (job_id, number, size_bytes, etag)"
+                " SELECT id, 1, ?, '' FROM jobs WHERE id = ? AND upload_id = ?",
+                (size_bytes, job_id, upload_id),
+            )
+
     def give_back(self, job_id: JobId, worker: str, number: int | None = None) -> None:
         """Parts that the worker has leased and did not send, all or one, are missing again. One counts as tried."""
         which, args = ("", ()) if number is None else (" AND number = ?", (number,))

@@ -309,6 +309,8 @@ class Sender:
                 begin = max(start, at)
                 crc = crc32c_of_file(upload.path, begin, end)
                 sent.append(upload.put(Part(len(sent) + 1, begin, end, crc)))
+                if self._journal is not None:
+                    write_patiently(functools.partial(self._journal.parts.note_stream, upload.job.id, upload.id, end))
         return sent
 
     def _send_part(self, upload: _Upload, number: int, crc32c: int | None) -> StoredPart:

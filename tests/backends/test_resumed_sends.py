@@ -117,6 +117,18 @@ def test_the_next_worker_sends_the_rest_and_no_more(world: World, opening: Openi
         assert [] == list(store.list_uploads(world.key))
 
 
+def test_the_journal_says_how_much_is_sent(world: World, opening: Opening) -> None:
+    with pytest.raises(TransientError):
+        world.attempt(opening(), Fault("put_part", RESET, nth=4, times=10))
+    job = world.journal.lease("w", 60.0)
+    assert job is not None
+    assert 3 * PART == sum(part.size_bytes for part in world.journal.parts.sent(job.id))
+    with opening() as store:  # a stream has no parts that anybody could take
+        assert (0 if store.capabilities.sequential_parts else 3, 0) == world.journal.parts.left(job.id)
+    world.journal.release()
+    world.attempt(opening())
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["reset", "lost"])
 def test_an_end_that_nobody_heard_of_is_resolved_by_looking(world: World, opening: Opening, after: bool) -> None:
     """By the next call of the same worker, and by the next worker."""
