@@ -252,6 +252,20 @@ def test_writers_of_different_names_share_a_prefix(tmp_path: Path) -> None:
     assert {**rigs[0].local(), **rigs[1].local()} == rigs[0].plain()
 
 
+def test_a_file_of_which_one_segment_arrives_at_a_time_is_not_stuck(rig: Rig) -> None:
+    """Every other put fails, so it takes a try for each: a close that waits as long as it gets on waits for all of them."""
+    store_of(rig).plan[:] = [Fault("put", TransientError("reset"), nth=nth) for nth in range(2, 200, 2)]
+    rig.write("a.log", lines(40_000))
+    stuck_s = []
+    while not rig.engine.is_finished:
+        rig.turn(1.0, final=True)
+        stuck_s.append(rig.engine.stuck_s())
+        assert len(stuck_s) < 500
+    assert rig.engine.is_complete
+    assert len(stuck_s) > 40  # seconds
+    assert max(stuck_s) < 10
+
+
 def test_a_segment_that_is_there_already_with_our_bytes_is_ours(rig: Rig, tmp_path: Path) -> None:
     """Sent, and then killed before it was noted."""
     data = lines(600)

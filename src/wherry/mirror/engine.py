@@ -112,7 +112,7 @@ class Engine:
         self._has_looked = False
         self._scan_cost_s = self._turn_cost_s = 0.0
         self.scan_trouble: Mapping[str, str] = {}
-        self._n_running = 0
+        self._n_running = self._n_done = 0
         self._counted = threading.Lock()
         self._idle_rules_after_s = clock() + max(60.0, 10 * config.max_lag_s)
         self._stopped = threading.Event()
@@ -197,7 +197,10 @@ class Engine:
             log.info("the manifest could not be written: %s", error)
 
     def stuck_s(self) -> float:
-        """How long nothing has worked; 0 while the last call did."""
+        """How long nothing has worked; 0 while the last thing did. A large file whose sends fail now and then gets on."""
+        if (n_done := self.courier.n_done) != self._n_done:
+            self._n_done = n_done
+            self.outage.gets_on()
         return self.outage.lasts_s()
 
     def is_flushed(self) -> bool:

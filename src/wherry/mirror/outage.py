@@ -61,6 +61,11 @@ class Outage:
                 self._what, error, remedy, what,
             )  # fmt: skip
 
+    def gets_on(self) -> None:
+        """Something worked, though not all of what was tried: from here on lasts_s() counts anew."""
+        if self._since_s is not None:
+            self._since_s = self._clock()
+
     def over(self) -> None:
         """It worked."""
         if self.n_errors:

@@ -73,6 +73,8 @@ class Courier:
         self._retry = retry or RetryConfig()
         self._transfer = transfer or TransferConfig()
         self._sender = Sender(None, InlineExecutor(), scratch)
+        #: What was put, found there already, or deleted so far: by this one sees that it gets on.
+        self.n_done = 0
         #: Bytes that puts have taken to the store.
         self.sent_bytes = 0
         self._failed_joins = 0
@@ -116,6 +118,7 @@ class Courier:
             record.crc32c, record.acked, record.tail, record.boundary = crc, cut.end, cut.tail, cut.boundary
             record.size, record.mtime_ns, record.has_segments = cut.end, cut.mtime_ns, True
             record.state = "rotated" if record.state == "rotated" else "live"
+            self.n_done += 1
         return True
 
     def note_segments(self, record: Record) -> None:
@@ -188,6 +191,7 @@ class Courier:
         earlier = [one for one in reversed(found) if one.generation < record.generation]
         for one in [*earlier, *own] if record.at == record.path else reversed(own):
             self.store.delete(one.key)
+            self.n_done += 1
 
     def _adopt(self, record: Record, name: str, cut: Cut) -> Cut:
         """Take the segment that is already there for ours, if it is: an earlier process was killed before it could note it."""
@@ -269,6 +273,7 @@ class Courier:
         )  # fmt: skip
         meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
         self.sent_bytes += job.size_bytes
+        self.n_done += 1
         return meta
 
 
