@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
-from wherry.errors import AccessDeniedError, BucketNotFoundError, StoreError, TransientError, WherryError
+from wherry.errors import AccessDeniedError, BucketNotFoundError, ConfigError, StoreError, TransientError, WherryError
 from wherry.mirror.budget import Budget
 from wherry.mirror.config import MirrorConfig
 from wherry.mirror.fence import Fence, MirrorFencedError
@@ -57,6 +57,8 @@ _BATCH = 256
 _FINAL_WAIT_S = 2.0
 #: And a file that fails by itself so often.
 _FINAL_TRIES = 3
+#: One that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
+_FINAL_GROWTH_S = 5.0
 #: Where the kernel says what changes, and nothing waits, the folder is looked at this often all the same: others may write.
 _LOOK_ANYWAY_S = 10.0
 #: A look at the folder, and what follows, takes at most this share of the time.
@@ -104,7 +106,8 @@ class Engine:
         self.outage = Outage(f"the mirror of {self.folder} to {courier.uri}", config.retry, clock, rng)
         self._running: dict[Future[bool], tuple[Tracked, str]] = {}
         self._is_ready = False
-        self._is_final = False
+        self._is_final = self._is_missing = False
+        self._final_since_s = 0.0
         self._said: set[str] = set()
         self._file_trouble: dict[str, str] = {}
         self._is_loaded = False
@@ -117,6 +120,8 @@ class Engine:
         self._idle_rules_after_s = clock() + max(60.0, 10 * config.max_lag_s)
         self._stopped = threading.Event()
         self.fenced: MirrorFencedError | None = None
+        #: What has ended it that never should.
+        self.mistake = ""
         self._final_manifest = False
         #: Closed, and nothing more can be done.
         self.is_finished = False
@@ -141,7 +146,10 @@ class Engine:
                 self._load()
             if self._is_loaded:
                 self._look()
-            if (not self._has_looked and not (final and self._is_loaded)) or self._is_resting():
+            if final and self._is_missing and any(map(_is_open, self.tracker.everything())):  # what cannot be read is left
+                self.is_finished = not self._running
+                return
+            if not (self._has_looked or (final and self._is_loaded)) or self._is_resting():
                 return
             self._dispatch(list(self._due(force, final)), unbounded=force or final)
             self._collect()
@@ -161,7 +169,7 @@ class Engine:
 
     def _begin_the_end(self) -> None:
         """What has failed so far is tried again, and at once."""
-        self._is_final = True
+        self._is_final, self._final_since_s = True, self._clock()
         for tracked in (*self.tracker.everything(), *self.tracker.leftovers):
             tracked.n_errors, tracked.not_before_s = 0, 0.0
 
@@ -246,6 +254,7 @@ class Engine:
     def _look(self) -> None:
         began_s = time.perf_counter()
         found = scan(self.folder)
+        self._is_missing = found is None
         if found is None:
             self._say("folder", f"the folder {self.folder} is not there: the mirror waits for it")
             return
@@ -287,6 +296,8 @@ class Engine:
             age_s, n_bytes = now_s - since_s, tracked.unsent_bytes
             is_late = age_s >= config.max_lag_s * _EARLY
             if record.rule == "append":
+                if final and self._goes_on(tracked):
+                    continue
                 is_due = tracked.no_cut_at != found.size and (force or is_late or n_bytes >= config.segment_bytes)
                 if is_due or (final and not config.seal_on_close):
                     yield _urgency(age_s, n_bytes), tracked, "send"
@@ -301,7 +312,7 @@ class Engine:
                 yield _urgency(quiet_s), tracked, "seal"
         if final and config.seal_on_close:
             for tracked in filter(may_be_begun, tracker.files.values()):
-                if _is_unsealed(tracked):
+                if _is_unsealed(tracked) and not self._goes_on(tracked):
                     yield _urgency(0.0), tracked, "seal"
         for tracked in filter(may_be_begun, tracker.leftovers):
             over_s = self._now() - tracked.record.sealed_s - config.grace_s
@@ -413,7 +424,7 @@ class Engine:
                 self.outage.note(error)
                 if not isinstance(error, TransientError):  # it may be this object alone: another file finds out
                     self._put_off(tracked)
-            elif isinstance(error, (StoreError, BrokenPromise, StillGrows, OSError)):
+            elif isinstance(error, (StoreError, BrokenPromise, StillGrows, ConfigError, OSError)):
                 self._failed(tracked, error)
             else:
                 raise error
@@ -421,6 +432,7 @@ class Engine:
     def _succeeded(self, tracked: Tracked, what: str) -> None:
         self.outage.over()
         tracked.n_errors, tracked.not_before_s = 0, 0.0
+        tracked.n_ends += self._is_final and what != "clean"
         self._file_trouble.pop(tracked.record.at, None)
         if what == "clean":
             self.tracker.cleaned(tracked)
@@ -433,6 +445,8 @@ class Engine:
 
     def _space_versions(self, tracked: Tracked) -> None:
         """Have the next version of a file that is sent whole wait, twice as long each time: one that grows costs its square."""
+        if tracked.version_inode != tracked.record.inode:  # backups that are numbered anew: another file each time
+            tracked.n_versions, tracked.version_inode = 0, tracked.record.inode
         tracked.n_versions += 1
         wait_s = max(self.config.settle_s, self.config.max_lag_s) * 2.0 ** min(tracked.n_versions - 1, _MOST_DOUBLINGS)
         tracked.next_version_s = self._clock() + wait_s
@@ -455,6 +469,7 @@ class Engine:
             tracked.is_broken = str(error)  # the next look begins it anew
             return
         self._put_off(tracked)
+        tracked.n_ends += isinstance(error, StillGrows)
         if isinstance(error, BrokenPromise):
             return
         self._file_trouble[record.at] = str(error)
@@ -476,7 +491,7 @@ class Engine:
         tracker = self.tracker
         unsealed = filter(_is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
         pending = {*tracker.active, *tracker.rotated, *unsealed}
-        if any(one.n_errors < _FINAL_TRIES for one in pending):
+        if not all(one.n_errors >= _FINAL_TRIES or self._goes_on(one) for one in pending):
             return
         if not pending and not self._final_manifest:
             self.fence.check(surely=True)
@@ -485,6 +500,10 @@ class Engine:
         if pending or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
             self.is_finished = True
             self.is_complete = not (pending or tracker.leftovers or tracker.refused or self.scan_trouble)
+
+    def _goes_on(self, tracked: Tracked) -> bool:
+        """Whether it was waited for long enough that the file stops growing."""
+        return tracked.n_ends >= _FINAL_TRIES and self._clock() - self._final_since_s >= _FINAL_GROWTH_S
 
     def write_manifest(self, state: State) -> None:
         """Say how far we are, now."""
@@ -505,6 +524,8 @@ class Engine:
             trouble.append(self.outage.error)
         if self.fenced is not None:
             trouble.append(str(self.fenced))
+        if self.mistake:
+            trouble.append(self.mistake)
         return MirrorReport(
             uri=str(self.courier.uri),
             writer=self.courier.writer,
@@ -527,6 +548,11 @@ class StillGrows(Exception):
 def _urgency(age_s: float, n_bytes: int = 0) -> float:
     """Where the budget is short, quiet files wait longest: ten times as long as one with 4 MiB unsent, and not for ever."""
     return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
+
+
+def _is_open(tracked: Tracked) -> bool:
+    """Whether the store has less of the file than there was of it, or may have."""
+    return tracked.record.state not in ("sealed", "deleted")
 
 
 def _is_unsealed(tracked: Tracked) -> bool:

@@ -245,7 +245,8 @@ class Mirror:
                 self._woken.wait(self._engine.pause_s(is_watched=is_watched))
         except MirrorFencedError:
             pass  # it has been said, and flush() says it again
-        except Exception:  # a mistake of ours must not end the training; the files stay where they are
+        except Exception as error:  # a mistake of ours must not end the training; the files stay where they are
+            self._engine.mistake = f"the mirror has ended by a mistake of wherry's: {type(error).__name__}: {error}"
             log.exception("the mirror of %s has ended by a mistake of wherry's: nothing more of it is sent", self.folder)
         finally:
             self._tell(self._flushed)

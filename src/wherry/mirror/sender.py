@@ -149,8 +149,15 @@ class Courier:
             os.close(file)
         name = check_name(record.at)
         crc = _sum(name, source, size)
-        if not self._join(record, name, size, crc):
-            self._put(name, source, overwrite=True, crc32c=crc, frozen=False)
+        if os.stat(source).st_size != size:
+            return False
+        try:
+            if not self._join(record, name, size, crc):
+                self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
+        except IntegrityError:
+            if os.stat(source).st_size > size:  # between that look and the put
+                return False
+            raise
         with self._lock:
             record.acked = record.size = size
             record.crc32c, record.tail, record.mtime_ns = crc, tail, status.st_mtime_ns
@@ -228,7 +235,7 @@ class Courier:
         """
         crc = _sum(name, source, size)
         if not (is_there and self._holds(name, size, crc)):
-            self._put(name, source, overwrite=True, crc32c=crc, frozen=False)
+            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
         return crc
 
     def _holds(self, name: str, size: int, crc: int) -> bool:
@@ -264,11 +271,22 @@ class Courier:
             scratch.write_text(text)
             self._put(name, scratch, overwrite=True)
 
-    def _put(self, name: str, path: Path, *, overwrite: bool, crc32c: int | None = None, frozen: bool = True) -> ObjectMeta:
+    def _put(
+        self,
+        name: str,
+        path: Path,
+        *,
+        overwrite: bool,
+        crc32c: int | None = None,
+        frozen: bool = True,
+        size: int | None = None,
+    ) -> ObjectMeta:
+        """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
         key = key_for(self.prefix, name)
         now_s = time.time()
+        size = path.stat().st_size if size is None else size
         job = Job(
-            JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", path.stat().st_size, overwrite,
+            JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", size, overwrite,
             secrets.token_hex(16), JobState.LEASED, 1, now_s, now_s, crc32c=crc32c,
         )  # fmt: skip
         meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)

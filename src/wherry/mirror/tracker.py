@@ -4,6 +4,8 @@ what is found                                        what it means
 the same file, longer                                more to send
 the same file, shorter than what was sent            truncated (also copytruncate): the next generation begins
 another file, the old one under another name         rotated: the old one is finished there, the next generation begins here
+another file, the old one under an ignored name      deleted: what was sent stays
+a rotated file that is not what was sent             as if truncated: what was sent stays until the next generation is sealed
 another file that begins with what was sent          rewritten by a rename (rsync, editors): goes on
 another file that does not                           replaced: the next generation begins
 none, the old one nowhere                            deleted: what was sent stays
@@ -54,6 +56,10 @@ class Tracked:
     #: How often it was sent whole, by this process, and when it may be again: each time of a file that goes on changing is later.
     n_versions: int = 0
     next_version_s: float = 0.0
+    #: Of what file the last version was. Another file under this name is not one that goes on changing.
+    version_inode: int = 0
+    #: How often, since the end began, it was brought to its end, and went on.
+    n_ends: int = 0
 
     @property
     def unsent_bytes(self) -> int:
@@ -182,12 +188,15 @@ class Tracker:
         if tracked not in self.rotated:
             return
         self.rotated.remove(tracked)
-        if old.at in self.files or (kind := self._kind(old.at)) == "ignore":
+        if old.at in self.files or (kind := self._kind_of(old.at)) == "ignore":
             return
         generation = self._generations.get(old.at, 0) + 1 if kind == "append" else 0
-        record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=False)
+        was_another = any(one.path == old.at for one in self.superseded)  # its segments are still there, and go with this one's
+        record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=was_another)
         self.note_generation(old.at, generation)
         self.files[old.at] = Tracked(record, tracked.found)
+        if was_another:
+            self.leftovers.append(self.files[old.at])
         self._ledger.save([record])
 
     def cleaned(self, tracked: Tracked) -> None:
@@ -232,9 +241,7 @@ class Tracker:
         """A path that was not there, or a file that was not."""
         if found.path in look.claimed or (found.device, found.inode) in look.busy:
             return
-        kind = self._kinds.get(found.path)
-        if kind is None:
-            kind = self._kinds[found.path] = self._kind(found.path)
+        kind = self._kind_of(found.path)
         if kind == "ignore":
             return
         record = Record(found.path, 0, kind, "new", at=found.path, device=found.device, inode=found.inode)
@@ -244,6 +251,13 @@ class Tracker:
             look.changed.append(record)
         self.files[found.path] = tracked = Tracked(record)
         self._see(tracked, found, look)
+
+    def _kind_of(self, path: str) -> Kind:
+        """Found out once: what is refused is said once."""
+        kind = self._kinds.get(path)
+        if kind is None:
+            kind = self._kinds[path] = self._kind(path)
+        return kind
 
     def _kind(self, path: str) -> Kind:
         if (kind := self._rules.kind(path)) == "ignore":
@@ -273,7 +287,14 @@ class Tracker:
                 self._see(tracked, found, look)
             return
         elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
-        if elsewhere is not None and self._begins_with(elsewhere, record):
+        if elsewhere is not None and not record.acked:  # nothing is there that had to be finished, and an inode is soon reused
+            del self.files[record.path]
+            self.active.discard(tracked)
+            self._ledger.drop([record])
+            if found is not None:
+                self._begin(found, look)
+            return
+        if elsewhere is not None and self._kind_of(elsewhere.path) != "ignore" and self._begins_with(elsewhere, record):
             self._rotate(tracked, elsewhere, look)
             if found is not None:
                 self._begin(found, look)
@@ -362,7 +383,10 @@ class Tracker:
             return
         record = tracked.record
         found = look.place_of(record)
-        if found is None or not self._begins_with_if_moved(found, record):
+        if found is not None and found.path == record.at and (tracked.is_broken or found.size < record.acked):
+            self._forsake(tracked, found, tracked.is_broken or "it was truncated", look)
+            return
+        if found is None or (found.path != record.at and not self._is_moved(found, record)):
             if not look.may_be_there(record.at):
                 self._gone(tracked, look)
             return
@@ -375,11 +399,23 @@ class Tracker:
         else:
             tracked.is_settled = self._is_quiet(tracked, look.now_s)
 
+    def _forsake(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
+        """What is at the rotated file's place is not what was sent of it: that one stays in segments, and this one is new."""
+        record = tracked.record
+        log.warning("%s: %s before it was finished under this name: it is sent anew", record.at, reason)
+        self.rotated.remove(tracked)
+        self.active.discard(tracked)
+        record.state, record.at = "superseded", record.path
+        self.superseded.append(record)
+        look.changed.append(record)
+        if found.path not in self.files:
+            self._begin(found, look)
+
     def _is_quiet(self, tracked: Tracked, now_s: float) -> bool:
         return now_s - tracked.changed_s >= self._settle_s
 
-    def _begins_with_if_moved(self, found: Found, record: Record) -> bool:
-        return found.path == record.at or self._begins_with(found, record)
+    def _is_moved(self, found: Found, record: Record) -> bool:
+        return self._kind_of(found.path) != "ignore" and self._begins_with(found, record)
 
     def _gone(self, tracked: Tracked, look: _Pass) -> None:
         """There is no such file any more. What was sent of it stays."""

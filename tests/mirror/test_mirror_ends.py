@@ -1,0 +1,164 @@
+"""A mirror ends, and says truly how, whatever is done to its folder; and no odd file stops the others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mirrors import ONCE, Rig, lines
+from wherry.mirror import MirrorConfig
+
+QUICK = MirrorConfig(max_lag_s=10.0, segment_bytes=1000, settle_s=2.0, grace_s=20.0, retry=ONCE)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, QUICK)
+
+
+def pass_by(rig: Rig, seconds: int = 60) -> None:
+    for _ in range(seconds):
+        rig.turn(1.0)
+
+
+def end(rig: Rig) -> bool:
+    """Whether it is complete, when it has ended."""
+    for _ in range(60):
+        rig.turn(1.0, final=True)
+        if rig.engine.is_finished:
+            return rig.engine.is_complete
+    raise AssertionError(f"never finished: {rig.engine.report()}")
+
+
+def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readable(rig: Rig) -> None:
+    data = lines(20_000)
+    rig.write("a.log", data)
+    rig.flush()
+    for _ in range(60):
+        rig.write("a.log", "one more\n")
+        rig.turn(1.0, final=True)
+        if rig.engine.is_finished:
+            break
+    assert rig.engine.is_finished
+    assert not rig.engine.is_complete
+    assert rig.sent_bytes < 12 * len(data)
+    assert rig.read("a.log").startswith(data)
+    assert rig.local()["a.log"].startswith(rig.read("a.log"))
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes-on", "restarts"])
+def test_a_rotated_file_that_is_truncated_before_its_seal_is_a_new_one(rig: Rig, is_killed: bool) -> None:
+    rig.write("a.log", lines(3000))
+    rig.flush()
+    (rig.folder / "a.log").rename(rig.folder / "a.log.1")
+    rig.turn(1.0)
+    rig.write("a.log.1", "short\n", mode="wb")
+    if is_killed:
+        rig.restart()
+    rig.turn(1.0)
+    assert lines(3000) == rig.read("a.log")  # what was sent stays
+    assert end(rig)
+    assert {"a.log.1": b"short\n"} == rig.plain()
+
+
+def test_a_rotated_file_that_is_rewritten_with_more_before_its_seal_is_a_new_one(rig: Rig) -> None:
+    rig.write("a.log", lines(3000))
+    rig.flush()
+    (rig.folder / "a.log").rename(rig.folder / "a.log.1")
+    rig.turn(1.0)
+    rig.write("a.log.1", lines(5000, 1), mode="wb")
+    assert end(rig)
+    assert rig.local() == rig.plain()
+
+
+def test_a_folder_that_vanishes_ends_it_incomplete_and_unsealed(rig: Rig) -> None:
+    rig.write("a.log", lines(3000))
+    rig.flush()
+    shutil.rmtree(rig.folder)
+    before = rig.n_requests
+    assert not end(rig)
+    assert rig.n_requests < before + 20
+    rig.engine.give_up()
+    assert "lost" == rig.manifest().state
+    assert lines(3000) == rig.read("a.log")
+
+
+def test_a_folder_that_is_elsewhere_when_it_starts_again_is_not_complete(rig: Rig) -> None:
+    rig.write("a.log", lines(3000))
+    rig.flush()
+    rig.write("a.log", "unsent\n")
+    rig.restart()
+    rig.folder.rename(rig.folder.with_name("unmounted"))
+    rig.turn(1.0)
+    assert not end(rig)
+    assert "sealed" != rig.manifest().state
+    assert "is not there" in rig.engine.report().trouble[0]
+    rig.folder.with_name("unmounted").rename(rig.folder)
+    rig.restart()
+    assert end(rig)
+    assert rig.local() == rig.plain()
+
+
+@pytest.mark.parametrize("name", ["a\x01b.log", "_mirror/a.log", "a.log.tmp"])
+def test_a_file_that_is_renamed_to_what_is_not_mirrored_counts_as_deleted_and_the_others_go_on(rig: Rig, name: str) -> None:
+    for path in ("a.log", "other.log"):
+        rig.write(path, lines(3000))
+    rig.flush()
+    (rig.folder / name).parent.mkdir(exist_ok=True)
+    (rig.folder / "a.log").rename(rig.folder / name)
+    pass_by(rig)
+    rig.write("other.log", "more\n")
+    rig.flush()
+    assert rig.local()["other.log"] == rig.read("other.log")
+    end(rig)
+    assert lines(3000) == rig.read("a.log")
+    assert {"other.log"} == rig.plain().keys()
+
+
+def test_a_rotated_file_that_is_renamed_to_what_is_not_mirrored_counts_as_deleted(rig: Rig) -> None:
+    rig.write("a.log", lines(3000))
+    rig.flush()
+    (rig.folder / "a.log").rename(rig.folder / "a.log.1")
+    rig.turn(1.0)
+    (rig.folder / "a.log.1").rename(rig.folder / "a.log.1.tmp")
+    end(rig)
+    assert lines(3000) == rig.read("a.log")
+    assert {} == rig.plain()
+
+
+def test_an_empty_file_under_another_name_is_another_file(rig: Rig) -> None:
+    """Its inode is reused at once: nothing tells a rename from a new file, and nothing of the old one has to be finished."""
+    rig.write("startup.log", b"")
+    rig.turn(1.0)
+    (rig.folder / "startup.log").rename(rig.folder / "train.jsonl")
+    rig.write("train.jsonl", lines(3000))
+    rig.flush()
+    assert {"train.jsonl": lines(3000)} == rig.read_all()
+    assert end(rig)
+    assert rig.local() == rig.plain()
+
+
+def test_a_file_that_is_renamed_over_another_takes_its_place(rig: Rig) -> None:
+    rig.write("a.log", lines(3000, 1))
+    rig.write("b.log", lines(4000, 2))
+    rig.flush()
+    os.replace(rig.folder / "a.log", rig.folder / "b.log")
+    pass_by(rig, 90)
+    assert lines(3000, 1) == rig.read("b.log")
+    rig.write("b.log", "more\n")
+    rig.flush()
+    assert rig.local()["b.log"] == rig.read("b.log")
+    assert end(rig)
+    assert rig.local() == rig.plain()
+    assert [] == rig.segments()
+
+
+def test_backups_that_are_numbered_anew_are_other_files_and_do_not_wait(rig: Rig) -> None:
+    for round_ in range(8):
+        rig.write("next", lines(500, round_))
+        os.replace(rig.folder / "next", rig.folder / "train.log.2")
+        pass_by(rig, 15)
+        assert lines(500, round_) == rig.plain()["train.log.2"]
