@@ -162,3 +162,28 @@ def test_backups_that_are_numbered_anew_are_other_files_and_do_not_wait(rig: Rig
         os.replace(rig.folder / "next", rig.folder / "train.log.2")
         pass_by(rig, 15)
         assert lines(500, round_) == rig.plain()["train.log.2"]
+
+
+def test_a_file_that_is_open_for_writing_is_not_finished_however_still_it_stands(rig: Rig) -> None:
+    with open(rig.folder / "model.pt", "wb", buffering=0) as file:
+        file.write(b"half")
+        rig.flush()  # does not wait for it
+        pass_by(rig, 60)
+        assert {} == rig.plain()
+        file.write(b" and half")
+    pass_by(rig, 5)
+    assert {"model.pt": b"half and half"} == rig.plain()
+
+
+def test_a_file_that_is_never_closed_is_sent_all_the_same(rig: Rig) -> None:
+    with open(rig.folder / "run.db", "wb", buffering=0) as file:
+        file.write(b"all there is")
+        pass_by(rig, 120)
+        assert {"run.db": b"all there is"} == rig.plain()
+
+
+def test_at_the_end_an_open_file_is_sent_as_it_is(rig: Rig) -> None:
+    with open(rig.folder / "run.db", "wb", buffering=0) as file:
+        file.write(b"all there is")
+        assert end(rig)
+        assert {"run.db": b"all there is"} == rig.plain()

@@ -21,6 +21,7 @@ from wherry.mirror.budget import Budget
 from wherry.mirror.config import MirrorConfig
 from wherry.mirror.fence import Fence, MirrorFencedError
 from wherry.mirror.herald import Herald
+from wherry.mirror.lease import is_being_written
 from wherry.mirror.ledger import Ledger
 from wherry.mirror.manifest import State
 from wherry.mirror.outage import Outage
@@ -38,6 +39,8 @@ log = logging.getLogger("wherry.mirror")
 
 #: A file of which every version is sent whole waits for at most so many doublings of `max_lag_s`: eight hours at 30 s.
 _MOST_DOUBLINGS = 10
+#: A file that is kept open for writing is waited for so many times `max_lag_s`; there are programs that never close theirs.
+_PATIENCE_WITH_OPEN = 10
 #: Where the budget is short a segment takes so many times `segment_bytes`, if there is so much.
 _LARGE_SEGMENTS = 8
 #: A file with less than this unsent is a quiet one.
@@ -222,7 +225,9 @@ class Engine:
             return tracked.found is not None and tracked.no_cut_at == tracked.found.size
         # A file that goes on changing is not finished; one that has only just come may be.
         waits_s = 0.0 if tracked.since_s is None else self._clock() - tracked.since_s
-        return tracked.record.rule == "once" and not tracked.is_settled and waits_s > 3 * self.config.settle_s
+        if tracked.record.rule != "once" or tracked.found is None:
+            return False
+        return self._is_open(tracked.found.path, waits_s) if tracked.is_settled else waits_s > 3 * self.config.settle_s
 
     def _rest_s(self) -> float:
         """How long the store is left alone."""
@@ -304,7 +309,7 @@ class Engine:
             elif record.rule == "replace":  # one that never stands still is copied between two of its changes
                 if final or force or is_late or (tracked.is_settled and record.state == "new"):
                     yield _urgency(age_s), tracked, "send"
-            elif final or (tracked.is_settled and now_s >= tracked.next_version_s):
+            elif final or (tracked.is_settled and now_s >= tracked.next_version_s and not self._is_open(found.path, age_s)):
                 yield _urgency(age_s), tracked, "send"
         for tracked in filter(may_be_begun, tracker.rotated):
             quiet_s = now_s - tracked.changed_s - config.max_lag_s
@@ -318,6 +323,10 @@ class Engine:
             over_s = self._now() - tracked.record.sealed_s - config.grace_s
             if tracked.record.state == "sealed" and (over_s >= 0 or self._final_manifest):
                 yield _urgency(over_s), tracked, "clean"
+
+    def _is_open(self, path: str, age_s: float) -> bool:
+        """Whether a file that is sent whole is still being written, by a writer who pauses."""
+        return age_s < self.config.max_lag_s * _PATIENCE_WITH_OPEN and is_being_written(self.folder / path)
 
     def _dispatch(self, due: list[tuple[float, Tracked, str]], *, unbounded: bool) -> None:
         """Hand files to the senders, as many as may be sent now."""

@@ -135,6 +135,11 @@ class Mirror:
         return self._engine.fenced
 
     @property
+    def is_running(self) -> bool:
+        """Whether it sends: it was not closed, not fenced, and no mistake of ours has ended it."""
+        return self._thread.is_alive()
+
+    @property
     def is_closed(self) -> bool:
         """Whether close() was called."""
         return self._is_closed
