@@ -16,9 +16,8 @@ _ON_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--l
 def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
     with end_agent(tmp_path / "spool"):
         assert "" == run_program("plain", tmp_path, RUN_NAME="my-run")
-    assert {"my-run/hparams.json", "my-run/metrics.jsonl", "my-run/metrics.parquet", "my-run/model.pt"} == files_below(
-        tmp_path / "bucket"
-    )
+    logged = {f"my-run/{name}" for name in (".wherry-run.json", "hparams.json", "metrics.jsonl", "metrics.parquet")}
+    assert logged | {"my-run/model.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
     assert list(range(100)) == [json.loads(line)["step"] for line in lines]
 
@@ -27,7 +26,7 @@ def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Pa
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-id", "my-run", *_ON_ANY_PORT)
     with end_agent(tmp_path / "spool"):
         run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo")
-    logged = {"my-run/metrics.jsonl", "my-run/metrics.parquet"}
+    logged = {"my-run/.wherry-run.json", "my-run/metrics.jsonl", "my-run/metrics.parquet"}
     assert logged | {"my-run/model.pt", "my-run/rng-0.pt", "my-run/rng-1.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
     assert list(range(20)) == [json.loads(line)["step"] for line in lines]

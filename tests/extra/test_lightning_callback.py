@@ -147,6 +147,105 @@ def test_figures_hyperparameters_events_and_checkpoints_arrive(folder: Path) -> 
     assert torch.equal(model.layer.weight, restored["state_dict"]["layer.weight"])
 
 
+def batches() -> Any:
+    return torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4)  # type: ignore[arg-type]
+
+
+def trainer_of(*callbacks: Any, **options: Any) -> Any:
+    import lightning
+
+    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
+    return lightning.Trainer(
+        accelerator="cpu", callbacks=list(callbacks), **{"max_epochs": 1, "logger": False, **quiet, **options}
+    )
+
+
+def uploaded_to(folder: Path) -> dict[str, bytes]:
+    below = folder / "bucket/r/checkpoints"
+    return {name: (below / name).read_bytes() for name in files_below(below)}
+
+
+def test_checkpoints_of_one_name_from_several_folders_are_all_kept(folder: Path) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from wherry.integrations.lightning import WherryCallback
+
+    wherry = WherryCallback(ObjectStoreLogger("bucket"), run_name="r")
+    kinds = {
+        "first": ModelCheckpoint("first", filename="best", monitor="train/loss", every_n_train_steps=2),
+        "a/second": ModelCheckpoint("a/second", filename="best", monitor="train/loss", mode="min"),
+        "b/second": ModelCheckpoint("b/second", filename="best", monitor="train/loss", mode="max"),
+    }
+    trainer_of(wherry, *kinds.values()).fit(module(), batches())
+    wherry.close()
+    names = {"first": "best.ckpt", "a/second": "second/best.ckpt", "b/second": "b/second/best.ckpt"}
+    expected = {name: (folder / place / "best.ckpt").read_bytes() for place, name in names.items()}
+    assert expected == uploaded_to(folder)
+
+
+def test_a_second_fit_keeps_the_checkpoints_of_the_first_and_its_own_replace_themselves(folder: Path) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+
+    from wherry.integrations.lightning import WherryCallback
+
+    wherry = WherryCallback(ObjectStoreLogger("bucket"), run_name="r")
+    for version in (0, 1):
+        newest = ModelCheckpoint(filename="newest", enable_version_counter=False)  # written again in each epoch
+        trainer_of(wherry, newest, max_epochs=2, logger=CSVLogger(".", version=version)).fit(module(), batches())
+    wherry.close()
+    uploaded = uploaded_to(folder)
+    assert {"newest.ckpt", "checkpoints/newest.ckpt"} == set(uploaded)
+    for version, name in enumerate(("newest.ckpt", "checkpoints/newest.ckpt")):
+        local = folder / f"lightning_logs/version_{version}/checkpoints/newest.ckpt"
+        assert local.read_bytes() == uploaded[name]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_link_to_the_last_checkpoint_is_uploaded_as_that_checkpoint(folder: Path, epochs: int) -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from wherry.integrations.lightning import WherryCallback
+
+    wherry = WherryCallback(ObjectStoreLogger("bucket"), run_name="r")
+    trainer_of(wherry, ModelCheckpoint("saved", save_last="link"), max_epochs=epochs).fit(module(), batches())
+    wherry.close()
+    assert (folder / "saved/last.ckpt").is_symlink()
+    assert (folder / "saved/last.ckpt").read_bytes() == uploaded_to(folder)["last.ckpt"]
+
+
+def test_a_link_is_uploaded_when_the_training_fails_right_after_it(folder: Path) -> None:
+    from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+    from wherry.integrations.lightning import WherryCallback
+
+    class Fails(Callback):  # type: ignore[misc]
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            saving.on_train_epoch_end(trainer, pl_module)
+
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            raise RuntimeError("boom")
+
+    saving = ModelCheckpoint("saved", save_last="link", save_on_train_epoch_end=True)
+    wherry = WherryCallback(ObjectStoreLogger("bucket"), run_name="r")
+    with pytest.raises(RuntimeError, match="boom"):
+        trainer_of(wherry, Fails(), saving).fit(module(), batches())
+    assert (folder / "saved/last.ckpt").read_bytes() == uploaded_to(folder)["last.ckpt"]
+
+
+def test_settings_with_a_missing_one_are_logged(folder: Path) -> None:
+    from omegaconf import OmegaConf
+
+    from wherry.integrations.lightning import WherryCallback
+
+    wherry = WherryCallback(RunFolderLogger("runs/{run_name}"), run_name="r")
+    model = module()
+    model.save_hyperparameters({"config": OmegaConf.create({"width": 3, "path": "???"})})
+    trainer_of(wherry).fit(model, batches())
+    wherry.close()
+    assert {"lr": 0.1, "config": {"width": 3, "path": "???"}} == json.loads((folder / "runs/r/hparams.json").read_text())
+
+
 @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 def test_at_the_end_of_the_program_everything_is_closed(folder: Path, package: str) -> None:
     run_script(SCRIPT, package, "never")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, UploadFailed
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, StoreError, UploadFailed
 from wherry.loggers import Logger, LoggerDestination, MLflowConfig, MLflowLogger, RunFolderLogger, State
 from wherry.loggers.mlflow import mlflow_name
 
@@ -156,6 +156,33 @@ def test_images_are_in_the_grid_with_their_masks(folder: Path, uri: str) -> None
     assert (200, 1) == (shown["val~a b~1+step+3"][0, 0, 0], shown["dark+step+4"].max())
     assert np.array_equal(masks[0], np.asarray(Image.open(artifact(folder, uri, "masks/val/a b/truth/0/3.png"))))
     assert "true" == run_of(folder, uri).data.tags["mlflow.loggedImages"].lower()
+
+
+@pytest.mark.parametrize("label", [-1, -100, 256, 1000])
+def test_a_label_that_is_no_byte_is_refused_at_the_call_and_255_arrives(folder: Path, uri: str, label: int) -> None:
+    mask = np.zeros((4, 4), np.int64)
+    mask[0, 0] = label
+    with logger_in(folder, uri) as logger:
+        with pytest.raises(ValueError, match=rf"^val/truth: .* 0 to 255, and this one has {label}; map an ignore label"):
+            logger.log_images(np.zeros((4, 4)), "val", masks={"truth": mask})
+        mask[0, 0] = 255
+        logger.log_images(np.zeros((4, 4)), "val", step=1, masks={"truth": mask})
+    assert np.array_equal(mask, np.asarray(Image.open(artifact(folder, uri, "masks/val/truth/1.png"))))
+
+
+def test_an_error_is_said_under_the_name_of_its_call_and_the_next_one_is_made(
+    folder: Path, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mlflow_logger = logger_in(folder, uri)
+    with Logger(state_of(), mlflow_logger) as logger:
+        logger.log_video(np.zeros((2, 4, 4)), "clip", frames_per_s=5000)
+        mlflow_logger._calls.flush()
+        logger.log_metrics({"loss": 1.0}, 0)
+        with pytest.raises(StoreError, match=r"^log_video clip: ValueError: frames_per_s is 5000"):
+            mlflow_logger.flush()
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "wherry"]
+    assert said.startswith("MLflowLogger.log_video failed: clip is not logged: frames_per_s is 5000")
+    assert [(0, 1.0)] == points(folder, uri, "loss")
 
 
 def test_a_table_grows_and_mlflow_loads_it(folder: Path, uri: str) -> None:
@@ -347,3 +374,5 @@ def test_a_run_that_cannot_begin_is_told_and_costs_nothing_after(folder: Path) -
 def test_nonsense_in_the_config_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_staged_bytes is 0"):
         MLflowConfig(max_staged_bytes=0)
+    with pytest.raises(ConfigError, match="max_staged_bytes is 'a': it must be a number"):
+        MLflowConfig(max_staged_bytes="a")  # type: ignore[arg-type]

@@ -86,6 +86,20 @@ def test_figures_arguments_events_and_checkpoints_arrive(folder: Path) -> None:
     assert "r/metrics.parquet" in files_below(folder / "bucket")
 
 
+def test_checkpoints_of_two_trainers_with_one_callback_are_both_kept(folder: Path) -> None:
+    second = """
+arguments.output_dir = "other"
+Failing(model, arguments, train_dataset=data, eval_dataset=data, callbacks=[wherry]).train()
+"""
+    run_script(SCRIPT + second, "never", env=OFFLINE, timeout_s=120)
+    for place, name in (("saved", "checkpoint-4"), ("other", "other/checkpoint-4")):
+        local, remote = folder / place / "checkpoint-4", folder / "bucket/r/checkpoints" / name
+        assert (local / "model.safetensors").read_bytes() == (remote / "model.safetensors").read_bytes()
+    assert (folder / "saved/checkpoint-4/model.safetensors").read_bytes() != (
+        folder / "other/checkpoint-4/model.safetensors"
+    ).read_bytes()
+
+
 def test_an_exception_closes_everything(folder: Path) -> None:
     said = run_script(SCRIPT, "3", env=OFFLINE, timeout_s=120, expected=1)
     assert said.endswith("RuntimeError: boom\n")

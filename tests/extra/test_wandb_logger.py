@@ -17,8 +17,8 @@ from PIL import Image
 
 from support import run_script
 from wandb_records import history, records, settings
-from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, UploadFailed
-from wherry.loggers import Logger, LoggerDestination, RunFolderLogger, State, WandbConfig, WandbLogger
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, StoreError, UploadFailed, WherryError
+from wherry.loggers import Event, Logger, LoggerDestination, RunFolderLogger, State, WandbConfig, WandbLogger
 from wherry.loggers.wandb import artifact_name
 
 pytestmark = pytest.mark.extra
@@ -48,6 +48,11 @@ def logger_in(folder: Path, **options: Any) -> WandbLogger:
 def media_file(folder: Path, path: str) -> Path:
     (run,) = folder.glob("wandb/offline-run-*/files")
     return run / path
+
+
+def said_by_us(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Without what W&B says."""
+    return [record.getMessage() for record in caplog.records if record.name == "wherry"]
 
 
 def test_steps_that_go_back_lose_nothing(folder: Path) -> None:
@@ -111,6 +116,55 @@ def test_images_have_their_masks(folder: Path, use_table: bool) -> None:
     if not use_table:
         mask = np.asarray(Image.open(media_file(folder, shown[0]["masks"]["truth"]["path"])))
         assert np.array_equal(masks[0], mask)
+
+
+@pytest.mark.parametrize("label", [-1, -100, 256, 1000])
+def test_a_label_that_is_no_byte_is_refused_at_the_call_and_255_arrives(
+    folder: Path, label: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    mask = np.zeros((4, 4), np.int64)
+    mask[0, 0] = label
+    with logger_in(folder) as logger:
+        with pytest.raises(ValueError, match=rf"^val/truth: .* 0 to 255, and this one has {label}; map an ignore label"):
+            logger.log_images(np.zeros((4, 4)), "val", masks={"truth": mask})
+        mask[0, 0] = 255
+        logger.log_images(np.zeros((4, 4)), "val", masks={"truth": mask}, use_table=False)
+        logger.log_metrics({"loss": 1.0})
+    assert [] == said_by_us(caplog)
+    shown = next(line["val"] for line in history(folder) if "val" in line)
+    kept = np.asarray(Image.open(media_file(folder, shown["all_masks"][0]["truth"]["path"])))
+    assert np.array_equal(mask, kept)
+
+
+def test_an_error_is_said_under_the_name_of_its_call_and_the_next_one_is_made(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb_logger = logger_in(folder)
+    with Logger(state_of(), wandb_logger) as logger:
+        logger.log_video(np.zeros((2, 4, 4)), "clip", frames_per_s=5000)
+        wandb_logger._calls.flush()
+        logger.log_metrics({"loss": 1.0})
+        with pytest.raises(StoreError, match=r"^log_video clip: ValueError: frames_per_s is 5000"):
+            wandb_logger.flush()
+    (said,) = said_by_us(caplog)
+    assert said.startswith("WandbLogger.log_video failed: clip is not logged: frames_per_s is 5000")
+    assert [1.0] == [line["loss"] for line in history(folder)]
+
+
+def test_an_error_of_wandb_itself_is_said_under_the_name_of_its_call(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    import wandb
+
+    mine = wandb.init(project="mine", mode="offline", dir=str(folder))
+    wandb_logger = logger_in(folder)
+    with Logger(state_of(), wandb_logger) as logger:
+        mine.finish()
+        logger.log_traces({"notes": "text"})
+        wandb_logger._calls.flush()
+        logger.run_event(Event.BATCH_END)
+        with pytest.raises(WherryError, match=r"^log_traces traces/notes: .*finished"):
+            wandb_logger.flush()
+    (said,) = said_by_us(caplog)
+    assert said.startswith("WandbLogger.log_traces failed: traces/notes is not logged: ") and "finished" in said
 
 
 def test_an_image_of_0_and_1_stays_dark(folder: Path) -> None:
@@ -332,6 +386,8 @@ def test_nonsense_in_the_config_is_refused() -> None:
         WandbConfig(step_metric="_step")
     with pytest.raises(ConfigError, match="max_pending_bytes is 0"):
         WandbConfig(max_pending_bytes=0)
+    with pytest.raises(ConfigError, match=r"WandbConfig.mode is 'foo': use one of 'online', 'offline', 'shared', 'disabled'"):
+        WandbConfig(mode="foo")  # type: ignore[arg-type]
 
 
 @pytest.fixture

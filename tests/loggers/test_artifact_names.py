@@ -8,7 +8,7 @@ import pytest
 
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
-from wherry.loggers.level import LogLevel
+from wherry.loggers.level import LogLevel, to_level
 
 
 class New(LoggerDestination):
@@ -65,6 +65,60 @@ class Both(New, Old):
         LoggerDestination.log_file_artifact(self, state, log_level, artifact_name, file_path, overwrite=overwrite)
 
 
+class OldInName(New):
+    """Overrides an old name of a class that has the new one, and hands on to it by the same name."""
+
+    def log_file_artifact(
+        self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+    ) -> None:
+        super().log_file_artifact(state, log_level, f"{to_level(log_level).name}-{artifact_name}", file_path, overwrite=overwrite)
+
+    def get_file_artifact(self, artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
+        super().get_file_artifact(f"old-{artifact_name}", destination, overwrite, progress_bar)
+
+    def can_log_file_artifacts(self) -> bool:
+        return super().can_log_file_artifacts() and self.wants
+
+    wants = True
+
+
+class OldThatCallsNew(New):
+    """Overrides an old name of a class that has the new one, and calls that."""
+
+    def log_file_artifact(
+        self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+    ) -> None:
+        self.upload_file(state, f"old-{artifact_name}", file_path, overwrite=overwrite)
+
+    def get_file_artifact(self, artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
+        self.download_file(f"old-{artifact_name}", destination, overwrite, progress_bar)
+
+    def can_log_file_artifacts(self) -> bool:
+        return self.can_upload_files()
+
+
+class NewAgain(OldThatCallsNew):
+    """Overrides the new name again."""
+
+    def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> object:
+        return super().upload_file(state, f"new-{remote_file_name}", file_path, overwrite=overwrite)
+
+
+class Mixin:
+    """Has an old name, and is no destination."""
+
+    calls: list[tuple[object, ...]]
+
+    def log_file_artifact(
+        self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+    ) -> None:
+        self.calls.append(("mixin", artifact_name))
+
+
+class Mixed(Mixin, New):
+    """Gets the old name from elsewhere."""
+
+
 @pytest.fixture
 def state() -> State:
     return State("run", Timestamp(batch=7))
@@ -118,7 +172,70 @@ def test_where_all_names_are_overridden_none_leads_in_a_circle(state: State) -> 
     assert both.calls == [(state, "a", Path("b"), False), (state, "c", Path("d"), False)]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the overrides themselves call
+def test_the_name_that_was_overridden_last_is_what_runs_by_either(state: State) -> None:
+    calls_of = {
+        OldInName: ("old-a", ["FIT-a", "EPOCH-a"]),
+        OldThatCallsNew: ("old-a", ["old-a", "old-a"]),
+        NewAgain: ("old-a", 2 * ["new-old-new-a"]),  # the old one calls it on self
+    }
+    for kind, (downloaded, uploaded) in calls_of.items():
+        one = kind()
+        one.upload_file(state, "a", Path("b"), overwrite=True)
+        one.log_file_artifact(state, LogLevel.EPOCH, "a", Path("b"), overwrite=True)
+        one.download_file("a", "c")
+        one.get_file_artifact("a", "c")
+        assert [(state, name, Path("b"), True) for name in uploaded] == one.calls[:2], kind
+        assert 2 * [(downloaded, "c", False, True)] == one.calls[2:], kind
+        assert one.can_upload_files() is one.can_log_file_artifacts() is True
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_old_answer_in_a_class_with_the_new_name_counts(state: State) -> None:
+    one = OldInName()
+    one.wants = False
+    assert not Logger(state, one).has_file_upload_destination()
+    assert not one.can_upload_files()
+
+
+def test_an_old_name_of_a_mixin_counts(state: State) -> None:
+    mixed = Mixed()
+    mixed.upload_file(state, "a", Path("b"), overwrite=True)
+    Logger(state, mixed).upload_file("c", "d")
+    assert [("mixin", "a"), ("mixin", "c")] == mixed.calls
+
+
+def test_an_override_that_raises_can_be_called_again(state: State) -> None:
+    class Failing(New):
+        def get_file_artifact(
+            self, artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+        ) -> None:
+            raise LookupError(artifact_name)
+
+    one = Failing()
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            one.download_file("a", "b")
+
+
 # the router
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_object_store_logger_with_an_old_name_of_ones_own_is_called_by_it(tmp_path: Path, state: State) -> None:
+    class Own(ObjectStoreLogger):
+        def log_file_artifact(
+            self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+        ) -> None:
+            super().log_file_artifact(
+                state, log_level, f"{to_level(log_level).name}/{artifact_name}", file_path, overwrite=overwrite
+            )
+
+    (tmp_path / "source").write_text("weights")
+    with Logger(state, Own(tmp_path / "bucket", spool=tmp_path / "spool")) as logger:
+        logger.upload_file("new", tmp_path / "source")
+        logger.file_artifact("epoch", "old", tmp_path / "source")
+    assert ["EPOCH/old", "FIT/new"] == sorted(f"{path.parent.name}/{path.name}" for path in (tmp_path / "bucket").glob("*/*"))
 
 
 def test_the_router_knows_the_old_names(state: State) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -291,9 +292,10 @@ def test_a_bad_name_is_an_error_at_once(tmp_path: Path, filename: str) -> None:
 def test_a_name_that_cannot_be_filled_stops_nothing_and_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     state = State("run", rank=1, world_size=2)
     state.run_name = ""
-    with Logger(state, FileLogger(folder=tmp_path, config=QUIET)) as logger:
-        for _ in range(3):
-            logger.log_metrics({"a": 1})
+    logger = Logger(state, FileLogger(folder=tmp_path, config=QUIET))
+    for _ in range(3):
+        logger.log_metrics({"a": 1})
+    logger.close()
     assert [] == list(tmp_path.iterdir())
     assert 1 == len(caplog.records)
     assert "writes no file" in caplog.text
@@ -374,9 +376,18 @@ def test_files_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     assert ["log.txt"] == [name for name, _, _ in uploads.files]
 
 
+@pytest.mark.parametrize(("of_all", "text"), [(False, ""), (True, "[text][step=0]: x\n")])
+def test_figures_are_of_rank_0_unless_all_are_asked_for(tmp_path: Path, of_all: bool, text: str) -> None:
+    config = replace(QUIET, figures_of_all_ranks=of_all)
+    with Logger(State("run", rank=1, world_size=2), [FileLogger("log-{rank}.txt", folder=tmp_path, config=config)]) as logger:
+        logger.log_text("x")
+    assert text == (tmp_path / "log-1.txt").read_text()
+
+
 def test_files_that_would_have_one_name_on_all_ranks_are_not_uploaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     uploads = Uploads()
-    with Logger(State("run", rank=1, world_size=2), [FileLogger("log.txt", folder=tmp_path, config=QUIET), uploads]) as logger:
+    config = replace(QUIET, figures_of_all_ranks=True)
+    with Logger(State("run", rank=1, world_size=2), [FileLogger("log.txt", folder=tmp_path, config=config), uploads]) as logger:
         logger.log_text("x")
     assert [] == uploads.files
     assert "put {rank} into the filename" in caplog.text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from support import run_script
+from support import called_in, run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, State
 from wherry.loggers.in_memory import InMemoryLogger, InMemoryLoggerConfig
@@ -133,6 +134,49 @@ def test_every_kind_is_kept_by_name_and_step_in_its_canonical_shape(memory: InMe
         for shelf in (memory.images, memory.tables, memory.texts, memory.histograms, memory.audio, memory.videos)
         for kept in shelf.values()
     }
+
+
+def test_media_are_copied_by_the_log_call_and_brought_into_their_form_once_when_they_are_read(memory: InMemoryLogger) -> None:
+    image, sound, video = np.full((3, 4, 5), 0.5), np.full((2, 100), 0.5), np.full((6, 3, 4, 5), 0.5)
+
+    def log() -> None:
+        memory.log_images(image, "x", masks={"truth": np.ones((4, 5), int)})
+        memory.log_audio(sound, "x", 8000)
+        memory.log_video(video, "x")
+
+    def read() -> None:
+        found[:] = [memory.images["x"][0].value, memory.audio["x"][0].value, memory.videos["x"][0].value]
+
+    found: list[Any] = []
+    conversions = {"to_images", "to_audio", "to_video"}
+    assert set() == conversions & called_in(log)
+    for given in (image, sound, video):
+        given[:] = 1.0
+    memory.close()
+    assert conversions == conversions & called_in(read)
+    first = list(found)
+    assert set() == conversions & called_in(read)
+    assert [True] * 3 == [one is other for one, other in zip(first, found, strict=True)]
+    images, audio, clip = found
+    assert [{128}, {0.5}, {128}] == [set(array.reshape(-1).tolist()) for array in (images.images[0], audio.samples, clip.frames)]
+    assert ([(3, 4, 5)], (4, 5)) == ([one.shape for one in images.images], images.masks["truth"][0].shape)
+
+
+def test_several_threads_that_read_get_the_same_arrays(memory: InMemoryLogger) -> None:
+    memory.log_images(np.zeros((3, 400, 400)))
+    found: list[object] = []
+    start = threading.Barrier(4)
+
+    def read() -> None:
+        start.wait()
+        found.append(memory.images["Images"][0].value)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 == len({id(one) for one in found})
 
 
 def test_the_newest_are_kept_where_there_is_a_bound() -> None:

@@ -85,7 +85,7 @@ def test_a_level_is_an_enum_a_name_in_any_case_or_a_number(state: State, spellin
     assert backend.calls == [(2, 7, LogLevel.EPOCH, {"a": 1})]
 
 
-@pytest.mark.parametrize("spelling", ["epochs", "", 0, 6])
+@pytest.mark.parametrize("spelling", ["epochs", "", 0, 6, True, False])
 @pytest.mark.parametrize("convert", [to_level, LogLevel])
 def test_an_unknown_level_is_an_error_that_lists_the_known_ones(convert: Callable[[object], object], spelling: object) -> None:
     with pytest.raises(ConfigError, match=r"no log level: use one of FIT \(1\), .* VERBOSE \(5\)"):

@@ -137,6 +137,7 @@ def test_a_broken_destination_stops_neither_the_others_nor_the_training(state: S
     logger.upload_file("a", "b")
     assert [call[1] for call in healthy.calls] == ["metrics", "batch_end", "upload"]
     assert "Broken.log_metrics failed: broken" in caplog.text
+    logger.close()
 
 
 def test_a_broken_destination_is_reported_once_for_each_kind_of_call(state: State, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,6 +146,7 @@ def test_a_broken_destination_is_reported_once_for_each_kind_of_call(state: Stat
         logger.log_metrics({"loss": 1.0})
         logger.run_event(Event.BATCH_END)
     assert caplog.messages == ["Broken.log_metrics failed: broken", "Broken.batch_end failed: broken"]
+    logger.close()
 
 
 def test_every_file_that_is_lost_is_reported(state: State, caplog: pytest.LogCaptureFixture) -> None:
@@ -152,6 +154,7 @@ def test_every_file_that_is_lost_is_reported(state: State, caplog: pytest.LogCap
     logger.upload_file("a", "b")
     logger.upload_file("a", "b")
     assert caplog.messages == ["Broken.upload_file failed: broken"] * 2
+    logger.close()
 
 
 class Failing(Recording):

@@ -208,11 +208,35 @@ def test_a_video_has_frames_then_channels(shape: tuple[int, ...], expected: tupl
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [((9, 3), (1, 9, 3)), ((3, 9), (1, 9, 3)), ((4, 9, 3), (4, 9, 3)), ((4, 3, 9), (4, 9, 3)), ((3, 3), (1, 3, 3))],
+    [
+        *[((9, 3), (1, 9, 3)), ((3, 9), (1, 9, 3)), ((4, 9, 3), (4, 9, 3)), ((4, 3, 9), (4, 9, 3)), ((3, 3), (1, 3, 3))],
+        *[((2, 4, 5, 3), (2, 20, 3)), ((2, 3, 4, 5), (2, 20, 3)), ((2, 4, 3, 5), (2, 20, 3)), ((3, 4, 5), (4, 5, 3))],
+        *[((3, 2, 4, 5), (2, 20, 3)), ((2, 4, 5, 3, 6), (2, 120, 3)), ((3,), (1, 1, 3))],
+    ],
 )
 def test_points_have_their_coordinates_last(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     found = to_point_cloud(RNG.random(shape), "x")
     assert (expected, np.float32) == (found.shape, found.dtype.type)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 4, 3, 5), (2, 4, 5, 3, 6), (3, 2, 4, 5)])
+def test_the_dimension_of_size_three_has_the_coordinates_wherever_it_is(shape: tuple[int, ...]) -> None:
+    along = [1] * len(shape)
+    along[shape.index(3)] = 3
+    given = np.broadcast_to(np.array([7.0, 8.0, 9.0]).reshape(along), shape)
+    assert (to_point_cloud(given, "x") == [7.0, 8.0, 9.0]).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3, 5, 3), (2, 3, 3), (3, 3, 3)])
+def test_points_in_their_canonical_form_stay_what_they_are(shape: tuple[int, ...]) -> None:
+    given = RNG.random(shape, np.float32)
+    np.testing.assert_array_equal(given, to_point_cloud(given, "x").reshape(shape))
+
+
+def test_a_batch_of_three_clouds_is_read_as_one_of_two_is() -> None:
+    clouds = RNG.random((3, 3, 9), np.float32)
+    for found, cloud in zip(to_point_cloud(clouds, "x"), clouds, strict=True):
+        np.testing.assert_array_equal(cloud.T, found)
 
 
 def test_of_many_points_the_same_are_taken_of_each_cloud_and_at_each_call() -> None:
@@ -223,9 +247,9 @@ def test_of_many_points_the_same_are_taken_of_each_cloud_and_at_each_call() -> N
     assert np.array_equal(first[0], first[1])
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 4), (0, 3)])
+@pytest.mark.parametrize("shape", [(5,), (5, 4), (0, 3), (2, 4, 5), ()])
 def test_what_are_no_points_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="value/points"):
+    with pytest.raises(ValueError, match=r"^value/points: .*any shape with a dimension of 3"):
         to_point_cloud(np.zeros(shape), "value/points")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import uuid
@@ -296,3 +297,11 @@ def test_a_script_that_closes_nothing_loses_nothing(bucket: Path, spool: Path, s
     environment = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job-9", "PATH": "/usr/bin:/bin"}
     subprocess.run([sys.executable, "-c", SCRIPT, bucket, spool, source], env=environment, check=True, timeout=TIMEOUT_S)
     assert (bucket / "job-9" / "rank1" / "a").read_text() == "weights"
+
+
+def test_a_missing_file_is_named_with_the_name_it_would_have_got(
+    destination: ObjectStoreLogger, state: State, tmp_path: Path
+) -> None:
+    missing = tmp_path / "ep1.pt"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{missing} does not exist, so it is not uploaded as run-a/ep1.pt")):
+        destination.upload_file(state, "ep{epoch}.pt", missing)

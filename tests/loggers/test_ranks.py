@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from wherry.errors import JobFailure, UploadFailed
-from wherry.loggers import Event, Logger, LoggerDestination, State, Timestamp
+from wherry.errors import ConfigError, JobFailure, UploadFailed
+from wherry.loggers import (
+    Event,
+    FileLogger,
+    FileLoggerConfig,
+    Logger,
+    LoggerDestination,
+    MirrorLogger,
+    ObjectStoreLogger,
+    RunFolderConfig,
+    RunFolderLogger,
+    State,
+    TensorBoardLogger,
+    Timestamp,
+)
 from wherry.loggers.level import LogLevel
 from wherry.loggers.route import MANY_KEPT_CALLS
 
@@ -104,6 +118,59 @@ def test_a_destination_may_choose_for_itself_whether_it_logs_on_every_rank() -> 
     one.rank_zero_only = False
     Logger(state_of(3), one).log_metrics({"a": 1.0})
     assert one.calls == [("metrics", {"a": 1.0}, 7)]
+
+
+# a run without a name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_without_a_name_that_somebody_needs_ends_when_it_begins(tmp_path: Path, rank: int) -> None:
+    state = State("run", rank=rank, world_size=2)
+    state.run_name = ""
+    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
+    needing: list[Callable[[], LoggerDestination]] = [
+        RunFolderLogger,
+        TensorBoardLogger,
+        partial(FileLogger, config=config),
+        partial(ObjectStoreLogger, tmp_path / "bucket", spool=tmp_path / "spool", name_format="{run_name}/{remote_file_name}"),
+        partial(MirrorLogger, tmp_path / "runs", str(tmp_path / "mirror" / "{run_name:.9}")),
+    ]
+    for make in needing:
+        told = Recording()
+        with pytest.raises(ConfigError, match=r"needs a run name.*RUN_NAME"), Logger(state, [told, make()]):
+            raise AssertionError("it must not begin")
+        assert [("close",)] == told.calls
+        logger = Logger(state, make())
+        with pytest.raises(ConfigError, match="needs a run name"):
+            logger.run_event(Event.INIT)
+        logger.close()
+
+
+def test_a_run_without_a_name_that_nobody_needs_goes_on(tmp_path: Path) -> None:
+    state = State("run", rank=0, world_size=2)
+    state.run_name = ""
+    config = RunFolderConfig(upload=False)
+    with Logger(state, [RunFolderLogger(tmp_path / "fixed", config=config), Recording()]) as logger:
+        logger.log_metrics({"a": 1.0})
+    assert (tmp_path / "fixed/metrics.jsonl").exists()
+
+
+def test_a_destination_may_say_itself_which_names_it_fills() -> None:
+    class Titled(Recording):
+        def __init__(self) -> None:
+            super().__init__()
+            self.title = "{run_name}"
+
+    class Saying(Titled):
+        def name_templates(self) -> list[str]:
+            return ["{rank}"]
+
+    state = State("run", rank=0, world_size=2)
+    state.run_name = ""
+    with pytest.raises(ConfigError, match="needs a run name"):
+        Logger(state, Titled()).run_event(Event.INIT)
+    with Logger(state, Saying()):
+        pass
 
 
 # calls before a destination is ready

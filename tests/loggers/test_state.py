@@ -97,7 +97,7 @@ def test_many_ranks_make_up_no_names(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("TORCHELASTIC_RUN_ID", "none")
     environment.setenv("WORLD_SIZE", "2")
     state = State()
-    assert state.fill("rank{rank}") == "rank0"
+    assert state.fill("rank{rank}-{{run_name}}") == "rank0-{run_name}"
     with pytest.raises(ConfigError, match=r"RUN_NAME.*--rdzv-id"):
         state.fill("{run_name}/rank{rank}")
 

@@ -11,6 +11,7 @@ import pytest
 
 from wherry.errors import ConfigError, MissingExtraError, SpoolError, StoreError, UploadFailed
 from wherry.loggers import Logger, State
+from wherry.loggers.destination import OnError
 from wherry.loggers.tracker import TrackerConfig, TrackerLogger, as_ours
 
 
@@ -20,6 +21,7 @@ class Run:
     def __init__(self, name: str) -> None:
         self.name = name
         self.figures: list[tuple[int, dict[str, float]]] = []
+        self.texts: list[str] = []
         self.files: dict[str, bytes] = {}
         self.ends: list[bool] = []
 
@@ -49,7 +51,15 @@ class Tracker(TrackerLogger[Run]):
                 raise Trouble("no such figure")
             run.figures.append((step or 0, figures))
 
-        self._later(send)
+        self._later("log_metrics", send)
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        def send(run: Run) -> None:
+            if not text:
+                raise TypeError("no text")
+            run.texts.append(text)
+
+        self._later("log_text", send, key=name)
 
     def _begin(self, state: State, name: str) -> Run:
         self.begun.append(Run(name))
@@ -102,7 +112,7 @@ def test_a_large_upload_holds_no_figures_up(tracker: Tracker, tmp_path: Path) ->
     tracker.go.clear()
     tracker.upload_file(None, "file", tmp_path / "file")
     sent = threading.Event()
-    tracker._later(lambda run: sent.set())
+    tracker._later("log_text", lambda run: sent.set())
     assert sent.wait(60)
     tracker.go.set()
     tracker.close()
@@ -121,17 +131,52 @@ def test_what_is_uploaded_is_what_it_was_at_the_call(tracker: Tracker, staging: 
     tracker.close()
 
 
-def test_an_error_of_a_log_call_is_raised_once_and_the_next_call_is_made(tracker: Tracker) -> None:
-    tracker.log_metrics({"bad": 1.0}, 1)
-    tracker._calls.flush()
-    with pytest.raises(StoreError, match=r"log .*Trouble: no such figure"):
-        tracker.log_metrics({"loss": 2.0}, 2)
-    tracker.flush()
-    tracker.log_metrics({"bad": 3.0}, 3)
-    with pytest.raises(StoreError):
+def test_an_error_of_a_log_call_is_said_under_its_name_and_no_other_call_raises_it(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Logger(State("run", rank=0, world_size=1), tracker) as logger:
+        logger.log_metrics({"bad": 1.0}, 1)
+        tracker._calls.flush()
+        logger.log_text("fine", "notes")
+        logger.log_metrics({"loss": 2.0}, 2)
+        assert ["Tracker.log_metrics failed: no such figure"] == caplog.messages
+        with pytest.raises(StoreError, match="log_metrics <Tracker>: Trouble: no such figure"):
+            tracker.flush()
         tracker.flush()
+    assert ([(2, {"loss": 2.0})], ["fine"]) == (tracker.begun[0].figures, tracker.begun[0].texts)
+
+
+def test_an_error_of_python_names_its_call_too(tracker: Tracker, caplog: pytest.LogCaptureFixture) -> None:
+    tracker.log_text("", "notes")
+    with pytest.raises(StoreError, match=r"^log_text notes: TypeError: no text$"):
+        tracker.close()
+    assert ["Tracker.log_text failed: notes is not logged: no text"] == caplog.messages
+
+
+def test_an_error_that_comes_again_is_said_once_and_others_not_without_end(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("notes", "notes", *(f"notes-{i}" for i in range(30))):
+        tracker.log_text("", name)
+    with pytest.raises(StoreError, match="log_text notes:"):
+        tracker.flush()
+    assert 10 == len(caplog.messages)
+    assert caplog.messages[-1].endswith("(others of this call are not said any more)")
     tracker.close()
-    assert [(2, {"loss": 2.0})] == tracker.begun[0].figures
+
+
+@pytest.mark.parametrize("policy", ["raise", "disable"])
+def test_where_the_router_must_learn_of_it_the_next_call_raises_the_error_of_the_one_before(
+    tracker: Tracker, policy: OnError
+) -> None:
+    tracker.on_error = policy
+    tracker.log_text("", "notes")
+    tracker._calls.flush()
+    with pytest.raises(StoreError, match="log_text notes: TypeError: no text"):
+        tracker.log_metrics({"loss": 2.0}, 2)
+    tracker.log_metrics({"loss": 3.0}, 3)
+    tracker.close()
+    assert [2, 3] == [step for step, _ in tracker.begun[0].figures]
 
 
 def test_failed_uploads_are_said_at_once_and_raised_as_one(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +17,14 @@ import numpy as np
 import pytest
 import torch
 
+from support import called_in
 from wherry.errors import ConfigError
 from wherry.loggers.adapters import DestinationSink, SinkDestination
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
+from wherry.loggers.in_memory import InMemoryLogger
 from wherry.loggers.logger import Logger
-from wherry.loggers.multi import MultiLogger, Sinks, namespace_context
+from wherry.loggers.multi import MOST_REPLACED, MultiLogger, Sinks, namespace_context
 from wherry.loggers.state import State
 from wherry.loggers.timestamp import Timestamp
 from wherry.loggers.typed import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger, config_as_dict
@@ -229,6 +233,70 @@ def test_scalars_between_two_writes_are_aggregated_as_configured(aggregate: Any,
     assert [expected] == sink.scalars()
 
 
+class Calls:
+    """A function that counts how often it is called."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.n = 0
+
+    def __call__(self) -> float:
+        self.n += 1
+        return self.value
+
+
+@pytest.mark.parametrize(("aggregate", "expected"), [("last", 3.0), ("mean", 1.5), ("min", 0.0), ("max", 3.0)])
+def test_scalars_that_are_logged_several_times_in_a_step_are_aggregated_as_configured(aggregate: Any, expected: float) -> None:
+    memory, log = InMemoryLogger(), MultiLogger()
+    sinks = Sinks([DestinationSink(memory, BaseLoggerConfig(aggregate=aggregate))])
+    for value in (3.0, 0.0, 1.0, 2.0) if aggregate != "last" else (0.0, 1.0, 2.0, 3.0):
+        log.log_scalar("a", value)
+    sinks.step(State("run"), log)
+    sinks.close()
+    assert [expected] == memory.series("value/a").values.tolist()
+
+
+def test_a_replaced_function_is_called_only_for_a_sink_that_aggregates_and_once_for_all_of_them() -> None:
+    last, log = Sink(), MultiLogger()
+    replaced, newest = Calls(1.0), Calls(2.0)
+    log.log_scalar("loss", replaced)
+    log.log_scalar("loss", newest)
+    Sinks([last]).step(clocked(), log)
+    assert ([2.0], 0, 1) == (last.scalars(), replaced.n, newest.n)
+
+    means = [Sink(BaseLoggerConfig(write_every_n_seconds=0, aggregate="mean")) for _ in range(2)]
+    log.log_scalar("loss", replaced)
+    log.log_scalar("loss", newest)
+    Sinks([last, *means]).step(clocked(), log)
+    assert ([2.0, 2.0], [1.5], [1.5], 1, 2) == (last.scalars(), means[0].scalars(), means[1].scalars(), replaced.n, newest.n)
+
+
+def test_what_was_replaced_is_let_go_at_a_write_and_what_is_no_scalar_at_once() -> None:
+    log = MultiLogger()
+    scalar, picture = Calls(1.0), Calls(2.0)
+    gone = [weakref.ref(scalar), weakref.ref(picture)]
+    log.log_scalar("loss", scalar)
+    log.log_image("picture", picture)
+    log.log_scalar("loss", 2.0)
+    log.log_image("picture", np.zeros((4, 5)))
+    del scalar, picture
+    gc.collect()
+    assert [True, False] == [one() is not None for one in gone]
+    Sinks([Sink()]).step(clocked(), log)
+    gc.collect()
+    assert [None, None] == [one() for one in gone]
+
+
+def test_of_a_scalar_that_is_never_written_the_newest_values_are_kept_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    sink, log = Sink(BaseLoggerConfig(aggregate="min")), MultiLogger()
+    for value in range(MOST_REPLACED + 3):
+        log.log_scalar("loss", value)
+    assert "" == caplog.text
+    Sinks([sink]).step(clocked(), log)
+    assert [2.0] == sink.scalars()
+    assert "value/loss was logged more than 10000 times before a step" in caplog.text
+
+
 # -- namespaces
 
 
@@ -276,6 +344,105 @@ def test_the_last_values_of_a_phase_are_written_when_it_ends() -> None:
     sinks.end_phase(clocked(5, "train", batch=5))
     assert [("train", 0), ("train", 1), ("valid", 2), ("valid", 3), ("train", 5)] == [entry[:2] for entry in sink.written]
     assert [0, 1, 2, 3, 5] == sink.scalars()
+
+
+def test_the_end_of_a_phase_takes_what_its_loggers_have_logged_since_the_step() -> None:
+    memory, log = InMemoryLogger(), MultiLogger()
+    sinks, state = Sinks([DestinationSink(memory, BaseLoggerConfig(write_every_n_seconds=1000))]), State("run", phase="valid")
+    log.log_scalar("loss", 1.0)
+    sinks.step(state, log)
+    log.log_scalar("acc", 0.9)
+    sinks.end_phase(state)
+    assert [0.9] == memory.series("valid/value/acc").values.tolist()
+    state.phase = "train"
+    log.log_scalar("loss", 2.0)
+    sinks.step(state, log)
+    assert ["valid/value/loss", "valid/value/acc", "value/loss"] == memory.keys()
+
+
+def test_the_end_of_a_phase_is_the_end_of_the_one_before_too() -> None:
+    sink, log = Sink(BaseLoggerConfig(write_every_n_seconds=100)), MultiLogger()
+    sinks = Sinks([sink])
+    for now_s in (0, 1):
+        log.log_scalar("loss", now_s)
+        sinks.step(clocked(now_s, batch=now_s), log)
+    log.log_scalar("loss", 7)
+    sinks.end_phase(clocked(2, "valid", batch=2))
+    assert [("train", 0), ("train", 1), ("valid", 2)] == [entry[:2] for entry in sink.written]
+
+
+def test_the_close_of_a_sink_writes_what_it_holds_of_each_phase() -> None:
+    memory, log, state = InMemoryLogger(), MultiLogger(), State("run")
+    sink = DestinationSink(memory, BaseLoggerConfig(write_every_n_seconds=1000))
+    for phase in ("train", "valid"):
+        state.phase = phase
+        for batch in range(10):
+            state.timestamp = Timestamp(batch=batch if phase == "train" else 100 + batch)
+            log.log_scalar("loss", float(batch))
+            log.write([sink], state)
+            if sink.should_write(state):
+                sink.write(state)
+    sink.close()
+    sink.close()
+    assert [0, 9] == memory.series("value/loss").steps.tolist()
+    assert [100, 109] == memory.series("valid/value/loss").steps.tolist()
+    assert [0.0, 9.0] == memory.series("valid/value/loss").values.tolist()
+
+
+def test_the_close_of_a_sink_of_a_logger_writes_what_it_holds_and_leaves_the_logger_open() -> None:
+    memory, log, state = InMemoryLogger(), MultiLogger(), State("run", Timestamp(batch=4))
+    with Logger(state, memory) as logger:
+        sink = DestinationSink(logger, BaseLoggerConfig(aggregate="mean"))
+        for value in (1.0, 2.0):
+            log.log_scalar("loss", value)
+        log.write([sink], state)
+        sink.close()
+        logger.log_metrics({"after": 1.0})
+    assert ([4], [1.5]) == (memory.series("value/loss").steps.tolist(), memory.series("value/loss").values.tolist())
+    assert [1.0] == memory.series("after").values.tolist()
+
+
+def test_a_sink_whose_last_write_fails_is_closed_and_all_phases_had_their_turn() -> None:
+    class Broken(Sink):
+        phases: list[str] = []  # noqa: RUF012  of this one test
+
+        def write(self, state: State) -> None:
+            self.phases.append(state.phase)
+            raise OSError(f"no {state.phase}")
+
+        def close(self) -> None:
+            CollectingLogger.close(self)
+
+    sink = Broken()
+    for phase in ("train", "valid"):
+        sink.log_scalar("loss", lambda: 1.0, clocked(phase=phase), "value")
+    with pytest.raises(OSError, match="no train"):
+        sink.close()
+    assert ["train", "valid"] == sink.phases
+
+
+def test_a_close_writes_what_the_sinks_hold_though_no_step_was_made() -> None:
+    memory, log = InMemoryLogger(), MultiLogger()
+    with Sinks([DestinationSink(memory)]) as sinks:
+        log.log_scalar("loss", 1.0)
+        log.write(sinks.sinks, State("run", Timestamp(batch=3)))
+    assert [3] == memory.series("value/loss").steps.tolist()
+
+
+def test_a_close_says_what_was_logged_and_never_handed_over(caplog: pytest.LogCaptureFixture) -> None:
+    sink, log, other, empty = Sink(), MultiLogger(), MultiLogger("task"), MultiLogger()
+    sinks = Sinks([sink])
+    gc.collect()  # loggers of other tests
+    log.log_scalar("loss", 1.0)
+    log.log_scalar("acc", 1.0)
+    sinks.close()
+    assert "value/loss, value/acc" in caplog.text
+    assert "step(state, logger)" in caplog.text
+    caplog.clear()
+    with Sinks([sink]) as sinks:
+        other.log_scalar("loss", 1.0)
+        sinks.step(clocked(), log, other)
+    assert ("", False) == (caplog.text, empty.has_values())
 
 
 def test_a_sink_that_raises_stops_neither_the_others_nor_the_training(caplog: pytest.LogCaptureFixture) -> None:
@@ -450,6 +617,35 @@ def test_a_sink_as_a_destination_writes_evaluations_as_valid_and_the_rest_at_the
     assert ["train", "train", "valid", "train"] == [phase for phase, _, _ in sink.written]
     assert [1, 3, 4, 5] == sink.scalars("images/n")
     assert sink.is_closed
+
+
+def test_a_sink_as_a_destination_gets_media_that_are_brought_into_their_form_when_they_are_computed() -> None:
+    sink = Sink()
+    image, sound, video = np.full((2, 3, 4, 5), 0.5), np.full((2, 100), 0.5), np.full((6, 3, 4, 5), 0.5)
+
+    def log() -> None:
+        destination.log_images(image, "image")
+        destination.log_audio(sound, "sound", 8000)
+        destination.log_video(video, "video", 24)
+
+    destination = SinkDestination(sink)
+    assert set() == {"to_images", "to_audio", "to_video"} & called_in(log)
+    for given in (image, sound, video):
+        given[:] = 1.0
+    assert {"to_images", "to_audio", "to_video"} <= called_in(destination.close)
+    (_, _, found), = sink.written  # fmt: skip
+    images = [found.images["value", f"image_{number}"] for number in range(2)]
+    samples, rate = found.audios["value", "sound"]
+    frames = found.videos["value", "video"]
+    assert [(3, 4, 5), (3, 4, 5), (100,), (3, 3, 4, 5)] == [one.shape for one in (*images, samples, frames)]
+    assert [{128}, {128}, {0.5}, {128}] == [set(one.reshape(-1).tolist()) for one in (*images, samples, frames)]
+    assert 8000 == rate
+
+
+@pytest.mark.parametrize("call", ["log_images", "log_audio", "log_video", "log_point_cloud"])
+def test_a_sink_as_a_destination_refuses_a_wrong_shape_at_the_call(call: str) -> None:
+    with pytest.raises(ValueError, match=r"^thing: .*\(2, 5, 2, 5, 2, 5\)"):
+        getattr(SinkDestination(Sink()), call)(np.zeros((2, 5, 2, 5, 2, 5)), "thing")
 
 
 def test_the_time_of_a_run_goes_on_over_restarts() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from wherry.errors import ConfigError, MissingExtraError
@@ -38,15 +38,19 @@ _HOOKS = {
 
 
 class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's classes are unknown where it is not installed
-    """Logs what ``self.log`` logs, and hyperparameters; uploads each checkpoint to `remote_folder` as soon as it is saved."""
+    """Logs what ``self.log`` logs, and hyperparameters; uploads each checkpoint to `remote_folder` as soon as it is saved.
+
+    Checkpoints of one name from several folders are all kept: see `Attached.upload_checkpoint`. The links of
+    ``save_last="link"`` are uploaded as the file that they lead to, at the next hook.
+    """
 
     def __init__(
         self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
     ) -> None:
-        super().__init__(*destinations, run_name=run_name)
-        self.remote_folder = remote_folder
+        super().__init__(*destinations, run_name=run_name, remote_folder=remote_folder)
         self.error: BaseException | None = None
         self._trainers: list[Any] = []
+        self._links: dict[str, tuple[int, int]] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin the run."""
@@ -65,15 +69,26 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
         def save_checkpoint(filepath: Any, *arguments: Any, **options: Any) -> None:
             save(filepath, *arguments, **options)
             if trainer.is_global_zero:
-                path = str(filepath).replace("{", "{{").replace("}", "}}")
-                self.logger.upload_file(f"{self.remote_folder}/{Path(path).name}", path, overwrite=True)
+                self.upload_checkpoint(filepath)
 
         return save_checkpoint
 
+    def upload_links(self, trainer: Any) -> None:
+        """Upload the links of ``save_last="link"`` that were made since the last time; nobody is told when that happens."""
+        for path in {getattr(one, "last_model_path", "") for one in trainer.checkpoint_callbacks}:
+            if trainer.is_global_zero and os.path.islink(path):
+                made = os.lstat(path)
+                if self._links.get(path) != (made.st_ino, made.st_mtime_ns):
+                    self._links[path] = (made.st_ino, made.st_mtime_ns)
+                    self.upload_checkpoint(path)
+
     def _tell(self, trainer: Any, pl_module: Any, event: Event, phase: str) -> None:
         if not any(isinstance(logger, _Bridge) and logger.callback is self for logger in trainer.loggers):
-            trainer.loggers = [*trainer.loggers, _Bridge(self)]
-            self.logger.log_hyperparameters({**getattr(trainer.datamodule, "hparams", {}), **pl_module.hparams})
+            trainer.loggers = [*trainer.loggers, _Bridge(self, trainer)]
+            for one in (trainer.datamodule, pl_module):
+                if hyperparameters := getattr(one, "hparams", None):
+                    self.logger.log_hyperparameters(hyperparameters)
+        self.upload_links(trainer)
         if not trainer.sanity_checking:
             epoch = trainer.current_epoch + (event is Event.EPOCH_END)
             n_batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -94,16 +109,18 @@ class _Bridge(LightningLogger):  # type: ignore[misc]
     name = "wherry"
     version = ""
 
-    def __init__(self, callback: WherryCallback) -> None:
+    def __init__(self, callback: WherryCallback, trainer: Any) -> None:
         super().__init__()
         self.callback = callback
+        self.trainer = trainer
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.callback.logger.log_metrics(metrics, step)
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
-        self.callback.logger.log_hyperparameters(dict(params))
+        self.callback.logger.log_hyperparameters(params)
 
     def finalize(self, status: str) -> None:
         if status == "failed":
+            self.callback.upload_links(self.trainer)
             self.callback.close(self.callback.error)

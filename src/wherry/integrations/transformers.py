@@ -29,13 +29,15 @@ _HOOKS = {
 
 
 class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its class is unknown where transformers is not installed
-    """Logs what the trainer logs, and its arguments; uploads each checkpoint to `remote_folder` as soon as it is saved."""
+    """Logs what the trainer logs, and its arguments; uploads each checkpoint to `remote_folder` as soon as it is saved.
+
+    Checkpoints of one name from several folders are all kept: see `Attached.upload_checkpoint`.
+    """
 
     def __init__(
         self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
     ) -> None:
-        super().__init__(*destinations, run_name=run_name)
-        self.remote_folder = remote_folder
+        super().__init__(*destinations, run_name=run_name, remote_folder=remote_folder)
         self._is_evaluating = False
 
     def _tell(self, args: Any, state: Any, event: Event, phase: str = "train") -> None:
@@ -62,8 +64,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         """Upload the checkpoint, once all ranks have written theirs."""
         args.distributed_state.wait_for_everyone()
         if state.is_world_process_zero:
-            path = str(Path(args.output_dir, f"checkpoint-{state.global_step}")).replace("{", "{{").replace("}", "}}")
-            self.logger.upload_file(f"{self.remote_folder}/{Path(path).name}", path, overwrite=True)
+            self.upload_checkpoint(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The first one begins an evaluation."""

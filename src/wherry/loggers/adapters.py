@@ -14,6 +14,7 @@ from wherry.loggers.event import Event
 from wherry.loggers.format import format_json
 from wherry.loggers.logger import Logger
 from wherry.loggers.multi import FRAMES_PER_S, at_rate, check_rate
+from wherry.loggers.once import Once
 from wherry.loggers.overrides import overrides
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
@@ -87,9 +88,14 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
             raise errors[0]
 
     def close(self) -> None:
-        """Close the destination, if it was given alone; a second time nothing is done."""
-        if isinstance(self._destination, Logger):
-            return
+        """Write what is still held, and close the destination if it was given alone; a second time nothing is done."""
+        try:
+            super().close()
+        finally:
+            if not isinstance(self._destination, Logger):
+                self._end()
+
+    def _end(self) -> None:
         if self._settings:
             from wherry.loggers.state import State
 
@@ -119,7 +125,8 @@ class SinkDestination(LoggerDestination):
     end of training and at the close. Without a `Logger` in front give it a `state`.
 
     Tables are Markdown texts, traces JSON texts; masks are left out, for which sinks have no kind, and that is said once. What
-    is given is copied. The sink is called by one thread at a time. After close() all calls that log raise RuntimeError.
+    is given is checked and copied; images, sounds and videos get their form when the sink computes them. The sink is called by
+    one thread at a time. After close() all calls that log raise RuntimeError.
     """
 
     def __init__(self, sink: BaseLogger[Any], state: State | None = None) -> None:
@@ -156,13 +163,14 @@ class SinkDestination(LoggerDestination):
         use_table: bool = True,
     ) -> None:
         """Log an image, or each of several, ``name_0``, ``name_1`` and so on."""
-        from wherry.loggers.munge import to_images
+        from wherry.loggers.munge import copy_images, to_images
 
         if masks:
             self._reports.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
-        found = to_images(images, str(name), channels_last=channels_last or None)
-        for number, image in enumerate(found):
-            self._log(self.sink.log_image, name if len(found) == 1 else f"{name}_{number}", partial(_given, image), step)
+        given = copy_images(images, str(name), channels_last=channels_last or None)
+        made = Once(partial(to_images, given, str(name)))  # all at once, as they share a scale
+        for number in range(len(given)):
+            self._log(self.sink.log_image, name if len(given) == 1 else f"{name}_{number}", partial(_item, made, number), step)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -189,16 +197,18 @@ class SinkDestination(LoggerDestination):
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Log a sound."""
-        from wherry.loggers.munge import to_audio
+        from wherry.loggers.munge import copy_audio, to_audio
 
-        self._log(self.sink.log_audio, name, partial(_given, (to_audio(audio, str(name)), sample_rate_hz)), step)
+        given = copy_audio(audio, str(name))
+        self._log(self.sink.log_audio, name, Once(lambda: (to_audio(given, str(name)), sample_rate_hz)), step)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = FRAMES_PER_S, step: int | None = None) -> None:
         """Log a video, at 12 frames a second."""
-        from wherry.loggers.munge import to_video
+        from wherry.loggers.munge import copy_video, to_video
 
         check_rate(frames_per_s)
-        self._log(self.sink.log_video, name, partial(_given, at_rate(to_video(video, str(name)), frames_per_s)), step)
+        given = copy_video(video, str(name))
+        self._log(self.sink.log_video, name, Once(lambda: at_rate(to_video(given, str(name)), frames_per_s)), step)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Log points."""
@@ -339,6 +349,10 @@ def _error_of(call: Callable[[], None]) -> Exception | None:
 
 def _given(value: Any) -> Any:
     return value
+
+
+def _item(made: Callable[[], Sequence[Any]], number: int) -> Any:
+    return made()[number]
 
 
 def _to_scalar(value: object, name: str) -> float:

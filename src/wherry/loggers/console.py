@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from wherry.errors import ConfigError
 from wherry.loggers.arrays import to_number
+from wherry.loggers.checks import check_amounts, check_counts
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.format import format_json
 from wherry.loggers.level import LogLevel, to_level
@@ -56,11 +56,8 @@ class ConsoleLoggerConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_level", to_level(self.log_level))
-        for name in ("every_n_batches", "max_table_rows", "max_value_chars"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"ConsoleLoggerConfig.{name} is {getattr(self, name)}: it must be at least 1")
-        if not self.every_s >= 0:
-            raise ConfigError(f"ConsoleLoggerConfig.every_s is {self.every_s}: it must be 0 or more seconds")
+        check_counts(self, 1, "every_n_batches", "max_table_rows", "max_value_chars")
+        check_amounts(self, "every_s", may_be_zero=True)
 
 
 class ConsoleLogger(LoggerDestination):

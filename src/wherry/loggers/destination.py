@@ -2,19 +2,20 @@
 
 Two older generations of these calls still work, called from outside and overridden alike: ``log_metric(epoch, step, log_level,
 data)`` of Composer 0.3, and the artifact names of 0.6 to 0.10 (``log_file_artifact`` is upload_file, ``get_file_artifact``
-download_file, ``can_log_file_artifacts`` can_upload_files). A class overrides the old name or the new one; the other leads to it.
+download_file, ``can_log_file_artifacts`` can_upload_files). A class overrides the old name or the new one; the other leads to it,
+also where a class that it derives from has overridden the other.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wherry.loggers.callback import Callback
 from wherry.loggers.level import LogLevel
 from wherry.loggers.levelled import sort_leaves
+from wherry.loggers.old_names import leads_to_old_name, tie_old_names, warn_of_old_name
 from wherry.loggers.overrides import overrides
 
 if TYPE_CHECKING:
@@ -41,9 +42,21 @@ class LoggerDestination(Callback):
     #: and events until the close, "raise" lets it through once all destinations had their turn.
     on_error: OnError = "warn"
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        tie_old_names(cls)
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Ignore all arguments, as Composer's base class does, so that a subclass may hand on its own to all of its bases."""
         del args, kwargs
+
+    def name_templates(self) -> Iterable[str]:
+        """The templates of names that it fills with the state (see `State.fill`), all or some of them.
+
+        If one has ``{run_name}`` and the run has no name, `Logger` says so when the run begins, and not when the first figure is
+        lost. Not overridden, these are the texts among its attributes.
+        """
+        return [value for value in vars(self).values() if isinstance(value, str)]
 
     def is_ready(self, state: State) -> bool:
         """Whether log calls can be taken now. Until this is True the router keeps them, and replays them in order then.
@@ -95,7 +108,8 @@ class LoggerDestination(Callback):
         """Log an image or a sequence of them: arrays or tensors, height x width, channels x height x width, or a batch of these.
 
         `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks,
-        with whole numbers that `mask_class_labels` names. `use_table`: show them as a table, where the destination has tables.
+        with labels that `mask_class_labels` names: whole numbers from 0 to 255, else ValueError; map an ignore label such as -100
+        to 255. `use_table`: show them as a table, where the destination has tables.
         """
 
     def log_table(
@@ -127,8 +141,6 @@ class LoggerDestination(Callback):
         The file may be changed or deleted as soon as this returns, so take a snapshot of it first. Keep it short: the training
         loop waits. What is returned is the destination's own; None where there is nothing to say.
         """
-        if _has_only(self, "log_file_artifact", "upload_file"):
-            self.log_file_artifact(state, LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
         return None
 
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
@@ -136,46 +148,28 @@ class LoggerDestination(Callback):
 
         Raises NotImplementedError in destinations that keep no files.
         """
-        if not _has_only(self, "get_file_artifact", "download_file"):
-            raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
-        self.get_file_artifact(remote_file_name, destination, overwrite, progress_bar)
+        raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
 
     def can_upload_files(self) -> bool:
         """Whether upload_file() uploads: return True in a class that overrides it.
 
         A class with the old names only is asked by the old name; one that overrides nothing but log_file_artifact() can.
         """
-        if _has_only(self, "can_log_file_artifacts", "can_upload_files"):
-            return self.can_log_file_artifacts()
-        return _has_only(self, "log_file_artifact", "upload_file")
+        return leads_to_old_name(self.upload_file)
 
     def log_file_artifact(
         self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
     ) -> None:
         """The old name of upload_file(), which has no `log_level`."""
-        _warn_of_old_name("log_file_artifact", "upload_file")
-        if overrides(self, "upload_file", LoggerDestination):
-            self.upload_file(state, artifact_name, file_path, overwrite=overwrite)
+        warn_of_old_name("log_file_artifact", "upload_file")
+        self.upload_file(state, artifact_name, file_path, overwrite=overwrite)
 
     def get_file_artifact(self, artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
         """The old name of download_file()."""
-        _warn_of_old_name("get_file_artifact", "download_file")
-        if not overrides(self, "download_file", LoggerDestination):
-            raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
+        warn_of_old_name("get_file_artifact", "download_file")
         self.download_file(artifact_name, destination, overwrite, progress_bar)
 
     def can_log_file_artifacts(self) -> bool:
         """The old name of can_upload_files()."""
-        _warn_of_old_name("can_log_file_artifacts", "can_upload_files")
-        if overrides(self, "can_upload_files", LoggerDestination):
-            return self.can_upload_files()
-        return _has_only(self, "log_file_artifact", "upload_file")
-
-
-def _has_only(destination: LoggerDestination, old: str, new: str) -> bool:
-    """Whether its class knows the old name of a call and not the new one. So neither leads to the other without end."""
-    return overrides(destination, old, LoggerDestination) and not overrides(destination, new, LoggerDestination)
-
-
-def _warn_of_old_name(old: str, new: str) -> None:
-    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=3)
+        warn_of_old_name("can_log_file_artifacts", "can_upload_files")
+        return self.can_upload_files()

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from wherry.errors import ConfigError
 from wherry.loggers.capture import Capture
+from wherry.loggers.checks import check_amounts, check_counts
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.finished_files import FinishedFiles
 from wherry.loggers.format import format_json, format_log_data_value
 from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.remote_names import FreeNames
 from wherry.loggers.reports import Reports
 from wherry.loggers.state import State
 from wherry.loggers.tables import check_table
@@ -54,16 +57,16 @@ class FileLoggerConfig:
     #: Whether ranks other than 0 write nothing. By default each has its own file: what the others print tells why a run
     #: hangs.
     rank_zero_only: bool = False
-    #: Whether an uploaded file replaces one that has its name in the store. On the disk no file is ever replaced.
+    #: Whether the files of other ranks than 0 have the figures, settings, tables and texts, too: they are mostly the same ones.
+    figures_of_all_ranks: bool = False
+    #: Whether an uploaded file replaces one that has its name in the store; else it gets the next number that is free there.
+    #: On the disk no file is ever replaced.
     overwrite: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_level", to_level(self.log_level))
-        for name in ("flush_every_n_batches", "every_n_epochs", "every_n_batches"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"FileLoggerConfig.{name} is {getattr(self, name)}: it must be at least 1")
-        if self.roll_size_bytes < 0:
-            raise ConfigError(f"FileLoggerConfig.roll_size_bytes is {self.roll_size_bytes}: use a size, or 0 for one file")
+        check_counts(self, 1, "flush_every_n_batches", "every_n_epochs", "every_n_batches")
+        check_amounts(self, "roll_size_bytes", may_be_zero=True)
         if self.values not in ("json", "composer"):
             raise ConfigError(f"FileLoggerConfig.values is {self.values!r}: use 'json' or 'composer'")
 
@@ -81,8 +84,8 @@ class FileLogger(LoggerDestination):
         [exception]: ValueError: no                       the last lines of a run that failed
 
     `filename` is a template (see `State.fill`), filled with the state of the first event, or `state`. Lines that come before
-    wait, in order. Files that exist are kept: the run goes on in ``name.0001.txt``. Images, sound, videos, point clouds and
-    histograms are not for a text file; RunFolderLogger keeps them.
+    wait, in order. Files that exist are kept, here and in the stores: the run goes on in ``name.0001.txt``. Images, sound,
+    videos, point clouds and histograms are not for a text file; RunFolderLogger keeps them.
 
     **Captured** is what this process writes to its descriptors 1 and 2, and so do C code and child processes, from here to
     the close. It is shown where it was shown before. Progress bars are one line each, their last state; colours are left out.
@@ -117,7 +120,7 @@ class FileLogger(LoggerDestination):
         self._level = to_level(self._config.log_level)  # asked at every figure
         self._filename = filename
         self._folder = Path(folder).absolute()
-        self.rank_zero_only = self._config.rank_zero_only
+        self.rank_zero_only = not self._config.figures_of_all_ranks  # of log calls, for the router
         _check_filename(filename)
         self._pid = os.getpid()
         self._format = format_json if self._config.values == "json" else format_log_data_value
@@ -128,6 +131,7 @@ class FileLogger(LoggerDestination):
         self._is_off = False
         self._n_calls = 0
         self._reports = Reports()
+        self._finished = FinishedFiles(FreeNames(overwrite=self._config.overwrite))
         streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
         fallback = self._fallback()
         self._capture = Capture(streams, roll_bytes=self._config.roll_size_bytes, fallback=fallback)
@@ -289,6 +293,7 @@ class FileLogger(LoggerDestination):
 
     def _hand_over(self) -> None:
         logger = self._logger
+        files: list[tuple[str, Path]] = []
         for path in self._capture.take_rolled():
             if logger is None or not logger.has_file_upload_destination():
                 continue
@@ -299,8 +304,9 @@ class FileLogger(LoggerDestination):
                     "in the store, so none is uploaded: put {rank} into the filename, or set FileLoggerConfig.rank_zero_only",
                 )
                 continue
-            name = str(Path(self._remote_name).with_name(path.name))
-            logger.upload_file(_escaped(name), _escaped(str(path)), overwrite=self._config.overwrite)
+            files.append((str(Path(self._remote_name).with_name(path.name)), path))
+        self._finished.see(logger)
+        self._finished.add(files)
 
     def _end(self, error: BaseException | None = None) -> None:
         """Close, with `error` as the last thing in the file. Also called by the interpreter, in whatever way it ends."""
@@ -315,7 +321,10 @@ class FileLogger(LoggerDestination):
             is_loud = error is not None and not _is_quiet(error)
             lines = "".join(traceback.format_exception(error)).splitlines() if is_loud else []
             self._capture.close("".join(f"[exception]: {line}\n" for line in lines))
-            self._hand_over()
+            try:
+                self._hand_over()
+            finally:
+                self._finished.finish(in_haste=is_loud)
 
 
 def _one_line(text: str) -> str:
@@ -325,11 +334,6 @@ def _one_line(text: str) -> str:
 def _is_quiet(error: BaseException) -> bool:
     """Whether it ends the program, or a generator, without a traceback."""
     return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
-
-
-def _escaped(name: str) -> str:
-    """As a template that gives `name`."""
-    return name.replace("{", "{{").replace("}", "}}")
 
 
 def _fields(filename: str) -> set[str]:

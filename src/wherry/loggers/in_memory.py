@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from wherry.errors import ConfigError, MissingExtraError
+from wherry.errors import MissingExtraError
+from wherry.loggers.checks import check_counts
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.once import Once
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.steps import to_step
 from wherry.loggers.tables import check_table
@@ -33,13 +36,11 @@ class InMemoryLoggerConfig:
     #: Of each figure the newest so many; None: all. A point is 16 bytes, so a million steps of 20 figures are 320 MB.
     max_points: int | None = None
     #: Of tables, images, texts and so on the newest so many of each name; None: all. Images are large, and nobody looks at a
-    #: thousand.
+    #: thousand. Until they are read, they take what was given: of float32 four times the bytes of the pictures that they become.
     max_kept: int | None = 100
 
     def __post_init__(self) -> None:
-        for name in ("max_points", "max_kept"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"InMemoryLoggerConfig.{name} is {value}: it must be at least 1, or None for no limit")
+        check_counts(self, 1, "max_points", "max_kept")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +95,19 @@ class Video:
 
 
 class _Shelf(Generic[_T]):
-    """Things by name, the newest few of each."""
+    """Things by name, the newest few of each, perhaps still to be made."""
 
     def __init__(self, most: int | None) -> None:
         self._most = most
-        self._things: dict[str, list[Kept[_T]]] = {}
+        self._things: dict[str, list[Callable[[], Kept[_T]]]] = {}
 
-    def add(self, name: object, step: int, value: _T) -> None:
+    def add(self, name: object, thing: Callable[[], Kept[_T]]) -> None:
         things = self._things.setdefault(str(name), [])
-        things.append(Kept(step, value))
+        things.append(thing)
         if self._most is not None and len(things) > self._most:
             del things[0]
 
-    def all(self) -> dict[str, list[Kept[_T]]]:
+    def all(self) -> dict[str, list[Callable[[], Kept[_T]]]]:
         return {name: list(things) for name, things in self._things.items()}
 
 
@@ -116,7 +117,8 @@ class InMemoryLogger(LoggerDestination):
 
     Figures are read by series(), `most_recent_values` and to_pandas(); the rest by `hyperparameters`, `traces`, and by
     `tables`, `images`, `texts`, `histograms`, `audio`, `videos` and `point_clouds`: name -> list of `Kept`, oldest first.
-    What is returned is the caller's own, and can be read also after the close. Safe from several threads.
+    What is returned is the caller's own, and can be read also after the close. Safe from several threads. Images, sounds and
+    videos are checked and copied when they are logged, and brought into their shape when they are first read.
 
     A value that cannot be kept, such as a figure of many elements, is a ValueError, after the rest of the call was kept.
     """
@@ -182,50 +184,42 @@ class InMemoryLogger(LoggerDestination):
     @property
     def traces(self) -> dict[str, list[Kept[object]]]:
         """Traces by name; their step counts the calls."""
-        with self._lock:
-            return self._traces.all()
+        return self._read(self._traces)
 
     @property
     def tables(self) -> dict[str, list[Kept[Table]]]:
         """Tables by name."""
-        with self._lock:
-            return self._tables.all()
+        return self._read(self._tables)
 
     @property
     def images(self) -> dict[str, list[Kept[Images]]]:
         """Images by name, with their masks."""
-        with self._lock:
-            return self._images.all()
+        return self._read(self._images)
 
     @property
     def texts(self) -> dict[str, list[Kept[str]]]:
         """Texts by name."""
-        with self._lock:
-            return self._texts.all()
+        return self._read(self._texts)
 
     @property
     def histograms(self) -> dict[str, list[Kept[HistogramData]]]:
         """Histograms by name."""
-        with self._lock:
-            return self._histograms.all()
+        return self._read(self._histograms)
 
     @property
     def audio(self) -> dict[str, list[Kept[Audio]]]:
         """Sounds by name."""
-        with self._lock:
-            return self._audio.all()
+        return self._read(self._audio)
 
     @property
     def videos(self) -> dict[str, list[Kept[Video]]]:
         """Videos by name."""
-        with self._lock:
-            return self._videos.all()
+        return self._read(self._videos)
 
     @property
     def point_clouds(self) -> dict[str, list[Kept[NDArray[np.float32]]]]:
         """Point clouds by name, each (B,N,3) float32."""
-        with self._lock:
-            return self._point_clouds.all()
+        return self._read(self._point_clouds)
 
     def to_pandas(self) -> pd.DataFrame:
         """All figures as a table: a row a step in ascending order (index "step"), a column a figure, NaN where there is no
@@ -282,12 +276,13 @@ class InMemoryLogger(LoggerDestination):
     ) -> None:
         """Keep the images as (C,H,W) uint8 each, and the masks as (H,W) each. ValueError for shapes that do not fit."""
         from wherry.loggers.mask_overlay import to_masks
-        from wherry.loggers.munge import to_images
+        from wherry.loggers.munge import copy_images, to_images
 
         self._check_open()
-        kept = to_images(images, name, channels_last=channels_last or None)
-        kept_masks = {str(key): to_masks(given, kept, f"{name}/{key}") for key, given in (masks or {}).items()}
-        self._keep(self._images, name, step, Images(kept, kept_masks, dict(mask_class_labels or {})))
+        copies = copy_images(images, name, channels_last=channels_last or None)
+        kept_masks = {str(key): to_masks(given, copies, f"{name}/{key}") for key, given in (masks or {}).items()}
+        labels = dict(mask_class_labels or {})
+        self._keep_for_later(self._images, name, step, lambda: Images(to_images(copies, name), kept_masks, labels))
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -318,17 +313,19 @@ class InMemoryLogger(LoggerDestination):
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Keep the sound as (T,) float32."""
-        from wherry.loggers.munge import to_audio
+        from wherry.loggers.munge import copy_audio, to_audio
 
         self._check_open()
-        self._keep(self._audio, name, step, Audio(to_audio(audio, name), sample_rate_hz))
+        samples = copy_audio(audio, name)
+        self._keep_for_later(self._audio, name, step, lambda: Audio(to_audio(samples, name), sample_rate_hz))
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Keep the video as (T,C,H,W) uint8."""
-        from wherry.loggers.munge import to_video
+        from wherry.loggers.munge import copy_video, to_video
 
         self._check_open()
-        self._keep(self._videos, name, step, Video(to_video(video, name), frames_per_s))
+        frames = copy_video(video, name)
+        self._keep_for_later(self._videos, name, step, lambda: Video(to_video(frames, name), frames_per_s))
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Keep the points as (B,N,3) float32."""
@@ -366,4 +363,18 @@ class InMemoryLogger(LoggerDestination):
 
     def _keep(self, shelf: _Shelf[_T], name: object, step: int | None, value: _T) -> None:
         with self._lock:
-            shelf.add(name, self._at(step), value)
+            shelf.add(name, partial(_itself, Kept(self._at(step), value)))
+
+    def _keep_for_later(self, shelf: _Shelf[_T], name: object, step: int | None, make: Callable[[], _T]) -> None:
+        with self._lock:
+            at = self._at(step)
+            shelf.add(name, Once(lambda: Kept(at, make())))
+
+    def _read(self, shelf: _Shelf[_T]) -> dict[str, list[Kept[_T]]]:
+        with self._lock:
+            found = shelf.all()
+        return {name: [thing() for thing in things] for name, things in found.items()}  # log calls need not wait for this
+
+
+def _itself(value: _T) -> _T:
+    return value

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import EnumMeta, IntEnum
+from typing import Any
 
 from wherry.errors import ConfigError
 
 
-class LogLevel(IntEnum):
+class _NoBooleans(EnumMeta):
+    """Looks members up by value, but not by True, which to a dict is 1."""
+
+    def __call__(cls, value: object, *more: Any, **options: Any) -> Any:
+        if isinstance(value, bool):
+            return cls._missing_(value)  # type: ignore[attr-defined]  # of an Enum; it raises
+        return super().__call__(value, *more, **options)
+
+
+class LogLevel(IntEnum, metaclass=_NoBooleans):
     """A threshold keeps the levels up to it: the larger, the noisier.
 
     LogLevel("epoch"), LogLevel("EPOCH") and LogLevel(2) are the same. ConfigError, a ValueError, for anything else.
@@ -38,4 +48,5 @@ def to_level(value: str | int | LogLevel) -> LogLevel:
     """LogLevel(value), without its cost."""
     if isinstance(value, LogLevel):
         return value
-    return (_KNOWN.get(value) if isinstance(value, (str, int)) else None) or LogLevel._missing_(value)
+    is_spelling = isinstance(value, (str, int)) and not isinstance(value, bool)
+    return (_KNOWN.get(value) if is_spelling else None) or LogLevel._missing_(value)

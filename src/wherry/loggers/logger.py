@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import warnings
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -11,17 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from wherry.errors import ConfigError, UploadFailed
+from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.callback import Callback
 from wherry.loggers.calls import Data, LogCalls
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.old_names import warn_of_old_name
 from wherry.loggers.overrides import overrides
 from wherry.loggers.own_copy import own_copy
+from wherry.loggers.program_end import before_exit
 from wherry.loggers.reports import Reports
 from wherry.loggers.route import Route
-from wherry.loggers.state import State
+from wherry.loggers.state import State, needs_run_name
+from wherry.loggers.typed import config_as_dict
 from wherry.snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
@@ -47,6 +51,8 @@ class Logger(LogCalls):
 
     Attach it to any loop: ``with Logger(State(), RunFolderLogger("runs")) as logger:`` tells all that the run begins and closes
     all at the end; other events need not be told. Log calls may come from several threads; `step=None` is the current batch.
+    A logger whose run has begun and that nobody closed is closed when its process ends, also if nobody has it any more; what
+    fails then is written to stderr, as nobody can catch it.
 
     A destination that raises stops neither the others nor the training: its error is written to the log "wherry", once for
     each kind of call, and each time for upload_file(), as a file is lost then; `LoggerDestination.on_error` chooses otherwise.
@@ -69,7 +75,7 @@ class Logger(LogCalls):
         self.state = state
         self.destinations = (*_all_of(LoggerDestination, destinations), *_all_of(LoggerDestination, backends))
         self.callbacks = _all_of(Callback, callbacks)
-        #: The exception that ended the ``with`` block, for those who are closed because of it; else None.
+        #: The exception that ended the ``with`` block or the program, for those who are closed because of it; else None.
         self.error: BaseException | None = None
         self._reports = Reports()
         self._routes = tuple(Route(destination, self._reports) for destination in self.destinations)
@@ -81,11 +87,22 @@ class Logger(LogCalls):
         self._listening: dict[str, tuple[tuple[Callback, ...], tuple[Route, ...]]] = {}
         self._has_begun = False
         self._closed = False
+        self._forget_exit = _before_exit_if_alive(self)
+        self._called: set[str] = set()
 
-    # -- figures
+    # -- settings and figures
+
+    def log_hyperparameters(self, hyperparameters: object) -> None:
+        """Log settings that do not change during the run: a mapping, an OmegaConf config, a dataclass or an argparse Namespace.
+
+        Each destination gets them as a dict (see `config_as_dict`); a ``???`` of OmegaConf stays that text. TypeError for others.
+        """
+        self._log("log_hyperparameters", config_as_dict(hyperparameters))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log figures; `step=None` is the current batch."""
+        """Log figures; `step=None` is the current batch. TypeError for what is no mapping."""
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"log_metrics() takes a mapping of names to figures, and not {metrics!r:.200}")
         step = self._step(step)
         if self._first_generation:
             wanting = self._wanting(LogLevel.BATCH, self._first_generation)
@@ -128,12 +145,12 @@ class Logger(LogCalls):
         self, log_level: str | int | LogLevel, artifact_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
     ) -> None:
         """The old name of upload_file(); only destinations that override log_file_artifact() are told the level."""
-        _warn_of_old_name("file_artifact", "upload_file")
+        warn_of_old_name("file_artifact", "upload_file")
         self._upload(to_level(log_level), artifact_name, file_path, overwrite=overwrite)
 
     def has_file_artifact_destination(self) -> bool:
         """The old name of has_file_upload_destination()."""
-        _warn_of_old_name("has_file_artifact_destination", "has_file_upload_destination")
+        warn_of_old_name("has_file_artifact_destination", "has_file_upload_destination")
         return self.has_file_upload_destination()
 
     def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool) -> None:
@@ -146,16 +163,21 @@ class Logger(LogCalls):
             for route in self._routes:
                 name = remote_file_name if route.destination.formats_names else filled
                 route.upload(self.state, level, name, path, overwrite, errors)
+        self._close_first("upload_file")
         self._raise(errors)
 
     # -- events and the end
 
     def run_event(self, event: Event) -> None:
-        """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first."""
+        """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first.
+
+        ConfigError at INIT, before anybody is told, if the run has no name and a destination needs one (see `State`).
+        """
         event = event if isinstance(event, Event) else Event(event)
         callbacks, routes = self._listening.get(event.value) or self._find_listening(event)
         is_init = event is Event.INIT
         if is_init:
+            self._check_run_name()
             self._has_begun = True
         else:
             self._run_callbacks(callbacks, event)
@@ -164,6 +186,7 @@ class Logger(LogCalls):
         for route in routes:
             route.run_event(event, self.state, self, errors)
         self._wake(errors)
+        self._close_first(event.value)
         self._raise(errors)
         if is_init:
             self._run_callbacks(callbacks, event)
@@ -177,6 +200,7 @@ class Logger(LogCalls):
         if self._closed:
             return
         self._closed = True
+        self._forget_exit()
         errors: list[Exception] = []
         closed: set[int] = set()
         callbacks = [(callback, partial(self._callback_failed, callback, errors=errors)) for callback in self.callbacks]
@@ -235,7 +259,31 @@ class Logger(LogCalls):
         except Exception as failed:
             self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
+    def _close_first(self, what: str) -> None:
+        """Be called first at the exit: who began at the first call `what` may have registered after us, as wandb does."""
+        if what not in self._called and self._has_begun and not self._closed:
+            self._called.add(what)
+            self._forget_exit()
+            self._forget_exit = before_exit(self._close_at_exit)
+
+    def _close_at_exit(self, error: BaseException | None) -> None:
+        try:
+            self.__exit__(type(error) if error else None, error, None)
+        except WherryError as failed:
+            sys.stderr.write(f"wherry: {failed}\n")
+        except KeyboardInterrupt:
+            sys.stderr.write("\nwherry: interrupted while the logger was closed; what was logged last may be missing\n")
+
     # -- routing
+
+    def _check_run_name(self) -> None:
+        if not self.state.run_name:
+            for destination in self.destinations:
+                if self.state.rank and destination.rank_zero_only and not destination.can_upload_files():
+                    continue  # nothing of it is written here
+                for template in destination.name_templates():
+                    if needs_run_name(template):
+                        self.state.fill(template)  # which raises, and says the remedy
 
     def _overriding(self, *calls: str) -> tuple[Route, ...]:
         return tuple(route for route in self._routes if any(route.serves(call) for call in calls))
@@ -250,6 +298,7 @@ class Logger(LogCalls):
         errors: list[Exception] = []
         for route in routes:
             route.log(self.state, what, arguments, errors)
+        self._close_first(what)
         self._raise(errors)
 
     def _say_nobody_can(self, what: str) -> None:
@@ -327,6 +376,19 @@ def _all_of(kind: type[_Kind], given: _Kind | Sequence[_Kind]) -> tuple[_Kind, .
     return items
 
 
+def _before_exit_if_alive(logger: Logger) -> Callable[[], object]:
+    """Have it closed at the exit if somebody still has it then."""
+    alive = weakref.ref(logger)
+
+    def end(error: BaseException | None) -> None:
+        if (found := alive()) is not None:
+            found._close_at_exit(error)
+
+    forget = before_exit(end)
+    weakref.finalize(logger, forget).atexit = False
+    return forget
+
+
 def _listens(who: Callback, event: Event) -> bool:
     return overrides(who, event.value, Callback) or overrides(who, "run_event", Callback)
 
@@ -337,7 +399,3 @@ def _where(function: Callable[..., object]) -> str:
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else name
-
-
-def _warn_of_old_name(old: str, new: str) -> None:
-    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=3)

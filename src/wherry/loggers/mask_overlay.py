@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wherry.loggers.encode import mask_palette
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OPACITY = 0.5
+#: What a byte holds: an indexed PNG and W&B take no more.
+_LAST_LABEL = 255
 
 
 def mask_overlay(
@@ -25,8 +27,7 @@ def mask_overlay(
 
     colours = np.frombuffer(mask_palette(), np.uint8).reshape(256, 3).astype(np.float32)
     under = np.broadcast_to(image[:3], (3, *image.shape[1:])).astype(np.float32)
-    labels_shown = mask.astype(np.int64) % 256  # of a byte, 256 is no divisor
-    over = np.moveaxis(colours[labels_shown], -1, 0)
+    over = np.moveaxis(colours[mask], -1, 0)
     is_drawn = np.ones(mask.shape, bool) if labels and 0 in labels else mask != 0
     drawn = np.where(is_drawn, under * (1 - _OPACITY) + over * _OPACITY, under)
     return np.asarray(drawn.round(), np.uint8)
@@ -35,17 +36,38 @@ def mask_overlay(
 def mask_legend(labels: Mapping[int, str] | None) -> str:
     """Which colour is which class, in one line; empty without names."""
     colours = mask_palette()
-    named = ((label, name, int(label) % 256 * 3) for label, name in (labels or {}).items())
+    named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= _LAST_LABEL)
     return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
 
 
 def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:
-    """A mask for each image, from one mask, a batch of them, or a sequence."""
+    """A mask for each image, from one mask, a batch of them, or a sequence; `name` is that of the image and of the mask.
+
+    ValueError for other shapes, and for labels that are not whole numbers from 0 to 255: what one destination takes all take.
+    """
     from wherry.loggers.munge import to_mask, to_numpy
 
     is_sequence = isinstance(value, (list, tuple)) and len(value) > 0 and to_numpy(value[0]).ndim >= 2
-    array = None if is_sequence else to_numpy(value)
-    masks = list(value) if array is None else [array] if array.ndim == 2 else list(array)  # type: ignore[call-overload]
+    if is_sequence:
+        masks = [to_numpy(mask) for mask in value]  # type: ignore[attr-defined]
+    else:
+        array = to_numpy(value)
+        masks = [array] if array.ndim == 2 else list(array)
     if len(masks) != len(images):
         raise ValueError(f"{name}: {len(masks)} masks for {len(images)} images; give one mask for each image")
+    for mask in masks:
+        _check_labels(mask, name)
     return [to_mask(mask, name, *image.shape[1:]) for mask, image in zip(masks, images, strict=True)]
+
+
+def _check_labels(mask: NDArray[Any], name: str) -> None:
+    import numpy as np
+
+    if mask.dtype.kind not in "iuf":  # of booleans all are labels; of what is no number to_mask says so
+        return
+    wrong = mask[~((mask >= 0) & (mask <= _LAST_LABEL) & (mask == np.trunc(mask)))]
+    if wrong.size:
+        raise ValueError(
+            f"{name}: a mask has labels that are whole numbers from 0 to {_LAST_LABEL}, and this one has {wrong[0].item()}; "
+            f"map an ignore label such as -100 to {_LAST_LABEL}, and renumber others"
+        )

@@ -113,7 +113,8 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Add parameters. A text of more than 6000 characters is cut there, and whole in ``hyperparameters/name.txt``."""
         texts = {mlflow_name(name): text for name, text in _flat(hyperparameters, "")}
-        self._later(lambda run: self._send_params(run, texts), sum(FIGURE_BYTES + len(text) for text in texts.values()))
+        n_bytes = sum(FIGURE_BYTES + len(text) for text in texts.values())
+        self._later("log_hyperparameters", lambda run: self._send_params(run, texts), n_bytes)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to each metric; `step=None` counts the calls. ValueError for what is no number, after the others."""
@@ -125,7 +126,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                 wrong.append(str(key))
             else:
                 self._figures.append((mlflow_name(key), _as_float(number), now_ms, at))
-        self._later(self._send_figures, FIGURE_BYTES * len(metrics))
+        self._later("log_metrics", self._send_figures, FIGURE_BYTES * len(metrics))
         if wrong:
             raise ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one")
 
@@ -147,9 +148,6 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         key = str(name)
         given = copy_images(images, key, channels_last=channels_last or None)
         drawn = {str(mask): to_masks(labels, given, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
-        for mask, labels in drawn.items():
-            for one in labels:
-                encode.check_labels(one, f"{key}/{mask}")
         at, now_ms = self._step(step, f"images {key}"), int(self._now() * 1000)
 
         def write(run: MLflowRun) -> None:
@@ -162,7 +160,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                     content = encode.mask_png_bytes(labels[i], mask_class_labels)
                     self._send_file(run, self._file("masks", f"{key}/{mask}{suffix}", at, "png"), content)
 
-        self._later(write, size_of(*given, *(one for labels in drawn.values() for one in labels)), key)
+        self._later("log_images", write, size_of(*given, *(one for labels in drawn.values() for one in labels)), key=key)
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -185,20 +183,20 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                 run.client.log_table(run.run_id, data, file)
 
         if cells:
-            self._later(write, FIGURE_BYTES * len(cells) * (1 + len(columns)), key)
+            self._later("log_table", write, FIGURE_BYTES * len(cells) * (1 + len(columns)), key=key)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a file for each."""
         for name, trace in traces.items():
             content = format_json(trace, significant_digits=None).encode()
             file = self._file("traces", str(name), self._step(None, f"trace {name}"), "json")
-            self._later(partial(self._send_file, file=file, content=content), len(content), str(name))
+            self._later("log_traces", partial(self._send_file, file=file, content=content), len(content), key=str(name))
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Add a text."""
         content = str(text).encode(errors="replace")
         file = self._file("text", str(name), self._step(step, f"text {name}"), "txt")
-        self._later(partial(self._send_file, file=file, content=content), len(content), str(name))
+        self._later("log_text", partial(self._send_file, file=file, content=content), len(content), key=str(name))
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
         """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
@@ -213,7 +211,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             record = {**vars(found), "edges": found.edges.tolist(), "counts": found.counts.tolist()}
             self._send_file(run, file, format_json(record, significant_digits=None).encode())
 
-        self._later(write, size_of(array), key)
+        self._later("log_histogram", write, size_of(array), key=key)
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV."""
@@ -224,11 +222,11 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             raise ValueError(f"{key}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
         given = copy_audio(audio, key)
         file = self._file("audio", key, self._step(step, f"audio {key}"), "wav")
-        self._later(
-            lambda run: self._send_file(run, file, encode.wav_bytes(to_audio(given, key), int(sample_rate_hz))),
-            size_of(given),
-            key,
-        )
+
+        def write(run: MLflowRun) -> None:
+            self._send_file(run, file, encode.wav_bytes(to_audio(given, key), int(sample_rate_hz)))
+
+        self._later("log_audio", write, size_of(given), key=key)
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as MP4."""
@@ -244,7 +242,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         def write(path: Path) -> None:
             encode.write_mp4(to_video(given, key), frames_per_s, path)
 
-        self._later(partial(self._send_file, file=file, content=write), size_of(given), key)
+        self._later("log_video", partial(self._send_file, file=file, content=write), size_of(given), key=key)
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points; of a batch, a file for each."""
@@ -254,7 +252,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         at = self._step(step, f"points {key}")
         for cloud in to_point_cloud(points, key):
             file = self._file("pointclouds", key, at, "ply")
-            self._later(partial(self._send_cloud, file=file, cloud=cloud), size_of(cloud), key)
+            self._later("log_point_cloud", partial(self._send_cloud, file=file, cloud=cloud), size_of(cloud), key=key)
 
     # our threads
 

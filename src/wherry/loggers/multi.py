@@ -6,14 +6,17 @@ import copy
 import math
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError, UploadFailed
+from wherry.loggers.once import Once
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
 from wherry.loggers.typed import BaseLogger
@@ -24,8 +27,15 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: Videos are logged at this rate, whatever theirs is.
 FRAMES_PER_S = 12.0
+#: So many values of one scalar wait for a write, for sinks that aggregate: a loop that never writes must not fill the memory.
+MOST_REPLACED = 10_000
+#: A message names so many values.
+_MOST_NAMES = 5
 #: The names that namespace_context() has put on top, of this thread or task; None where one has cleared them.
 _stack: ContextVar[tuple[str, ...] | None] = ContextVar("wherry_namespaces", default=())
+#: The MultiLoggers that nobody has called write() of yet: a close says what they hold.
+_never_written: weakref.WeakSet[MultiLogger] = weakref.WeakSet()
+_never_written_lock = threading.Lock()
 
 
 @contextmanager
@@ -39,36 +49,6 @@ def namespace_context(name: str | None) -> Iterator[None]:
         _stack.reset(token)
 
 
-class _Once(Generic[_T]):
-    """A function that is called once, at the first call; later calls give the same value, or raise the same error.
-
-    `report` gets that error, so that it is said once, however many sinks meet it.
-    """
-
-    #: Sinks need not report the error.
-    reports_itself = True
-
-    def __init__(self, function: Callable[[], _T], report: Callable[[Exception], None]) -> None:
-        self._function: Callable[[], _T] | None = function
-        self._report = report
-        self._value: _T
-        self._error: Exception | None = None
-        self._lock = threading.RLock()
-
-    def __call__(self) -> _T:
-        with self._lock:
-            if self._function is not None:
-                try:
-                    self._value = self._function()
-                except Exception as error:  # of the user; every sink is told
-                    self._error = error
-                    self._report(error)
-                self._function = None  # and with it the tensors that it holds; not after Ctrl-C, which made no value
-            if self._error is not None:
-                raise self._error
-            return self._value
-
-
 class MultiLogger:
     """Takes values by kind and hands them, computed at most once and only if some sink writes, to all sinks.
 
@@ -77,14 +57,22 @@ class MultiLogger:
     function: the copy of an array is made at every call, also of one that no sink will write. A function that raises, and a
     value that has not the shape of its kind (see `wherry.loggers.munge`), is reported once for its name, and left out.
 
+    Of several values of a name between two calls of write() the last counts, and the others are not computed. A sink whose
+    `BaseLoggerConfig.aggregate` says otherwise gets all of a scalar's, the newest `MOST_REPLACED` of them: so all, and what
+    functions hold, stay in memory until then.
+
     Values are of the phase that the state has in write(). Safe from several threads.
     """
 
     def __init__(self, default_namespace: str = "value") -> None:
         self.default_namespace = default_namespace
         self._values: dict[tuple[str, str, str], Callable[[], Any]] = {}
+        #: Those of scalars that a later one has replaced since the last write(), oldest first.
+        self._replaced: dict[tuple[str, str, str], deque[Callable[[], Any]]] = {}
         self._lock = threading.Lock()
         self._reports = Reports()
+        with _never_written_lock:
+            _never_written.add(self)
 
     def namespace(self, namespace: str | None = None) -> str:
         """The namespace of a value that is logged now: the given or the default one, and what namespace_context() adds."""
@@ -197,16 +185,29 @@ class MultiLogger:
 
     def write(self, sinks: Sequence[BaseLogger[Any]], state: State) -> None:
         """Hand what was logged since the last call to all sinks. A sink that raises is reported once; the others get theirs."""
+        with _never_written_lock:
+            _never_written.discard(self)
+        aggregating = {id(sink) for sink in sinks if _aggregates(sink)}
         with self._lock:
             values, self._values = self._values, {}
-        for (kind, namespace, key), value in values.items():
+            replaced, self._replaced = self._replaced, {}
+        for where, value in values.items():
+            before = replaced.get(where, ())
+            if aggregating and len(before) == MOST_REPLACED:
+                text = f"was logged more than {MOST_REPLACED} times before a step: only the newest of them are aggregated"
+                self._reports.once(("many", where), f"{where[1]}/{where[2]} {text}; call step() more often")
             for sink in sinks:
-                self._hand_over(sink, kind, namespace, key, value, state)
+                for one in (*before, value) if id(sink) in aggregating else (value,):
+                    self._hand_over(sink, *where, one, state)
 
     def has_values(self) -> bool:
         """Whether anything was logged since the last write()."""
         with self._lock:
             return bool(self._values)
+
+    def _names(self) -> list[str]:
+        with self._lock:
+            return [f"{namespace}/{key}" for _, namespace, key in self._values]
 
     def _hand_over(
         self, sink: BaseLogger[Any], kind: str, namespace: str, key: str, value: Callable[[], Any], state: State
@@ -224,8 +225,11 @@ class MultiLogger:
         def report(error: Exception) -> None:
             self._reports.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)
 
-        once: _Once[Any] = _Once(lambda: form(compute(), name), report)
+        once: Once[Any] = Once(lambda: form(compute(), name), report)
         with self._lock:
+            replaced = self._values.get((kind, where, key))
+            if replaced is not None and kind == "scalar":
+                self._replaced.setdefault((kind, where, key), deque(maxlen=MOST_REPLACED)).append(replaced)
             self._values[kind, where, key] = once
 
 
@@ -253,19 +257,24 @@ class Sinks:
 
     def step(self, state: State, *loggers: MultiLogger) -> None:
         """A step of the loop is over; what was logged belongs to the phase of `state`."""
-        if self._has_open_phase and self._last is not None and self._last.phase != state.phase:
-            self._write_all(self._last)
+        self._end_other_phase(state)
+        self._see(loggers)
         self._hand_over(state, loggers)
         self._each("write", lambda sink: sink.write(state) if sink.should_write(state) else None)
 
     def end_phase(self, state: State, *loggers: MultiLogger) -> None:
-        """The state's phase is over: everything is written."""
-        self._hand_over(state, loggers)
+        """The state's phase is over: everything is written, also what was logged since the last step by any logger of a step."""
+        self._end_other_phase(state)
+        self._see(loggers)
+        self._hand_over(state, tuple(self._loggers.values()))
         self._write_all(state)
         self._has_open_phase = False
 
     def close(self) -> None:
-        """Write what is left, also what was logged after the last step, and close the sinks. Closing again does nothing."""
+        """Write what is left, also what was logged after the last step, and close the sinks. Closing again does nothing.
+
+        What a MultiLogger holds that was never given to step() or end_phase() is of no known state: it is reported, not written.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -273,9 +282,11 @@ class Sinks:
             stack.callback(self._each, "close", lambda sink: sink.close())
             if self._last is not None:
                 self._has_open_phase |= any(logger.has_values() for logger in self._loggers.values())
-                self._hand_over(self._last, tuple(self._loggers.values()), is_step=False)
+                for logger in self._loggers.values():
+                    logger.write(self.sinks, self._last)
                 if self._has_open_phase:
                     self._write_all(self._last)
+            self._report_lost()
 
     def __enter__(self) -> Sinks:
         return self
@@ -288,12 +299,27 @@ class Sinks:
                 raise
             self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
-    def _hand_over(self, state: State, loggers: Sequence[MultiLogger], *, is_step: bool = True) -> None:
-        if is_step:
-            self._loggers.update((id(logger), logger) for logger in loggers)
-            self._last, self._has_open_phase = copy.copy(state), True
+    def _see(self, loggers: Sequence[MultiLogger]) -> None:
+        self._loggers.update((id(logger), logger) for logger in loggers)
+
+    def _end_other_phase(self, state: State) -> None:
+        if self._has_open_phase and self._last is not None and self._last.phase != state.phase:
+            self._write_all(self._last)
+
+    def _hand_over(self, state: State, loggers: Sequence[MultiLogger]) -> None:
+        self._last, self._has_open_phase = copy.copy(state), True
         for logger in loggers:
             logger.write(self.sinks, state)
+
+    def _report_lost(self) -> None:
+        with _never_written_lock:
+            names = [name for logger in list(_never_written) for name in logger._names()]
+        if names:
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            self._reports.each(
+                f"at the close of Sinks, not written: {', '.join(names[:_MOST_NAMES])}{more}. No step was made with the "
+                "MultiLogger that has it, so the state is unknown: call step(state, logger) or end_phase() before close()"
+            )
 
     def _write_all(self, state: State) -> None:
         self._each("write", lambda sink: sink.write(state))
@@ -330,6 +356,11 @@ def check_rate(fps: float) -> None:
     """ConfigError for what is no rate of frames."""
     if not 0 < fps < math.inf:
         raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
+
+
+def _aggregates(sink: BaseLogger[Any]) -> bool:
+    """Whether it wants all values of a scalar; one whose configuration has no such field does not."""
+    return getattr(getattr(sink, "config", None), "aggregate", "last") != "last"
 
 
 def _identity(value: _T) -> _T:

@@ -9,10 +9,12 @@
 | audio | (T), (C,T), (T,C); C of 1 or 2 | (T) float32, -1..1 |
 | video | (T,H,W), (T,C,H,W), (T,H,W,C); C of 1, 3 or 4 | (T,C,H,W) uint8 |
 | histogram | any shape | `HistogramData` |
-| point cloud | (N,3), (3,N), (B,N,3), (B,3,N); also several dimensions in place of N | (B,N,3) float32 |
+| point cloud | (N,3), (3,N), (B,N,3), (B,3,N), or any other shape with a dimension of 3 | (B,N,3) float32 |
 
-Where a shape can be read in two ways, channels come first: (3,32,3) is 3 x 32 x 3, (4,32,32) is one image and not four. For
-points the last dimension goes first: (3,3) is three points. A leading 1 before a shape that is accepted is taken off.
+Where a shape can be read in two ways, channels come first: (3,32,3) is 3 x 32 x 3, (4,32,32) is one image and not four. A
+leading 1 before a shape that is accepted is taken off. Of points the dimension of 3 goes last; of what is left the first is B,
+if there are two or more, and the others are one. Where several are 3, it is the last, else the second, else the first of them:
+(3,3) is three points, (3,3,9) three clouds of nine.
 
 Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min, 0), max(max, 255 or 1)] is spread over 0..255,
 on one scale for all images of a call and all frames of a video. NaN is the low end, an infinity its end.
@@ -20,7 +22,8 @@ on one scale for all images of a call and all frames of a video. NaN is the low 
 All errors are ValueErrors that begin with the given name. What is returned never shares memory with what was given.
 
 To scale a picture takes several times as long as to copy it. So for whoever must not wait there are copy_images(), copy_video()
-and copy_audio(), which check and copy; the to_ function of the same name makes the canonical form of that, in another thread.
+and copy_audio(), which check and copy; the to_ function of the same name makes the canonical form of that later, or in
+another thread.
 """
 
 from __future__ import annotations
@@ -192,13 +195,18 @@ def _video(value: object, name: str) -> NDArray[Any]:
 
 
 def to_point_cloud(value: object, name: str, *, max_points: int | None = None) -> NDArray[np.float32]:
-    """Clouds of points as (B,N,3). Of more than `max_points` a random subset is left: the same for all clouds and all calls."""
-    shapes = "(N,3), (3,N), (B,N,3) or (B,3,N)"
+    """Clouds of points as (B,N,3). Of more than `max_points` a random subset is left: the same for all clouds and all calls.
+
+    Takes (N,3), (3,N), (B,N,3), (B,3,N) and any other shape with a dimension of 3, which goes last. (3,H,W) so is H clouds of W
+    points, and (B,H,W,3) B clouds of H x W.
+    """
+    shapes = "(N,3), (3,N), (B,N,3), (B,3,N), or any shape with a dimension of 3"
     array = _numbers(value, name, "a point cloud", shapes)
-    if array.ndim < 2 or 3 not in (array.shape[-1], array.shape[min(1, array.ndim - 2)]):
+    axis = _coordinate_axis(array.shape)
+    if axis is None:
         raise _wrong(name, "a point cloud", array, shapes)
-    points = array if array.shape[-1] == 3 else np.moveaxis(array, min(1, array.ndim - 2), -1)
-    clouds = points.reshape(1 if points.ndim == 2 else points.shape[0], -1, 3)
+    points = np.moveaxis(array, axis, -1)
+    clouds = points.reshape(1 if points.ndim < 3 else points.shape[0], -1, 3)
     n_points = clouds.shape[1]
     if max_points is not None and n_points > max_points:
         kept = np.random.default_rng(_SUBSET_SEED).choice(n_points, max_points, replace=False)
@@ -293,6 +301,16 @@ def _without_ones(array: NDArray[Any], n_dimensions: int) -> NDArray[Any]:
     while array.ndim > n_dimensions and array.shape[0] == 1:
         array = array[0]
     return array
+
+
+def _coordinate_axis(shape: tuple[int, ...]) -> int | None:
+    """Which dimension of points has their coordinates; None if none has the size 3.
+
+    ml-starter takes the first of that size. Here the last comes before it, as what to_point_cloud() returns must stay what it
+    is when it is given again, also with three clouds; and the second, so that a batch of three (B,3,N) is read as one of two.
+    """
+    candidates = [len(shape) - 1, 1, *range(len(shape))] if len(shape) > 1 else range(len(shape))
+    return next((axis for axis in candidates if shape[axis] == 3), None)
 
 
 # pictures

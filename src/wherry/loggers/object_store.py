@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from wherry.config import Config
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, StoreError
 from wherry.handle import UploadHandle
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.state import State
@@ -100,7 +100,13 @@ class ObjectStoreLogger(LoggerDestination):
         to wait on. Raises as `Uploader.put` does.
         """
         self._see(state)
-        return self.uploader.put(file_path, self.remote_name(remote_file_name), overwrite=overwrite, move=move)
+        name = self.remote_name(remote_file_name)
+        try:
+            return self.uploader.put(file_path, name, overwrite=overwrite, move=move)
+        except FileNotFoundError as error:
+            if isinstance(error, StoreError) or os.path.exists(file_path):  # it is something else that is missing
+                raise
+            raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
 
     def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
         """Open a new file for writing, which is uploaded when it is closed: a checkpoint is then written once, copied never.
@@ -121,6 +127,11 @@ class ObjectStoreLogger(LoggerDestination):
         Follows ``.symlink`` objects. Raises FileExistsError, NotFoundError and so on, as `Uploader.get` does.
         """
         self.uploader.get(self.remote_name(remote_file_name), destination, overwrite=overwrite, progress_bar=progress_bar)
+
+    def exists(self, state: State | None, remote_file_name: str) -> bool:
+        """Whether the object is in the store, or on its way there. Raises as `Uploader.exists` does."""
+        self._see(state)
+        return self.uploader.exists(self.remote_name(remote_file_name))
 
     # events
 

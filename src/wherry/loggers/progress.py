@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
-from wherry.errors import ConfigError
 from wherry.loggers.arrays import to_number
+from wherry.loggers.checks import check_counts
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.screen import in_notebook, is_watched
 from wherry.loggers.uncaught import before_traceback
@@ -41,11 +41,7 @@ class ProgressBarLoggerConfig:
     force: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batches_per_epoch", "eval_batches", "predict_batches"):
-            if (value := getattr(self, name)) is not None and value < 0:
-                raise ConfigError(f"ProgressBarLoggerConfig.{name} is {value}: give a count, or None to learn it")
-        if self.max_metrics < 0:
-            raise ConfigError(f"ProgressBarLoggerConfig.max_metrics is {self.max_metrics}: it must be at least 0")
+        check_counts(self, 0, "batches_per_epoch", "eval_batches", "predict_batches", "max_metrics")
 
 
 class _Bar(Protocol):

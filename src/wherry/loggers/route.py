@@ -11,6 +11,7 @@ from wherry.errors import ConfigError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.level import LogLevel
+from wherry.loggers.old_names import leads_to_old_name
 from wherry.loggers.overrides import overrides
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
@@ -75,7 +76,7 @@ class Route:
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
         """Hand a file over, by the call that the destination knows."""
         try:
-            if self.serves("log_file_artifact") and not self.serves("upload_file"):
+            if leads_to_old_name(self.destination.upload_file):  # which is told the level
                 self.destination.log_file_artifact(state, level, name, path, overwrite=overwrite)
             else:
                 self.destination.upload_file(state, name, path, overwrite=overwrite)

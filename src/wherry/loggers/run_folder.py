@@ -15,14 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wherry.errors import ConfigError
 from wherry.loggers import encode
 from wherry.loggers.background import Background
+from wherry.loggers.checks import check_amounts, check_counts
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.finished_files import FinishedFiles
 from wherry.loggers.json_lines import json_line
 from wherry.loggers.media_index import Media
 from wherry.loggers.own_copy import own_copy
+from wherry.loggers.remote_names import RunNames
 from wherry.loggers.run_files import RunFiles
 from wherry.loggers.safe_name import safe_name
 from wherry.loggers.state import State
@@ -56,7 +57,8 @@ class RunFolderConfig:
     #: Whether files are handed to the destinations that upload, media at once, the others at the close. Not needed where a
     #: `Mirror` keeps the folder.
     upload: bool = True
-    #: The folder of uploaded files, a template (see `State.fill`).
+    #: The folder of uploaded files, a template (see `State.fill`). If it has those of another local folder, it is
+    #: ``attempt-2`` in it, and so on.
     remote_folder: str = "{run_name}"
     #: Whether flush() waits for the disk, to survive a loss of power, and not only the process's end.
     fsync: bool = False
@@ -66,9 +68,8 @@ class RunFolderConfig:
     max_pending_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
-        for name in ("n_histogram_bins", "max_pending_bytes"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"RunFolderConfig.{name} is {getattr(self, name)}: it must be more than 0")
+        check_counts(self, 1, "n_histogram_bins")
+        check_amounts(self, "max_pending_bytes")
         _sample_state().fill(self.remote_folder)
 
 
@@ -86,6 +87,7 @@ class RunFolderLogger(LoggerDestination):
     | ``media/masks/<name>/<mask>/<step>.png`` | a mask: a pixel's index is its label |
     | ``media/masks/<name>/classes.json`` | the names of labels |
     | ``media/audio/<name>/<step>.wav``, ``media/video/..mp4``, ``media/pointclouds/..ply`` | sound, videos, points |
+    | ``.wherry-run.json`` | where stores keep it: whose the folder is here and there (see `RunNames`) |
     | ``media/index.jsonl`` | of each: ``t``, ``step``, ``key``, ``kind``, ``path``, ``sha256``, ``size_bytes``, ``shape`` |
 
     Names are as they were given; in paths they are what `safe_name` makes of them. A figure or column called ``t``, ``step``
@@ -372,7 +374,7 @@ class RunFolderLogger(LoggerDestination):
         with ExitStack() as stack:  # makes all its calls, the last that was added first, and raises their errors as one
             if (run := self._run) is not None:
                 stack.callback(run.close)
-                stack.callback(self._upload_all, run)
+                stack.callback(self._upload_all, run, in_haste=logger is not None and logger.error is not None)
                 if self._config.parquet:
                     stack.callback(run.write_parquet)
                 stack.callback(run.flush)
@@ -403,6 +405,7 @@ class RunFolderLogger(LoggerDestination):
         if self._run is None and not self._is_left_out():
             with self._mutex:
                 self._run = self._run or RunFiles(self.folder, fsync=self._config.fsync)
+            self._finished.begin()
         return self._run
 
     def _rank(self) -> State:
@@ -431,10 +434,13 @@ class RunFolderLogger(LoggerDestination):
 
     def _make_finished(self) -> FinishedFiles:
         remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
-        return FinishedFiles(remote, upload=self._config.upload)
+        return FinishedFiles(RunNames(remote, lambda: self.folder), upload=self._config.upload)
 
-    def _upload_all(self, run: RunFiles) -> None:
-        self._finished.add([(run.name_of(path), path) for path in run.all_but_media()])
+    def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
+        try:
+            self._finished.add([(run.name_of(path), path) for path in run.all_but_media()])
+        finally:
+            self._finished.finish(in_haste=in_haste)
 
     def _start_afresh(self) -> None:
         """In a fork's child: another thread may have held a lock, and a folder that is open is its parent's."""
@@ -442,7 +448,7 @@ class RunFolderLogger(LoggerDestination):
         if self._run is None:
             self._finished = self._make_finished()
         else:
-            self._finished = FinishedFiles("", upload=False)
+            self._finished = FinishedFiles(RunNames("", lambda: self.folder), upload=False)
             self._run = self._run.for_child()
 
 

@@ -102,12 +102,17 @@ class State:
 
     def fill(self, template: str, **more: str) -> str:
         """Fill a template with the name fields and `more`. ConfigError for an unknown field, or a run name that there is not."""
-        if not self.run_name and "{run_name" in template:
+        if not self.run_name and needs_run_name(template):
             raise ConfigError(
                 f"{template!r} needs a run name, and the {self.world_size} ranks have none that they share: set the environment "
                 "variable RUN_NAME, start torchrun with --rdzv-id=NAME, or give State(run_name=...)"
             )
         return format_name(template, {**self.name_fields(), **more})
+
+
+def needs_run_name(template: str) -> bool:
+    """Whether the template has the field ``{run_name}``."""
+    return "{run_name" in template.replace("{{", "")
 
 
 def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:

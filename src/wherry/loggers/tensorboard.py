@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from wherry.errors import ConfigError
 from wherry.loggers import tensorboard_summaries as summaries
 from wherry.loggers.arrays import to_number
 from wherry.loggers.background import Background
+from wherry.loggers.checks import check_amounts, check_counts
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event_file import EventFile
 from wherry.loggers.format import format_json
@@ -53,9 +53,8 @@ class TensorBoardConfig:
     max_points: int = 20_000
 
     def __post_init__(self) -> None:
-        for name in ("max_file_bytes", "max_file_age_s", "n_histogram_bins", "max_table_rows", "max_points"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"TensorBoardConfig.{name} is {getattr(self, name)}: it must be more than 0")
+        check_amounts(self, "max_file_bytes", "max_file_age_s")
+        check_counts(self, 1, "n_histogram_bins", "max_table_rows", "max_points")
         _sample_state().fill(self.remote_folder)
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from wherry.config import default_spool_folder
 from wherry.errors import (
     AlreadyExistsError,
-    ConfigError,
     JobFailure,
     MissingExtraError,
     SpoolError,
@@ -30,6 +29,7 @@ from wherry.errors import (
     WherryError,
 )
 from wherry.loggers.background import Background
+from wherry.loggers.checks import check_amounts
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.state import State
 from wherry.loggers.steps import to_step
@@ -46,6 +46,8 @@ _Self = TypeVar("_Self", bound="TrackerLogger[Any]")
 _Run = TypeVar("_Run")
 #: What a figure that waits takes in memory, more or less.
 FIGURE_BYTES = 200
+#: So many different errors of one log call are said: one whose text has a number in it must not fill the log.
+_MOST_ERRORS = 10
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,17 @@ class TrackerConfig:
     staging_folder: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_pending_bytes", "max_staged_bytes"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be more than 0")
+        check_amounts(self, "max_pending_bytes", "max_staged_bytes")
 
 
 class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
     """Calls a tracker's package in threads of ours: one for what is logged, in order, and one for files.
 
-    A log call copies what it is given; the package encodes and sends it later. What fails there is raised by a later call, or
-    by flush(). The run is begun by the event INIT, or by the first call; that may wait for the tracker's server. If it cannot be
-    begun, that call raises, and each call after it raises the same at once.
+    A log call copies what it is given; the package encodes and sends it later. What fails there is written to the log "wherry" at
+    once, under the name of its call, and the first of it is raised by flush() and at the end of training. The calls after it have
+    no part in that; only where `on_error` is "raise" or "disable" the next one raises it, as the router learns of it by no other
+    way. The run is begun by the event INIT, or by the first call; that may wait for the tracker's server. If it cannot be begun,
+    that call raises, and each call after it raises the same at once.
 
     Files are copied when they are handed over, and failures are written to the log "wherry" at once; flush() and the end of
     training raise them as UploadFailed. After close() all calls raise RuntimeError; under a `Logger` that is after post_close(),
@@ -97,7 +99,8 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         self._mutex = threading.RLock()
         self._calls = Background(self.package, max_pending_bytes=config.max_pending_bytes)
         self._files = Background(f"{self.package} files", max_pending_bytes=config.max_staged_bytes)
-        self._errors: deque[Exception] = deque()
+        self._error: Exception | None = None
+        self._said: dict[str, set[str]] = {}
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
         self._counts: dict[str, Iterator[int]] = {}
@@ -216,21 +219,44 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
 
     # for the log calls of subclasses
 
-    def _later(self, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, what: str = "") -> None:
-        """Have the run's call made by our thread; `what` is what it logs. Raises an error of an earlier call, if there is one."""
+    def _later(
+        self, log_call: str, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, *, key: str | None = None
+    ) -> None:
+        """Have the run's call made by our thread. `log_call`, such as "log_images", is for whom, and `key` what it logs."""
         if (run := self._open()) is None:
             return
-        self._calls.submit(partial(self._do, call, run, what), pending_bytes=n_bytes)
-        if self._errors:
-            raise self._errors.popleft()
+        self._calls.submit(partial(self._do, log_call, call, run, key), pending_bytes=n_bytes)
+        if self.on_error != "warn" and (error := self._take_error()) is not None:
+            raise error
 
-    def _do(self, call: Callable[[_Run], object], run: _Run, what: str) -> None:
+    def _do(self, log_call: str, call: Callable[[_Run], object], run: _Run, key: str | None) -> None:
         try:
             call(run)
         except Exception as error:
-            if what:
-                log.warning("%s: %s is not logged: %s", type(self).__name__, what, error)
-            self._errors.append(self._translated(error, "log", repr(self)))
+            self._say(log_call, error, key)
+            where = repr(self) if key is None else key
+            ours = self._translated(error, log_call, where)
+            if not isinstance(ours, WherryError):  # Python's own do not say which call it was
+                ours = StoreError(f"{type(error).__name__}: {error}", operation=log_call, uri=where)
+            if ours is not error:
+                ours.__cause__ = error
+            with self._mutex:
+                self._error = self._error or ours
+
+    def _say(self, log_call: str, error: Exception, key: str | None) -> None:
+        """Write the error to the log, as the router would; each text once, and not without end."""
+        said = self._said.setdefault(log_call, set())
+        text = str(error) if key is None else f"{key} is not logged: {error}"
+        if text not in said and len(said) < _MOST_ERRORS:
+            said.add(text)
+            more = "" if len(said) < _MOST_ERRORS else " (others of this call are not said any more)"
+            log.warning("%s.%s failed: %s%s", type(self).__name__, log_call, text, more, exc_info=error)
+
+    def _take_error(self) -> Exception | None:
+        """The first error of a log call that was not raised yet."""
+        with self._mutex:
+            error, self._error = self._error, None
+        return error
 
     def _step(self, step: int | None, counter: str) -> int:
         return next(self._counts.setdefault(counter, itertools.count())) if step is None else to_step(step, counter)
@@ -277,15 +303,12 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
             return
         self._calls.flush()
         self._files.flush()
-        errors, failures = list(self._errors), list(self._failures)
-        self._errors.clear()
+        error, failures = self._take_error(), list(self._failures)
         self._failures.clear()
-        for error in errors if failures else errors[1:]:
-            log.warning("%s: %s", type(self).__name__, error)
         if failures:
             raise UploadFailed(failures)
-        if errors:
-            raise errors[0]
+        if error is not None:
+            raise error
 
     def _see(self, state: State | None) -> None:
         self._state = state or self._state

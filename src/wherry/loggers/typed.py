@@ -7,6 +7,7 @@ writes. Values have one form a kind, see `wherry.loggers.munge`.
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import math
 import sys
@@ -22,6 +23,7 @@ from wherry.loggers.reports import Reports
 
 if TYPE_CHECKING:
     from wherry.loggers.state import State
+    from wherry.loggers.timestamp import Timestamp
 
 Aggregate = Literal["last", "mean", "min", "max"]
 _AGGREGATES = ("last", "mean", "min", "max")
@@ -37,8 +39,8 @@ class BaseLoggerConfig:
     write_every_n_seconds: float | None = None
     write_train_every_n_seconds: float | None = None
     write_val_every_n_seconds: float | None = None
-    #: What becomes of the scalars of one key between two writes. All but "last" compute every value, also lazy ones; a NaN
-    #: among them makes NaN.
+    #: What becomes of the scalars of one key between two writes, also of several in one step. All but "last" compute every
+    #: value, also lazy ones; a NaN among them makes NaN.
     aggregate: Aggregate = field(default="last", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -124,7 +126,7 @@ class BaseLogger(ABC, Generic[ConfigT]):
         """Write what was logged since the last write in the state's phase."""
 
     def close(self) -> None:
-        """End; everything was written."""
+        """End. What was logged and not written is lost, unless the sink writes it here, as a `CollectingLogger` does."""
 
 
 @dataclass
@@ -147,13 +149,15 @@ class CollectingLogger(BaseLogger[ConfigT]):
     """A sink that keeps the newest value of each key until it writes; of scalars what `BaseLoggerConfig.aggregate` says.
 
     Override write() and call take() in it. A value whose function raises is reported once, and the others are written.
-    Safe from several threads.
+    Safe from several threads. What it still holds at the close is written then: one that overrides close() calls this one first.
     """
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
         self._kept: dict[tuple[str, str, str, str], Callable[[], Any]] = {}
         self._figures: dict[tuple[str, str, str], _Running] = {}
+        #: Of each phase the state that came with the last value, and how far it was: the loop changes the state itself.
+        self._seen: dict[str, tuple[State, Timestamp]] = {}
         self._reports = Reports()
         self._lock = threading.Lock()
 
@@ -176,6 +180,28 @@ class CollectingLogger(BaseLogger[ConfigT]):
             found = {where[1] for where in self._kept if where[0] == phase}
             return found | ({"scalars"} if any(where[0] == phase for where in self._figures) else set())
 
+    def close(self) -> None:
+        """Write what is still held of each phase, due or not, at the step of its last value. Closing again does nothing.
+
+        Of several errors of write() the first is raised, after all phases had their turn.
+        """
+        with self._lock:
+            seen = list(self._seen.items())
+        errors: list[Exception] = []
+        for phase, (state, timestamp) in seen:
+            if not self.kept_kinds(phase):
+                continue
+            last = copy.copy(state)
+            last.phase, last.timestamp = phase, timestamp
+            try:
+                self.write(last)
+            except Exception as error:  # the other phases are written
+                errors.append(error)
+        for later in errors[1:]:
+            self._reports.each(f"{type(self).__name__}.write failed: {later}", later)
+        if errors:
+            raise errors[0]
+
     def _compute(self, values: dict[tuple[str, str], Any], namespace: str, key: str, value: Callable[[], Any]) -> None:
         try:
             values[namespace, key] = value()
@@ -193,6 +219,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
             self._report(namespace, key, value, error)
             return
         with self._lock:
+            self._seen[state.phase] = state, state.timestamp
             self._figures.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(figure)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
@@ -221,6 +248,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
 
     def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         with self._lock:
+            self._seen[state.phase] = state, state.timestamp
             self._kept[state.phase, kind, namespace, key] = value
 
     def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, TransientError
 from wherry.loggers import encode
@@ -25,6 +25,7 @@ from wherry.loggers.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, a
 if TYPE_CHECKING:
     from wandb import Run
 
+_Mode = Literal["online", "offline", "shared", "disabled"]
 #: W&B writes these into each record itself, over what has such a name.
 _TAKEN = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _MAX_ARTIFACT_NAME = 128
@@ -41,7 +42,7 @@ class WandbConfig(TrackerConfig):
     #: The user or team. None: what the environment or the login says, here and below.
     entity: str | None = None
     #: "offline" writes files, which ``wandb sync`` sends later.
-    mode: Literal["online", "offline", "shared", "disabled"] | None = None
+    mode: _Mode | None = None
     #: W&B makes a folder ``wandb`` in it.
     folder: str | None = None
     #: An id goes on with the run that has it, if there is one.
@@ -55,8 +56,15 @@ class WandbConfig(TrackerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.step_metric or self.step_metric in _TAKEN:
+        if self.mode is not None and self.mode not in get_args(_Mode):
+            known = ", ".join(map(repr, get_args(_Mode)))
+            raise ConfigError(f"WandbConfig.mode is {self.mode!r}: use one of {known}, or None for what the environment says")
+        if not isinstance(self.step_metric, str) or not self.step_metric or self.step_metric in _TAKEN:
             raise ConfigError(f"WandbConfig.step_metric is {self.step_metric!r}: use a name that is not W&B's own")
+        if not isinstance(self.init_options, Mapping):
+            raise ConfigError(
+                f"WandbConfig.init_options is {self.init_options!r}: give a mapping, such as {{'group': 'ablation'}}"
+            )
         if given := {"project", "name", "entity", "mode", "dir", "id", "resume"} & set(self.init_options):
             raise ConfigError(f"WandbConfig.init_options has {sorted(given)}: these have fields or arguments of their own")
 
@@ -100,7 +108,7 @@ class WandbLogger(TrackerLogger["Run"]):
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Update the run's config. What JSON does not know becomes text."""
         values = json.loads(format_json(dict(hyperparameters), significant_digits=None))
-        self._later(lambda run: run.config.update(values, allow_val_change=True))
+        self._later("log_hyperparameters", lambda run: run.config.update(values, allow_val_change=True))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to each chart; `step=None` counts the calls. ValueError for what is no number, after the others."""
@@ -144,7 +152,7 @@ class WandbLogger(TrackerLogger["Run"]):
             return wandb.Table(columns=["image"], data=[[image] for image in made]) if use_table else made
 
         labels = [one for several in drawn.values() for one in several]
-        self._media(key, self._step(step, f"images {key}"), make, size_of(*given, *labels))
+        self._media("log_images", key, self._step(step, f"images {key}"), make, size_of(*given, *labels))
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -159,23 +167,17 @@ class WandbLogger(TrackerLogger["Run"]):
 
             return wandb.Table(columns=names, data=cells, allow_mixed_types=True)
 
-        self._media(key, self._step(step, f"table {key}"), make, FIGURE_BYTES * (1 + len(cells) * len(names)))
+        self._media("log_table", key, self._step(step, f"table {key}"), make, FIGURE_BYTES * (1 + len(cells) * len(names)))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add each as text, as it is."""
         for name, trace in traces.items():
-            self.log_text(trace if isinstance(trace, str) else format_json(trace), f"traces/{name}")
+            text = trace if isinstance(trace, str) else format_json(trace)
+            self._html("log_traces", text, f"traces/{name}", self._step(None, f"text traces/{name}"))
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Add a text, shown as it is."""
-        shown = f"<pre>{html.escape(str(text))}</pre>"
-
-        def make(_: Path) -> object:
-            import wandb
-
-            return wandb.Html(shown, inject=False)
-
-        self._media(str(name), self._step(step, f"text {name}"), make, FIGURE_BYTES + len(shown))
+        self._html("log_text", str(text), str(name), self._step(step, f"text {name}"))
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
         """Add a distribution of the finite ones of the values."""
@@ -190,7 +192,7 @@ class WandbLogger(TrackerLogger["Run"]):
             found = to_histogram(array, key)
             return wandb.Histogram(np_histogram=(found.counts, found.edges))
 
-        self._media(key, self._step(step, f"histogram {key}"), make, size_of(array))
+        self._media("log_histogram", key, self._step(step, f"histogram {key}"), make, size_of(array))
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
         """Add a sound clip, as WAV."""
@@ -208,7 +210,7 @@ class WandbLogger(TrackerLogger["Run"]):
             path.write_bytes(encode.wav_bytes(to_audio(given, key), int(sample_rate_hz)))
             return wandb.Audio(str(path))
 
-        self._media(key, self._step(step, f"audio {key}"), make, size_of(given))
+        self._media("log_audio", key, self._step(step, f"audio {key}"), make, size_of(given))
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Add a video, as MP4."""
@@ -227,7 +229,7 @@ class WandbLogger(TrackerLogger["Run"]):
             encode.write_mp4(to_video(given, key), frames_per_s, path)
             return wandb.Video(str(path), format="mp4")
 
-        self._media(key, self._step(step, f"video {key}"), make, size_of(given))
+        self._media("log_video", key, self._step(step, f"video {key}"), make, size_of(given))
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
@@ -242,20 +244,30 @@ class WandbLogger(TrackerLogger["Run"]):
 
             return [wandb.Object3D(cloud[np.isfinite(cloud).all(axis=1)]) for cloud in clouds]
 
-        self._media(key, self._step(step, f"points {key}"), make, size_of(clouds))
+        self._media("log_point_cloud", key, self._step(step, f"points {key}"), make, size_of(clouds))
 
     # inside
 
     def _record(self, values: Mapping[str, object], step: int) -> None:
-        """Send one record of figures or media, with its step."""
+        """Send one record of figures, with its step."""
         record: dict[str, object] = {}
         for key, value in values.items():
             record[self._free_name(str(key), record)] = value
         if record:
             record[self._config.step_metric] = step
-            self._later(lambda run: run.log(record), FIGURE_BYTES * len(record))
+            self._later("log_metrics", lambda run: run.log(record), FIGURE_BYTES * len(record))
 
-    def _media(self, key: str, step: int, make: Callable[[Path], object], n_bytes: int) -> None:
+    def _html(self, log_call: str, text: str, key: str, step: int) -> None:
+        shown = f"<pre>{html.escape(text)}</pre>"
+
+        def make(_: Path) -> object:
+            import wandb
+
+            return wandb.Html(shown, inject=False)
+
+        self._media(log_call, key, step, make, FIGURE_BYTES + len(shown))
+
+    def _media(self, log_call: str, key: str, step: int, make: Callable[[Path], object], n_bytes: int) -> None:
         """Have `make` make the package's object from arrays, with a folder for files, in our thread."""
         name = self._free_name(safe_name(key, _MAX_MEDIA_BYTES), {})
 
@@ -263,7 +275,7 @@ class WandbLogger(TrackerLogger["Run"]):
             with tempfile.TemporaryDirectory(prefix="wherry-wandb-") as folder:
                 run.log({name: make(Path(folder)), self._config.step_metric: step})
 
-        self._later(write, n_bytes, key)
+        self._later(log_call, write, n_bytes, key=key)
 
     def _free_name(self, name: str, taken: Mapping[str, object]) -> str:
         while name in _TAKEN or name == self._config.step_metric or name in taken:

@@ -1,0 +1,36 @@
+"""Numbers in a destination's config, checked when it is made: ConfigError that names the field, also for what is no number."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+from wherry.errors import ConfigError
+
+
+def check_counts(config: object, least: int, *names: str) -> None:
+    """These fields are whole numbers of at least `least`; None where that is the default."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None and _takes_none(config, name):
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+            raise _wrong(config, name, f"a whole number, at least {least}")
+
+
+def check_amounts(config: object, *names: str, may_be_zero: bool = False) -> None:
+    """These fields are numbers above 0, or from 0 on: sizes and times, which may be infinite."""
+    for name in names:
+        value = getattr(config, name)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not (value >= 0 if may_be_zero else value > 0):
+            raise _wrong(config, name, "a number, at least 0" if may_be_zero else "a number, more than 0")
+
+
+def _takes_none(config: object, name: str) -> bool:
+    """Whether None is the field's default, which stays in the class."""
+    return getattr(type(config), name) is None
+
+
+def _wrong(config: object, name: str, wanted: str) -> ConfigError:
+    more = ", or None" if _takes_none(config, name) else ""
+    return ConfigError(f"{type(config).__name__}.{name} is {getattr(config, name)!r}: it must be {wanted}{more}")

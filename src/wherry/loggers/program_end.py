@@ -1,0 +1,41 @@
+"""What has to be done before the program ends, also in a child of multiprocessing, where no atexit function is called."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+
+#: multiprocessing calls those with the highest number first; a `Mirror` has 10, and has to come later.
+_PRIORITY = 20
+
+
+def before_exit(call: Callable[[BaseException | None], object]) -> Callable[[], object]:
+    """Have `call` called when this process ends, with the exception that ends it, or None. Returns what undoes this.
+
+    The last one that was registered comes first, here and among the functions of atexit. An error in it is shown, and stops
+    nothing. Not in a forked child, and not after a signal that kills or ``os._exit``.
+    """
+    pid = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == pid:
+            call(_error_at_the_end())
+
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            return util.Finalize(None, end, exitpriority=_PRIORITY).cancel
+    atexit.register(end)
+    return lambda: atexit.unregister(end)
+
+
+def _error_at_the_end() -> BaseException | None:
+    """The exception that nobody caught: on its way in a child of multiprocessing, else the one whose traceback was shown."""
+    if (error := sys.exc_info()[1]) is not None:
+        return error
+    if hasattr(sys, "ps1"):  # a prompt: the session went on after it
+        return None
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # the first one is of Python 3.12
