@@ -132,7 +132,7 @@ def start(
         mirror = _open(folder, uri, writer, spool, option, options_file, config)
         is_shown = sys.stderr.isatty() and not as_json
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
-        while not ended.wait(wait_s) and mirror.fenced is None:
+        while not ended.wait(wait_s) and mirror.is_running:
             if as_json:
                 typer.echo(_json(mirror.report))
             elif is_shown:
@@ -272,7 +272,8 @@ def seal(
 
     From what is in the store alone: where the folder is still there,
     `wherry mirror resume` sends its rest and seals. If the writer comes back he
-    stops by himself.
+    stops by himself. A log that was rotated or begun anew after the writer's last
+    manifest is kept, as train.log.generation-0001.
 
     Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
@@ -290,8 +291,8 @@ def seal(
             writer = min(known)
         confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
         assert reader.scratch is not None
-        for name, size in sealed(store, target, writer, reader.scratch, even_if_open=force):
-            show(f"sealed  {size_text(size):>8}  {name}")
+        for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
+            show(f"sealed  {size_text(one.size_bytes):>8}  {one.name}" + (f"  ({one.note})" if one.note else ""))
 
 
 # -- what they share

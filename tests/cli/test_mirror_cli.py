@@ -215,6 +215,25 @@ def test_seal_makes_plain_objects_when_it_is_told_to(left: CommandLine) -> None:
     assert "nothing is unsealed here" in left.refuse("mirror", "seal", "bucket", "--yes", expected=3)
 
 
+def test_seal_keeps_a_log_that_was_rotated_just_before_the_machine_died_and_says_so(line: CommandLine) -> None:
+    run, bucket = line.folder / "run", line.folder / "bucket"
+    old, new = lines(3000), lines(3000, 1)
+    with mirroring(line, "run", "bucket", "--max-lag", "10", "--segment-bytes", "1000") as process:
+        write(run, "train.log", old)
+        wait_for_segments(line, 2500)
+        (run / "train.log").rename(run / "train.log.1")
+        write(run, "train.log", new)
+        wait_for_segments(line, 5400)
+        process.kill()
+    out, _ = line.run("mirror", "seal", "bucket", "--force", "--yes")
+    assert "train.log.generation-0001  (an earlier train.log: " in out
+    assert ["train.log", "train.log.generation-0001"] == sorted(contents(bucket))
+    for name, data in (("train.log", new), ("train.log.generation-0001", old)):
+        kept = (bucket / name).read_bytes()
+        assert len(kept) > 2500
+        assert data.startswith(kept)
+
+
 @pytest.mark.parametrize("verb", [("mirror", "status"), ("mirror", "verify"), ("mirror", "seal", "--yes")])
 def test_where_nothing_was_mirrored_there_is_nothing(line: CommandLine, verb: tuple[str, ...]) -> None:
     (line.folder / "bucket").mkdir()

@@ -275,28 +275,103 @@ def test_a_copy_that_was_changed_here_is_made_equal_again(rig: Rig, copy: Copy, 
     assert rig.local() == copy.files()
 
 
-def test_a_symlink_here_is_not_followed(rig: Rig, copy: Copy, tmp_path: Path) -> None:
-    rig.write("a.log", lines(100))
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["a.log", "c.json"])
+@pytest.mark.parametrize("what", ["link", "folder", "pipe"])
+def test_what_is_no_file_here_is_neither_followed_nor_replaced_and_that_is_said(
+    rig: Rig, copy: Copy, tmp_path: Path, what: str, name: str, overwrite: bool
+) -> None:
+    for path in ("a.log", "b.log", "c.json"):
+        rig.write(path, lines(100))
     rig.flush()
     copy.folder.mkdir()
     (tmp_path / "elsewhere").write_bytes(b"")
-    (copy.folder / "a.log").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError):
-        copy.pull()
+    if what == "link":
+        (copy.folder / name).symlink_to(tmp_path / "elsewhere")
+    elif what == "folder":
+        (copy.folder / name).mkdir()
+    else:
+        os.mkfifo(copy.folder / name)
+    with copy.puller(overwrite=overwrite) as puller:
+        (trouble,) = puller.step().trouble
+        with pytest.raises(FileExistsError):
+            puller.raise_first()
+    rule = (
+        "a symbolic link here, which is neither followed nor replaced" if what == "link" else "a file in the store, and none here"
+    )
+    assert f"{name}: is {rule}: move it away, or pull into another folder" == trouble
     assert b"" == (tmp_path / "elsewhere").read_bytes()
+    (copy.folder / name).rmdir() if what == "folder" else (copy.folder / name).unlink()
+    copy.pull()
+    assert rig.local() == copy.files()
 
 
-def test_names_that_lead_out_of_the_copy_are_refused(rig: Rig, copy: Copy, tmp_path: Path) -> None:
+def put(rig: Rig, name: str, data: bytes = b"") -> None:
+    path = rig.spool / "source"
+    path.write_bytes(data)
+    rig.seen.put_file(f"{rig.uri.prefix}/{name}", path)
+
+
+def test_a_file_that_became_a_folder_is_said_with_a_remedy(rig: Rig, copy: Copy) -> None:
+    rig.write("x.log", lines(100))
+    rig.write("b.log", lines(100, 1))
+    rig.flush()
+    copy.pull()
+    (rig.folder / "x.log").unlink()
+    rig.write("x.log/a", "data")
+    rig.flush()
+    rig.write("b.log", lines(100, 2))
+    rig.flush()
+    for _ in range(2):
+        with copy.puller() as puller:
+            (trouble,) = puller.step().trouble
+        assert "x.log/a: x.log is a folder in the store, and none here: move it away, or pull into another folder" == trouble
+    assert lines(100) == copy.files()["x.log"]  # it is in the store as well
+    assert rig.local()["b.log"] == copy.files()["b.log"]
+
+
+def test_of_a_file_and_a_folder_with_one_name_the_folder_is_pulled(rig: Rig, copy: Copy) -> None:
+    put(rig, "x.log", b"file")
+    put(rig, "x.log/a", b"data")
+    for _ in range(2):
+        with copy.puller() as puller:
+            (trouble,) = puller.step().trouble
+            with pytest.raises(FileExistsError, match="fetch the file with wherry cat"):
+                puller.raise_first()
+        assert "x.log: is a file and a folder in the store, which no folder can hold: fetch the file with wherry cat" == trouble
+        assert {"x.log/a": b"data"} == copy.files()
+
+
+def test_objects_that_stand_for_folders_are_no_files(rig: Rig, copy: Copy, tmp_path: Path) -> None:
+    rig.write("logs/a.log", lines(100))
+    rig.flush()
+    for name in ("", "logs/", "empty/", "_mirror/", f"_mirror/{rig.writer}/segments/"):
+        put(rig, name)
+    assert () == copy.pull().trouble
+    assert rig.local() == copy.files()
+    assert {"logs/a.log"} == rig.read_all().keys()
+    rig.close()
+    assert () == copy.pull().trouble
+    assert rig.local() == copy.files()
+
+
+BAD_NAMES = ("../out", ".wherry-pull/state.json", "logs/", "a//b", "tab\there", "long" * 64)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_no_file_can_have_is_said_and_the_others_are_pulled(
+    rig: Rig, copy: Copy, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rig.write("a.log", lines(100))
     rig.close()
-    (tmp_path / "evil").write_bytes(b"evil")
-    for name in ("../out", ".wherry-pull/state.json"):
-        rig.seen.put_file(f"{rig.uri.prefix}/{name}", tmp_path / "evil")
-        with pytest.raises(ConfigError):
-            copy.pull()
-        rig.seen.delete(f"{rig.uri.prefix}/{name}")
+    put(rig, name, b"evil")
+    for _ in range(2):
+        (trouble,) = copy.pull().trouble
+        assert trouble.isprintable()
     assert rig.local() == copy.files()
     assert not (tmp_path / "out").exists()
+    assert all(one.getMessage().isprintable() for one in caplog.records)
+    assert any("is not pulled: " in one.getMessage() for one in caplog.records)
 
 
 def test_a_folder_is_the_copy_of_one_uri(rig: Rig, copy: Copy, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_verify_finds_a_gap_and_an_object_that_was_replaced(rig: Rig, tmp_path: 
 
 
 def sealed(rig: Rig, scratch: Path, **options: bool) -> list[str]:
-    return [name for name, _ in seal(rig.seen, rig.uri, rig.writer, scratch, **options)]
+    return [one.name for one in seal(rig.seen, rig.uri, rig.writer, scratch, **options)]
 
 
 def test_what_a_lost_writer_has_sent_is_sealed_from_the_store(rig: Rig, tmp_path: Path) -> None:

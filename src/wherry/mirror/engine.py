@@ -26,7 +26,7 @@ from wherry.mirror.ledger import Ledger
 from wherry.mirror.manifest import State
 from wherry.mirror.outage import Outage
 from wherry.mirror.rebuild import rebuild
-from wherry.mirror.report import MirrorReport
+from wherry.mirror.report import MirrorReport, shown
 from wherry.mirror.rules import Rules
 from wherry.mirror.scan import scan
 from wherry.mirror.segments import BrokenPromise
@@ -261,16 +261,17 @@ class Engine:
         found = scan(self.folder)
         self._is_missing = found is None
         if found is None:
-            self._say("folder", f"the folder {self.folder} is not there: the mirror waits for it")
+            what = "no folder" if os.path.lexists(self.folder) else "not there"
+            self._say("folder", f"the folder {self.folder} is {what}: the mirror waits for it")
             return
         if "folder" in self._said:
             self._said.discard("folder")
             log.info("the folder %s is there", self.folder)
         for path, reason in found.trouble.items():
-            self._say(f"scan {path}", f"{self.folder / path} cannot be read: {reason}; the rest is mirrored")
+            self._say(f"scan {path}", f"{shown(str(self.folder / path))} cannot be read: {reason}; the rest is mirrored")
         self.scan_trouble = found.trouble
         for path in found.symlinks:
-            self._say(f"link {path}", f"{path} is a symbolic link, which is not followed: it is not mirrored")
+            self._say(f"link {path}", f"{shown(path)} is a symbolic link, which is not followed: it is not mirrored")
         self.tracker.update(found, self._clock())
         self._has_looked = True
         self._scan_cost_s = time.perf_counter() - began_s
@@ -464,7 +465,7 @@ class Engine:
             pattern = f"*{os.path.splitext(path)[1]}" if os.path.splitext(path)[1] else path
             self._say(
                 f"versions {path}",
-                f"{path} has changed since it was sent, and was sent whole again; its next versions come ever more seldom. "
+                f"{shown(path)} has changed since it was sent, and was sent whole again; its next versions come more seldom. "
                 f"If it only grows, a rule sends what is new: Rule({pattern!r}, 'append'), or --rule '{pattern}=append'",
             )
 
@@ -483,7 +484,7 @@ class Engine:
             return
         self._file_trouble[record.at] = str(error)
         if tracked.n_errors == 1:
-            log.warning("%s is not in the store yet: %s; it is tried again, and the others go on", record.at, error)
+            log.warning("%s is not in the store yet: %s; it is tried again, and the others go on", shown(record.at), error)
 
     # -- saying so
 
@@ -526,7 +527,7 @@ class Engine:
         waiting = [one for one in self.tracker.active if one.since_s is not None]
         now_s = self._clock()
         reasons = (*self.tracker.refused.items(), *self.scan_trouble.items(), *self._file_trouble.items())
-        trouble = [f"{path}: {reason}" for path, reason in reasons]
+        trouble = [f"{shown(path)}: {reason}" for path, reason in reasons]
         if "folder" in self._said:
             trouble.append(f"the folder {self.folder} is not there")
         if self.outage.error is not None:

@@ -132,6 +132,11 @@ def parse_segment(prefix: str, meta: ObjectMeta) -> Segment | None:
     )
 
 
+def is_folder_marker(meta: ObjectMeta) -> bool:
+    """Whether it is no file, but what buckets' consoles make to show an empty folder."""
+    return meta.key.endswith("/") and not meta.size_bytes
+
+
 def list_segments(store: ObjectStore, prefix: str, writer: str, path: str | None = None) -> list[Segment]:
     """All segments of a writer, or of one file of his, by path, generation and start."""
     below = f"{writer_folder(writer)}segments/" + (f"{path}/" if path is not None else "")
@@ -197,7 +202,7 @@ def survey(store: ObjectStore, prefix: str, generations: Mapping[str, int] | Non
     for meta in store.list(base):
         if (one := parse_segment(prefix, meta)) is not None:
             segments.append(one)
-        elif not meta.key.startswith(f"{base}{FOLDER}/"):
+        elif not (meta.key.startswith(f"{base}{FOLDER}/") or is_folder_marker(meta)):
             plain[meta.key[len(base) :]] = meta
     segments.sort(key=lambda one: one.path)
     grouped = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}

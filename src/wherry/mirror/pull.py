@@ -39,6 +39,7 @@ from wherry.mirror.layout import Assembly
 from wherry.mirror.outage import Outage
 from wherry.mirror.pulled import FOLDER, Copied, PullState
 from wherry.mirror.reader import IN_FLIGHT, Look, MirrorReader
+from wherry.mirror.report import shown
 from wherry.mirror.rules import DEFAULT_RULES, Rules
 from wherry.registry import open_store
 from wherry.store import ObjectMeta, ObjectStore
@@ -55,6 +56,8 @@ _SAVE_EVERY_S = 2.0
 _SHARE_OF_LOOKING = 0.2
 #: Without `follow`: what was sealed while it was fetched is looked up again so often.
 _MOST_LOOKS = 5
+#: A file system's limit for one part of a path, in bytes (Linux, limits.h).
+_NAME_MAX = 255
 #: A store that was down finds us a minute behind at most.
 _PATIENCE = RetryConfig(longest_wait_s=4.0)
 
@@ -98,12 +101,14 @@ def pull(
     A file that grows is appended to in place: its inode stays, and so does its beginning, unless it was begun anew at its source,
     when it is truncated in place. Any other file is replaced at once by its new version. Files that go from the store stay here.
     A pull that was killed or interrupted goes on where it was. `on_look` is told after each look; `stop` ends it between two.
+    Empty objects that stand for folders are left out; a name that no file can have is said in the report's `trouble`.
 
     While it follows, troubles of the store are waited out, and a writer who is not heard of is warned of, once.
 
     Raises ConfigError (the folder is a copy of another URI), SpoolError (another pull is at it); FileExistsError for a file that
-    is there, is not of an earlier pull and is not the beginning of what the store has, unless `overwrite` is given; NotFoundError
-    when nothing is there, without `follow`; AccessDeniedError, IntegrityError, OSError. All other files are up to date then.
+    is there, is not of an earlier pull and is not the beginning of what the store has, unless `overwrite` is given, and for a
+    link or a folder in the place of a file, or a file in that of a folder, even then; NotFoundError when there is nothing, and
+    not `follow`; AccessDeniedError, IntegrityError, OSError. All other files are up to date then.
     """
     if not interval_s > 0:
         raise ConfigError(f"interval_s is {interval_s!r}: it must be a number of seconds, more than 0")
@@ -207,6 +212,7 @@ class Puller:
         self._lock = threading.Lock()
         self._state: PullState | None = None
         self._errors: dict[str, BaseException] = {}
+        self._refused: dict[str, str] = {}
         self._said: set[tuple[str, str]] = set()
         self._n_bytes = 0
         #: The last look.
@@ -266,7 +272,7 @@ class Puller:
         states = {one.state_at(now_s) for one in manifests}
         state = next((one for one in ("open", "lost", "sealed") if one in states), "unknown")
         living = [one for one in manifests if one.state != "sealed"]
-        trouble = {**self.seen.broken, **{path: _words(error) for path, error in self._errors.items()}}
+        trouble = {**self.seen.broken, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
         return PullReport(
             uri=str(self.uri),
             folder=self.folder,
@@ -277,7 +283,7 @@ class Puller:
             heard_s=max((now_s - one.heartbeat_s for one in living), default=None),
             lag_s=max((one.lag_s for one in living), default=None),
             lost=tuple(sorted(one.writer for one in manifests if one.state_at(now_s) == "lost")),
-            trouble=tuple(f"{path}: {reason}" for path, reason in sorted(trouble.items())),
+            trouble=tuple(f"{shown(path)}: {reason}" for path, reason in sorted(trouble.items())),
         )
 
     def _warn(self, look: Look) -> None:
@@ -288,9 +294,11 @@ class Puller:
                 silent_s = self._now() - one.heartbeat_s
                 now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
         for path, writers in look.contested.items():
-            now["contested", path] = f"{path}: {' and '.join(writers)} both write it; the last one counts"
+            now["contested", path] = f"{shown(path)}: {' and '.join(writers)} both write it; the last one counts"
         for path, error in self._errors.items():
-            now["file", path] = f"{path} is not up to date: {_words(error)}"
+            now["file", path] = f"{shown(path)} is not up to date: {_words(error)}"
+        for path, reason in self._refused.items():
+            now["name", path] = f"{shown(path)} is not pulled: {reason}"
         for key in now.keys() - self._said:
             log.warning("%s", now[key])
         self._said = set(now)
@@ -302,14 +310,17 @@ class Puller:
             self._state = PullState(self.folder, str(self.uri))
             self._reader.scratch = self._state.scratch
         state = self._state
-        for path in look.files:
+        self._refused = {path: reason for path in look.files if (reason := _why_no_file(path))}
+        files = {path: found for path, found in look.files.items() if path not in self._refused}
+        folders = {folder for path in files for folder in _folders_of(path)}
+        for path in files:
             # Written down before anything is written: after a kill we know that it is ours.
             if path not in state.files and (self._overwrite or not os.path.lexists(self.folder / path)):
                 state.note(path, Copied())
         state.save()
         futures: dict[Future[None], str] = {
-            self._pool.submit(self._bring, state, look, found): path
-            for path, found in look.files.items()
+            self._pool.submit(self._bring, state, look, found, is_folder_too=path in folders): path
+            for path, found in files.items()
             if not self._is_current(state, found)
         }
         pending = set(futures)
@@ -349,11 +360,10 @@ class Puller:
             return False
         return is_all_here and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
 
-    def _bring(self, state: PullState, look: Look, found: Assembly) -> None:
-        """Make one local file what the store has."""
-        if check_name(found.path).partition("/")[0] == FOLDER:
-            raise ConfigError(f"the name {found.path!r} is one of ours: it is not pulled")
+    def _bring(self, state: PullState, look: Look, found: Assembly, *, is_folder_too: bool) -> None:
+        """Make one local file what the store has. `is_folder_too`: it has files below that name as well."""
         path = self.folder / found.path
+        self._check_place(found.path, is_folder_too=is_folder_too)
         path.parent.mkdir(parents=True, exist_ok=True)
         copied = state.files.get(found.path)
         if found.segments or (copied is not None and copied.source) or self._rules.kind(found.path) == "append":
@@ -364,6 +374,26 @@ class Puller:
                 self._count(growing.n_written)
         else:
             self._replace(state, found, path, copied)
+
+    def _check_place(self, name: str, *, is_folder_too: bool) -> None:
+        """FileExistsError where something is that is no file, or a file where a folder must be."""
+        remedy = "move it away, or pull into another folder"
+        for folder in _folders_of(name):
+            if os.path.lexists(self.folder / folder) and not (self.folder / folder).is_dir():
+                words = f"{shown(folder)} is a folder in the store, and none here: {remedy}"
+                raise FileExistsError(errno.EEXIST, words, str(self.folder / name))
+        try:
+            mode = os.lstat(self.folder / name).st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFDIR if is_folder_too else stat.S_IFREG  # the folder comes, if it is not there yet
+        if stat.S_ISREG(mode):
+            return
+        words = f"is a file in the store, and none here: {remedy}"
+        if stat.S_ISLNK(mode):
+            words = f"is a symbolic link here, which is neither followed nor replaced: {remedy}"
+        elif is_folder_too:
+            words = "is a file and a folder in the store, which no folder can hold: fetch the file with wherry cat"
+        raise FileExistsError(errno.EEXIST, words, str(self.folder / name))
 
     def _replace(self, state: PullState, found: Assembly, path: Path, copied: Copied | None) -> None:
         """A file that is not appended to: it appears whole."""
@@ -400,6 +430,23 @@ class Puller:
     def _count(self, n_bytes: int) -> None:
         with self._lock:
             self._n_bytes += n_bytes
+
+
+def _folders_of(path: str) -> list[str]:
+    """The folders that a path goes through, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _why_no_file(path: str) -> str:
+    """Why no local file can have this name; empty if one can."""
+    try:
+        if check_name(path).partition("/")[0] == FOLDER:
+            return f"the folder {FOLDER} is the pull's own: rename it in the store"
+    except ConfigError as error:
+        return str(error)
+    longest = max(len(part.encode()) for part in path.split("/"))
+    return f"a part of the name has {longest} bytes, a file's may have {_NAME_MAX}" if longest > _NAME_MAX else ""
 
 
 def _words(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import IO, TypeVar, cast
 
 from wherry.checksum import crc32c, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError
-from wherry.mirror.layout import FOLDER, Assembly, Segment, assemble, key_for, parse_segment, read_segment
+from wherry.mirror.layout import FOLDER, Assembly, Segment, assemble, is_folder_marker, key_for, parse_segment, read_segment
 from wherry.mirror.manifest import FileEntry, Manifest, find_manifests, read_manifest_at
 from wherry.store import ObjectMeta, ObjectStore
 
@@ -121,7 +121,7 @@ class MirrorReader:
                 n_segments += 1
             elif meta.key.startswith(f"{base}{FOLDER}/"):
                 others.append(meta)
-            else:
+            elif not is_folder_marker(meta):
                 plain[meta.key[len(base) :]] = meta
         broken: dict[str, str] = {}
         manifests = self._manifests(others, broken)

@@ -77,7 +77,8 @@ def _record(
     manifest: Manifest | None,
 ) -> Record:
     linked = chain(segments)
-    entry = next((one for one in manifest.files if one.path == path and one.rule == "append"), None) if manifest else None
+    entries = [one for one in manifest.files if one.path == path and one.rule == "append"] if manifest else []
+    entry = max(entries, key=lambda one: one.generation, default=None)
     generation = max(linked[0].generation if linked else 0, entry.generation if entry else 0, 1)
     record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
     if linked and linked[0].start > 0 and (plain is None or plain.size_bytes < linked[0].start):

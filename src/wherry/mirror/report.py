@@ -23,3 +23,8 @@ class MirrorReport:
     n_requests: int
     lag_s: float
     trouble: tuple[str, ...] = ()
+
+
+def shown(path: str) -> str:
+    """A name as a log may show it: anybody may have made it, and it must not command a terminal."""
+    return path if path.isprintable() else repr(path)

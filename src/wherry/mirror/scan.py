@@ -29,7 +29,7 @@ class Scan:
 
 
 def scan(folder: Path) -> Scan | None:
-    """All regular files below the folder; None if it is not there (yet). A file that vanishes meanwhile is not there."""
+    """All regular files below the folder; None if it is not there (yet), or a file is. What vanishes meanwhile is not there."""
     files: dict[str, Found] = {}
     symlinks: list[str] = []
     trouble: dict[str, str] = {}
@@ -52,7 +52,7 @@ def scan(folder: Path) -> Scan | None:
                             continue
                         if stat.S_ISREG(found.st_mode):
                             files[path] = Found(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             is_there = is_there and bool(below)
         except OSError as error:
             trouble[below.rstrip("/") or "."] = error.strerror or str(error)

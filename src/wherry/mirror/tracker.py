@@ -22,6 +22,7 @@ from wherry.checksum import crc32c_of_file
 from wherry.errors import ConfigError
 from wherry.mirror.layout import FOLDER, key_for, segment_name
 from wherry.mirror.ledger import Ledger, Record
+from wherry.mirror.report import shown
 from wherry.mirror.rules import Kind, Rules
 from wherry.mirror.scan import Found, Scan
 from wherry.uri import check_name
@@ -339,7 +340,7 @@ class Tracker:
         """Begin the file anew."""
         old = tracked.record
         if old.acked or tracked.is_broken:  # or a segment with other bytes lies under its name
-            log.warning("%s: %s: it is sent anew as generation %d", old.path, reason, old.generation + 1)
+            log.warning("%s: %s: it is sent anew as generation %d", shown(old.path), reason, old.generation + 1)
             old.state = "superseded"
             self.superseded.append(old)
             if tracked in self.leftovers:  # its segments go with those of the next generation
@@ -402,7 +403,7 @@ class Tracker:
     def _forsake(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
         """What is at the rotated file's place is not what was sent of it: that one stays in segments, and this one is new."""
         record = tracked.record
-        log.warning("%s: %s before it was finished under this name: it is sent anew", record.at, reason)
+        log.warning("%s: %s before it was finished under this name: it is sent anew", shown(record.at), reason)
         self.rotated.remove(tracked)
         self.active.discard(tracked)
         record.state, record.at = "superseded", record.path
@@ -427,7 +428,7 @@ class Tracker:
             return
         if tracked.since_s is not None:
             n_bytes = tracked.unsent_bytes
-            log.warning("%s was deleted before its last %d bytes were sent", record.at, n_bytes)
+            log.warning("%s was deleted before its last %d bytes were sent", shown(record.at), n_bytes)
         tracked.found = tracked.since_s = None
         self.active.discard(tracked)
         if record.rule != "append":

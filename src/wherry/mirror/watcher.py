@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,14 +16,21 @@ log = logging.getLogger("wherry.mirror")
 _TOGETHER_MS = 200
 #: The kernel's queue is asked whether to stop so often; a stop does not wait for it.
 _STOP_MS = 1000
+#: To find all folders takes at most this share of the time, also where something changes all the time ...
+_SHARE = 0.01
+#: ... but so often somebody looks anyway.
+_LONGEST_S = 10.0
 
 
 class Watcher:
     """Calls `changed`, once after each arm(), soon after something below `folder` has changed; in a thread of its own.
 
     Once only, because a file that is written to all the time would wake us all the time: to be told of 640 writes a second costs
-    more than to look each second. Changes that other machines make on a network file system are told to nobody: look now and
-    then all the same.
+    more than to look each second; and where there are many folders, so rarely that it costs little. Changes that other machines
+    make on a network file system are told to nobody: look now and then all the same.
+
+    Symbolic links in the folder are not followed, so each folder is watched by itself: watchfiles follows links below what it
+    watches.
     """
 
     def __init__(self, folder: Path, changed: Callable[[], object]) -> None:
@@ -36,7 +45,8 @@ class Watcher:
     def arm(self) -> bool:
         """Watch from now on, which takes a moment to begin; again, it goes on. Whether there is anybody to watch.
 
-        There is not where watchfiles is not installed, nor where the kernel refuses (too many folders).
+        There is not where watchfiles is not installed, nor once it has failed (the kernel's limit of watches, a name that is no
+        UTF-8, a folder that has gone).
         """
         self._armed.set()
         return self._is_alive
@@ -52,25 +62,50 @@ class Watcher:
         chatty = logging.getLogger("watchfiles.main")
         if chatty.level == logging.NOTSET:
             chatty.setLevel(logging.WARNING)  # else it says each change, in the user's own log
+        told_s = float("-inf")
         try:
             while not self._stop.is_set():
                 self._armed.wait()
+                began_s = time.monotonic()
+                folders = list(_real_folders(self._folder))
+                pause_s = min((time.monotonic() - began_s) / _SHARE, _LONGEST_S)
                 changes = watch(
-                    self._folder,
+                    *folders,
                     watch_filter=None,
                     debounce=_TOGETHER_MS,
                     step=_TOGETHER_MS // 4,
                     stop_event=self._stop,
                     rust_timeout=_STOP_MS,
-                    recursive=True,
+                    recursive=False,
                     ignore_permission_denied=True,
                 )
-                with closing(changes):
-                    next(changes, None)
+                try:
+                    with closing(changes):
+                        next(changes, None)
+                except FileNotFoundError:  # one of them went meanwhile, which is a change
+                    if not self._folder.is_dir():
+                        raise
+                self._stop.wait(told_s + pause_s - time.monotonic())
+                told_s = time.monotonic()
                 self._armed.clear()
                 self._changed()
-        except Exception as error:  # the kernel's limit of watches, a folder that has gone: looking does as well
+        except Exception as error:  # whatever it is: looking does as well
             log.info("%s is not watched by inotify: %s; it is looked at every second instead", self._folder, error)
         finally:
             self._is_alive = False
             self._changed()
+
+
+def _real_folders(folder: Path) -> Iterator[str]:
+    """The folder and all below it; no links. One that vanishes or cannot be read is left out, unless it is the first."""
+    pending = [str(folder)]
+    while pending:
+        path = pending.pop()
+        try:
+            with os.scandir(path) as entries:
+                pending += [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+        except OSError:
+            if path == str(folder):
+                raise
+        else:
+            yield path
