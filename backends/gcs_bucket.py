@@ -31,7 +31,7 @@ from wherry.backends.gcs_bytes import FileBody
 from wherry.backends.gcs_client import Connection, connect
 from wherry.backends.gcs_errors import failed, refused, words_of
 from wherry.backends.gcs_options import Options
-from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, TransientError
+from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, StoreError, TransientError
 from wherry.store import ObjectMeta
 from wherry.uri import StoreURI
 
@@ -185,7 +185,10 @@ class Bucket:
         try:
             yield
         except GoogleAPICallError as error:
-            made = self._missing(words_of(error), makes, where) if error.code == 404 else refused(error, if_absent, where)
+            if error.code == 404:
+                made: StoreError = self._missing(words_of(error), makes, where)
+            else:
+                made = refused(error, if_absent, self._told_endpoint, where)
             raise made from (None if secret else error)
         except (GoogleAuthError, RequestException, HTTPError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s, where)
@@ -195,7 +198,11 @@ class Bucket:
 
     def _missing(self, words: str, makes: bool, where: Mapping[str, str]) -> NotFoundError:
         """The bucket or the object? Google's message does not always say, so a bucket never seen before is looked for once."""
-        no_bucket = BucketNotFoundError(words, **where, hint=f"make the bucket {self.uri.root!r} or correct its name")
+        no_bucket = BucketNotFoundError(
+            f"{words}, says {self._told_endpoint}",
+            **where,
+            hint=f"make the bucket {self.uri.root!r}, or correct its name or the endpoint",
+        )
         if makes or words.startswith("The specified bucket does not exist"):
             return no_bucket
         if not self._was_seen:

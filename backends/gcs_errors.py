@@ -32,11 +32,11 @@ _CLOCK_HINT = "a clock that is off makes tokens that are not valid yet, or no lo
 def words_of(error: GoogleAPICallError) -> str:
     """The server's own words, without the method and the URL that the library puts before them."""
     message = str(error.message)
-    return scrub(message.partition(": ")[2] or message).strip()[:500]
+    return scrub(message.partition(": ")[2] or message).strip().rstrip(".")[:500]
 
 
-def refused(error: GoogleAPICallError, if_absent: bool, where: Mapping[str, str]) -> StoreError:
-    """The table's first half: answers with a status, but for 404."""
+def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Mapping[str, str]) -> StoreError:
+    """The table's first half: answers with a status, but for 404. `endpoint` is said where another server may have answered."""
     status, words, headers = int(error.code or 0), words_of(error), getattr(error.response, "headers", {})
     reasons = {str(item.get("reason")) for item in error.errors if isinstance(item, dict)}
     wait_s = _retry_after(headers.get("Retry-After"))
@@ -45,7 +45,7 @@ def refused(error: GoogleAPICallError, if_absent: bool, where: Mapping[str, str]
     if status in (408, 409) or status >= 500:  # 409: another change of the same object is under way
         return TransientError(f"{status} {words}", **where)
     if status in (401, 403):
-        return AccessDeniedError(f"{status} {words}", **where, hint=CREDENTIALS_HINT if status == 401 else "")
+        return AccessDeniedError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT if status == 401 else "")
     if status == 412 and if_absent:
         return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
     if status == 412 and where["operation"] == "get":
@@ -54,7 +54,7 @@ def refused(error: GoogleAPICallError, if_absent: bool, where: Mapping[str, str]
         return TransientError(f"{status} {words}", **where)
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
         return IntegrityError(words, **where)
-    return PermanentError(f"{status} {words}", **where)
+    return PermanentError(f"{status} {words}, says {endpoint}", **where)
 
 
 def failed(error: Exception, endpoint: str, timeout_s: float, where: Mapping[str, str]) -> StoreError:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
+from wherry.uri import check_domain_like
 
 #: Kind of key file -> what it must hold (google-auth, `from_service_account_info`, `from_authorized_user_info`).
 _KEY_FIELDS = {
@@ -17,6 +19,8 @@ _KEY_FIELDS = {
     "authorized_user": ("client_id", "client_secret", "refresh_token"),
 }
 _ENDPOINT = re.compile(r"https?://[^/?#@]+(/[^?#]*)?$")
+
+_GOOGLES_HOST = re.compile(r"(^|\.)googleapis\.com$")
 
 
 class Options:
@@ -82,6 +86,23 @@ class Options:
             self.key, self.key_name = _key(given["credentials_json"], "credentials_json"), "credentials_json"
         is_emulator = self.endpoint_url is None and bool(os.environ.get("STORAGE_EMULATOR_HOST"))
         self.is_anonymous = anonymous or (not kinds and is_emulator)
+
+
+def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
+    """ConfigError for a name that no bucket can have: at Google, by its rules, elsewhere by those of its library ("Bucket naming
+    guidelines", Google Cloud Storage).
+    """
+    if not (bucket[:1].isalnum() and bucket[-1:].isalnum()):
+        raise ConfigError(f"the bucket name {bucket!r} does not begin and end with a letter or digit: correct the URI")
+    endpoint = Options(options).endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST")
+    if endpoint is not None and not _GOOGLES_HOST.search(urlsplit(endpoint).hostname or ""):
+        return
+    try:
+        if len(bucket) > 222:
+            raise ConfigError(f"the bucket name {bucket!r} has more than 222 characters")
+        check_domain_like(bucket, "._-")
+    except ConfigError as error:
+        raise ConfigError(f"{error}, which Google Cloud Storage does not allow: correct the URI") from None
 
 
 def _text(given: Mapping[str, object], name: str) -> str | None:

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _MIN_PART_BYTES = 5 * 2**20
 #: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
 _CHECKED = "crc32c:"
+#: What a trial that was killed leaves: below the prefix that `wherry.endpoints` gives it, names that `Trial` makes.
+_TRIAL = re.compile(rf"(.*/)?{re.escape(TEMPORARY_MARK)}probe-[0-9a-f]+/wherry-probe-[a-z]+", re.DOTALL)
 
 
 class S3Store(MultipartStore):
@@ -148,8 +150,15 @@ class S3Store(MultipartStore):
         """
         with self._errors.translated("list", prefix):
             in_order = self._connected().lists_in_order
-        found = self._pages(prefix)
+        found = (meta for meta in self._pages(prefix) if TEMPORARY_MARK not in meta.key)
         yield from found if in_order else sorted(found, key=lambda meta: meta.key.encode())
+
+    def left_by_trials(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects below `prefix` that probe() has made and did not live to delete; of a trial under way, too.
+
+        S3 cannot be asked for them alone: everything below the prefix is listed, a request for a thousand objects.
+        """
+        return (meta for meta in self._pages(prefix) if _TRIAL.fullmatch(meta.key))
 
     def delete(self, key: str) -> None:
         """As the contract says."""
@@ -305,7 +314,7 @@ class S3Store(MultipartStore):
             return
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
-        """As the contract says. S3 shows nothing of ours beside an upload's id, so that `is_ours` is always False.
+        """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is only what a killed trial has left.
 
         One request for a thousand uploads, or for those of one key. SeaweedFS gives them in the order of their ids, and no
         key to go on from, only an id.
@@ -319,7 +328,8 @@ class S3Store(MultipartStore):
                 )
             for upload in answer.get("Uploads", []):
                 if upload["Key"].startswith(prefix):
-                    yield PendingUpload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp(), is_ours=False)
+                    is_ours = _TRIAL.fullmatch(upload["Key"]) is not None
+                    yield PendingUpload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp(), is_ours=is_ours)
             names = {"KeyMarker": answer.get("NextKeyMarker"), "UploadIdMarker": answer.get("NextUploadIdMarker")}
             last, markers = markers, {name: marker for name, marker in names.items() if marker}
             if not answer.get("IsTruncated") or not answer.get("Uploads"):
@@ -428,7 +438,7 @@ class S3Store(MultipartStore):
             with self._errors.translated("list", prefix):
                 answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
             for found in answer.get("Contents", []):
-                if found["Key"].startswith(prefix) and TEMPORARY_MARK not in found["Key"]:
+                if found["Key"].startswith(prefix):
                     etag, modified_s = etag_of(found.get("ETag")), found["LastModified"].timestamp()
                     yield ObjectMeta(found["Key"], found["Size"], etag, modified_s=modified_s)
             if not answer.get("IsTruncated"):

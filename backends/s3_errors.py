@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from http.client import responses
 
 import botocore.exceptions as sdk
 from urllib3.exceptions import HTTPError
@@ -42,6 +43,8 @@ class DigestError(TransientError):
 _KEYS = "check the access key, its secret and its rights on the bucket"
 _OVER = "these credentials are over: supply new ones"
 _LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
+#: Where the answer says which region it is, botocore goes there by itself.
+_REGION = "give the bucket's region as storage option 'region'"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
 #: Code -> our error and the next step. What is not here is judged by its HTTP status. From "Error responses" of the Amazon S3 API
 #: Reference, and from what MinIO and SeaweedFS add.
@@ -55,8 +58,8 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
     "SignatureDoesNotMatch": (AccessDeniedError, _KEYS),
     "RequestTimeTooSkewed": (PermanentError, _CLOCK),
     "RequestExpired": (PermanentError, _CLOCK),
-    "AuthorizationHeaderMalformed": (PermanentError, "give the bucket's region as storage option 'region'"),
-    "PermanentRedirect": (PermanentError, "give the bucket's region as storage option 'region'"),
+    "AuthorizationHeaderMalformed": (PermanentError, _REGION),
+    "PermanentRedirect": (PermanentError, f"{_REGION}, or correct the endpoint"),
     "EntityTooLarge": (PermanentError, "an object of this size goes in parts"),
     "KeyTooLongError": (PermanentError, "shorten the name: this server takes fewer bytes than another"),
     "XMinioInvalidResourceName": (PermanentError, "use another name: this server keeps objects as files, and cannot keep it"),
@@ -78,6 +81,7 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
     "TooManyRequestsException": (ThrottledError, ""),
 }
 _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
+    **dict.fromkeys((301, 302, 308), (PermanentError, f"{_REGION}, or correct the endpoint")),
     401: (AccessDeniedError, _KEYS),
     403: (AccessDeniedError, _KEYS),
     404: (NotFoundError, ""),
@@ -112,7 +116,8 @@ _SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...
 class Translator:
     """Turns what botocore raises about one store into our errors.
 
-    `renew` is called for expired credentials, and says whether newer ones may be found. `timeout_s` and `server` are for words.
+    `renew` is called for expired credentials, and says whether newer ones may be found. `timeout_s` and `server`, its address,
+    are for words.
     """
 
     def __init__(
@@ -156,11 +161,22 @@ class Translator:
             kind, hint = TransientError, "the credentials are read anew for the next attempt"
         elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self._now())) > _SKEW_S):
             hint = self._clock_hint(headers)
-        said = error.response.get("Error", {}).get("Message", "")
-        made = self.error(kind, operation, key, f"{code}: {said}" if said else code, hint)
+        made = self.error(kind, operation, key, self._words(error, kind), hint)
         if isinstance(made, ThrottledError):
             made.retry_after_s = _retry_after_s(headers, self._now())
         return made
+
+    def _words(self, error: sdk.ClientError, kind: type[StoreError]) -> str:
+        """The server's own words; and who says them, where it may be another server than the one that was meant."""
+        code, status = code_of(error), status_of(error)
+        said = error.response.get("Error", {}).get("Message", "")
+        is_s3s = code not in ("", "unknown", str(status))
+        if not is_s3s:  # a body of something else, or none
+            code, said = str(status), responses.get(status, "") if code != str(status) else said
+        text = f"{code}: {said}" if said else code
+        if is_s3s and not issubclass(kind, (BucketNotFoundError, AccessDeniedError)) and not 300 <= status < 400:
+            return text
+        return f"{text.rstrip('.')}, says {self._server}"
 
     def _clock_hint(self, headers: Mapping[str, str]) -> str:
         ahead_s = _ahead_s(headers, self._now())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
+from wherry.uri import check_domain_like
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -28,6 +29,10 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_U
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
 #: Amazon's own hosts, in all partitions that are reachable from outside ("Amazon Simple Storage Service endpoints and quotas").
 _AMAZONS_HOST = re.compile(r"(^|\.)(amazonaws\.(com|com\.cn|eu)|api\.aws)$")
+
+
+#: What botocore (1.44) lets pass.
+_BOTOCORES_BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,29 @@ class S3Options:
 def is_amazons(endpoint: str | None) -> bool:
     """Whether an endpoint is Amazon's own; None is."""
     return endpoint is None or _AMAZONS_HOST.search(urlsplit(endpoint).hostname or "") is not None
+
+
+def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
+    """ConfigError for a name that no bucket can have: at Amazon, by its rules, elsewhere by those of botocore ("General purpose
+    bucket naming rules", Amazon S3 User Guide).
+
+    Buckets that are older than the rules are reached by the path only, and so allowed with addressing_style="path".
+    """
+    if bucket.startswith("arn:"):
+        return
+    if not _BOTOCORES_BUCKET.fullmatch(bucket):
+        raise ConfigError(f"the bucket name {bucket!r} is not of 1 to 255 letters, digits, dots, '-' and '_': correct the URI")
+    try:
+        if len(bucket) > 63:
+            raise ConfigError(f"the bucket name {bucket!r} has more than 63 characters")
+        check_domain_like(bucket, ".-")
+    except ConfigError as error:
+        given = S3Options.read(options)
+        if given.server() is None and given.addressing_style != "path":
+            raise ConfigError(
+                f"{error}, which Amazon S3 does not allow: correct the URI or give endpoint_url (a bucket from before 2018 may "
+                "have such a name: give the storage option addressing_style='path')"
+            ) from None
 
 
 def _check_endpoint(url: str, source: str) -> str:

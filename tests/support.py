@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -206,3 +206,15 @@ def submit_many(path: Path, owner: str, n: int) -> None:
     for i in range(n):
         journal.submit(owner, store, [new_job(f"{owner}/{i}")])
     journal.close()
+
+
+def called_in(work: Callable[[], object]) -> set[str]:
+    """The names of all Python functions that `work` calls, in this thread."""
+    names: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: names.add(frame.f_code.co_name) if event == "call" else None)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return names

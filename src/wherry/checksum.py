@@ -6,7 +6,10 @@ polynomial: a CRC is moved over n zero bytes by a multiplication with x^(8n) mod
 
 from __future__ import annotations
 
+import base64
 import os
+import re
+import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +25,10 @@ BLOCK_BYTES = 96 * 1024
 
 #: While a file is copied into the spool each piece of this size is summed for itself, so that no part is read again for its sum.
 PIECE_BYTES = 8 * 2**20
+
+#: An object's metadata has the sums of at most so many of its ranges: 1,366 characters, of the 2 KB that S3 has room for in all.
+MOST_RANGE_SUMS = 256
+_RANGE_SUMS = re.compile(r"([1-9][0-9]{0,14}):([A-Za-z0-9_-]+)")
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:
@@ -49,6 +56,11 @@ def crc32c_of_file(path: Path, start: int = 0, end: int | None = None, *, stop: 
     return int(crc)
 
 
+def crc32cs_of_file(path: Path, start: int, end: int, piece_bytes: int) -> list[int]:
+    """The CRC32C of each piece of bytes [start, end) of a file, all but the last of `piece_bytes`."""
+    return [crc32c_of_file(path, at, min(at + piece_bytes, end)) for at in range(start, end, piece_bytes)]
+
+
 def combine_crc32c(first: int, second: int, second_size_bytes: int) -> int:
     """The CRC32C of two byte strings in a row, from each one's own CRC32C and the size of the second."""
     return _multiply(_shift_by(second_size_bytes), first) ^ second
@@ -60,6 +72,43 @@ def join_crc32c(pieces: Sequence[int], piece_bytes: int, size_bytes: int) -> int
     for number, piece in enumerate(pieces):
         crc = combine_crc32c(crc, piece, min(piece_bytes, size_bytes - number * piece_bytes))
     return crc
+
+
+def regroup_crc32c(pieces: Sequence[int], piece_bytes: int, group_bytes: int, size_bytes: int) -> list[int]:
+    """The CRC32C of each `group_bytes` of `size_bytes` bytes from those of their pieces, of which whole ones make a group."""
+    n_joined = group_bytes // piece_bytes
+    return [
+        join_crc32c(pieces[at : at + n_joined], piece_bytes, min(group_bytes, size_bytes - at * piece_bytes))
+        for at in range(0, len(pieces), n_joined)
+    ]
+
+
+def range_sums(pieces: Sequence[int], piece_bytes: int, size_bytes: int, least_bytes: int) -> str | None:
+    """The CRC32C of each range of an object, from those of its pieces, as RANGES_METADATA has them. None: it has one range only.
+
+    A range has `least_bytes`, made up to whole pieces and doubled until MOST_RANGE_SUMS of them suffice.
+    """
+    range_bytes = -(-least_bytes // piece_bytes) * piece_bytes
+    while range_bytes * MOST_RANGE_SUMS < size_bytes:
+        range_bytes *= 2
+    if not pieces or size_bytes <= range_bytes:
+        return None
+    sums = regroup_crc32c(pieces, piece_bytes, range_bytes, size_bytes)
+    packed = base64.urlsafe_b64encode(struct.pack(f">{len(sums)}I", *sums))
+    return f"{range_bytes}:{packed.decode().rstrip('=')}"
+
+
+def parse_range_sums(text: str, size_bytes: int) -> tuple[int, tuple[int, ...]] | None:
+    """Read what range_sums() wrote: (bytes of a range, their sums). None for anything else, or sums of another size of object."""
+    found = _RANGE_SUMS.fullmatch(text)
+    if found is None:
+        return None
+    range_bytes, n_sums = int(found[1]), -(-size_bytes // int(found[1]))
+    try:
+        packed = base64.urlsafe_b64decode(found[2] + "=" * (-len(found[2]) % 4))
+    except ValueError:
+        return None
+    return (range_bytes, struct.unpack(f">{n_sums}I", packed)) if len(packed) == 4 * n_sums else None
 
 
 def format_crc32c(crc: int) -> str:

@@ -1,19 +1,21 @@
 """Uploads in parts that nobody is going to complete take room, and cost money, until they are aborted.
 
-Ours are: those in our journal, by their ids; those whose temporary objects carry our mark; and what a begin has left whose
-answer was lost. S3 shows of an upload no more than its key, its id and its time. So of the last kind one is taken for ours if it
-is of that very key, was begun at that time, has no part, and is unknown to the journal; and only when it is old, for then nobody
-is sending it. Of anything else nothing is touched.
+Ours are: those in our journal, by their ids; those whose temporary objects carry our mark; what a begin has left whose answer
+was lost; and what a trial of a server has left that was killed, by its names, which carry our mark. S3 shows of an upload no more
+than its key, its id and its time. So one whose begin was not answered is taken for ours if it is of that very key, was begun at
+that time, has no part, and is unknown to the journal; and only when it is old, for then nobody is sending it. Of anything else
+nothing is touched.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 from wherry.errors import NotFoundError
 from wherry.journal import Journal
-from wherry.store import MultipartStore, ObjectStore, PendingUpload
+from wherry.store import MultipartStore, ObjectMeta, ObjectStore, PendingUpload
 
 #: An upload on which nothing has happened for a week is not going to be completed.
 STALE_AFTER_S = 7 * 86_400.0
@@ -21,6 +23,17 @@ STALE_AFTER_S = 7 * 86_400.0
 UNANSWERED_AFTER_S = 86_400.0
 #: How far the store's clock and ours may differ (S3 refuses requests that are a quarter of an hour off).
 _SKEW_S = 900.0
+
+
+@runtime_checkable
+class Tried(Protocol):
+    """A store whose server was tried by small objects, and shows those that are left: see `ObjectStore.probe`."""
+
+    def left_by_trials(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Yield the objects below `prefix` that a trial has made and did not live to delete; of one under way, too."""
+
+    def delete(self, key: str) -> None:
+        """As `ObjectStore.delete`."""
 
 
 def has_known_uploads(journal: Journal, now: float | None = None) -> bool:
@@ -74,6 +87,18 @@ def clean_marked_uploads(
         if upload.is_ours and upload.begun_s < before_s and not any(one.endswith(upload.upload_id) for one in known):
             store.abort(upload.key, upload.upload_id)
             yield upload
+
+
+def clean_trials(store: Tried, prefix: str, older_than_s: float = STALE_AFTER_S, now: float | None = None) -> Iterator[str]:
+    """Delete the objects below `prefix` that trials of the server have left so long ago; yield the key of each.
+
+    The uploads in parts that they have left are among those of clean_marked_uploads().
+    """
+    before_s = (time.time() if now is None else now) - older_than_s
+    for meta in list(store.left_by_trials(prefix)):
+        if meta.modified_s is not None and meta.modified_s < before_s:
+            store.delete(meta.key)
+            yield meta.key
 
 
 def _is_empty(store: MultipartStore, upload: PendingUpload) -> bool:

@@ -35,7 +35,7 @@ from wherry.cli_arguments import (
     spool_folder,
     storage_options,
 )
-from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, UploadFailed, WherryError
+from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, UploadFailed
 from wherry.exits import Exit, exit_for
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def put(
                 uploader.flush(timeout, progress_bar=True)
             except UploadFailed as error:
                 say(error_text(error))
-                code = _why(uploader, error, overwrite=overwrite)
+                code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
     raise typer.Exit(code)
@@ -106,24 +106,7 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
             pass  # this is what the background is for
         except UploadFailed as error:
             say(error_text(error))
-            raise typer.Exit(Exit.FAILED) from None
-
-
-def _why(uploader: Uploader, error: UploadFailed, *, overwrite: bool) -> Exit:
-    """The exit code for failed uploads. The journal keeps an error's words only, so the store is asked for its kind."""
-    failure = next((failure for failure in error.failures if failure.job_id), None)
-    if failure is None:  # not an upload: the journal itself was damaged
-        return Exit.SPOOL
-    key = failure.uri.removeprefix(uploader.uri.uri_for(""))
-    try:
-        uploader.head(uploader.uri.name_for(key))
-    except BucketNotFoundError:
-        return Exit.NOT_FOUND
-    except NotFoundError:
-        return Exit.FAILED
-    except (WherryError, OSError) as now:
-        return exit_for(now)
-    return Exit.FAILED if overwrite else Exit.ALREADY_EXISTS
+            raise typer.Exit(exit_for(error)) from None
 
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
@@ -194,7 +177,7 @@ def ls(
     options = storage_options(target.scheme, option or [], options_file)
     n_shown = 0
     with reader(folder, options, spool_folder(spool)) as uploader:
-        queued = {job.key: job.state.value for job in uploader.journal.open_under(str(folder))}
+        queued = {job.key: job.state.value for job in uploader.view().queued_under(folder.prefix)}
         for meta in _at_or_below(uploader, name):
             n_shown += 1
             state = queued.get(folder.key_for(meta.key), "stored")
@@ -294,7 +277,7 @@ def rm(
     options, place = storage_options(target.scheme, option or [], options_file), spool_folder(spool)
     with reader(folder, options, place) as found:
         metas = list(_at_or_below(found, name)) if recursive else [_only_object(found, name)]
-        is_busy = bool(found.journal.open_under(str(target)))
+        is_busy = bool(found.view().queued_under(target.prefix))
     if not metas:
         raise _nothing_at(target, "delete")
     if recursive:

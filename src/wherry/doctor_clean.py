@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from wherry.cleaning import clean_known_uploads, clean_marked_uploads
+from wherry.cleaning import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
 from wherry.doctor import Finding, Level
+from wherry.environment import with_environment
 from wherry.errors import SpoolError, WherryError
 from wherry.exits import Exit, exit_for
+from wherry.jobs import place_of
 from wherry.journal import Journal, StoreRecord
 from wherry.partial import clean_stale_downloads
-from wherry.registry import check_usable, open_store
+from wherry.registry import check_usable, open_store, split_options
 from wherry.spool import Spool
 from wherry.store import MultipartStore
 from wherry.stores import Stores
@@ -50,7 +53,7 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
 def clean_store(
     uri: StoreURI, options: Mapping[str, object], folder: Path, older_than_s: float
 ) -> Generator[Finding, None, None]:
-    """Clean below `uri`: uploads that carry our mark, whoever began them, and those that the journal in `folder` knows of."""
+    """Clean below `uri`: uploads and trials with our mark, whoever began them, and what the journal in `folder` knows of."""
     with ExitStack() as stack:
         journal = None
         try:
@@ -60,15 +63,17 @@ def clean_store(
             check_usable(uri.scheme, options)
             store = RetryStore(open_store(uri, options))
             stack.callback(store.close)
-            n_found = 0
+            n_found = n_removed = 0
+            base = f"{uri.prefix}/" if uri.prefix else ""
             if journal is not None:
+                public, _ = split_options(uri.scheme, with_environment(uri.scheme, options, os.environ))
+                ours = (uri.scheme, uri.root, place_of(public))
                 for record in journal.stores().values():
-                    if (record.scheme, record.root) == (uri.scheme, uri.root):
+                    if (record.scheme, record.root, record.place) == ours:  # another server would not know its uploads
                         for upload in clean_known_uploads(journal, record.id, lambda _: store):
                             n_found += 1
                             yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
             if isinstance(store.inner, MultipartStore) and store.capabilities.multipart:
-                base = f"{uri.prefix}/" if uri.prefix else ""
                 for upload in clean_marked_uploads(store, base, journal, older_than_s):
                     n_found += 1
                     yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
@@ -78,9 +83,12 @@ def clean_store(
                         f"{len(unmarked)} upload(s) in parts are under way or left behind, and this spool has begun none of them"
                     )
                     yield Finding("others'", Level.OK, text, "a lifecycle rule (AbortIncompleteMultipartUpload) ends such")
-            yield Finding(
-                "clean", Level.OK, f"{n_found} upload(s) in parts aborted" if n_found else "no upload of ours was left behind"
-            )
+            if isinstance(store.inner, Tried):
+                for key in clean_trials(store.inner, base, older_than_s):
+                    n_removed += 1
+                    yield Finding("removed", Level.OK, f"{uri.uri_for(key)}, of a trial of the server")
+            text = f"{n_found} upload(s) in parts aborted, {n_removed} object(s) removed"
+            yield Finding("clean", Level.OK, text if n_found or n_removed else "nothing of ours was left behind")
         except (WherryError, OSError) as error:
             yield Finding("clean", Level.BAD, str(error), exit=exit_for(error))
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import math
 import os
 import sys
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from wherry.checksum import combine_crc32c, crc32c_of_file, format_crc32c
+from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c, parse_range_sums, regroup_crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import IntegrityError, NotFoundError
 from wherry.partial import Partial, Version, forget_partial, partial_beside, temporary_beside
 from wherry.retry import call_with_retry
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
 
 log = logging.getLogger("wherry.downloader")
 
@@ -57,7 +59,8 @@ def download(
 
     Raises, before any byte moves, FileExistsError if the destination is there and `overwrite` is off, IsADirectoryError if it
     is a folder, OSError (EINVAL) if it is a device or a pipe; OSError (ENOSPC) if the disk has no room; NotFoundError,
-    AccessDeniedError; IntegrityError if the bytes are wrong twice, or if the object was replaced four times meanwhile.
+    AccessDeniedError; IntegrityError if the bytes are wrong twice, or if the object was replaced four times meanwhile. Of an
+    object whose metadata has the checksums of its ranges a wrong range alone is fetched again, at once, and the error names it.
     """
     destination = Path(destination)
     check_destination(destination, overwrite)
@@ -76,9 +79,9 @@ def download(
                 with _progress(destination.name, meta.size_bytes, shown=progress_bar) as advance:
                     fetch.all(advance)
                 is_right = fetch.agrees() or fetch.repair()
-            except IntegrityError:
+            except IntegrityError as error:
                 restarts += 1
-                if restarts > _MOST_RESTARTS:
+                if error is fetch.damage or restarts > _MOST_RESTARTS:
                     raise
                 continue
             if not is_right:
@@ -155,18 +158,26 @@ class _Fetch:
         self._retry = retry
         self._stop = threading.Event()
         self.crcs: dict[int, int] = {}
+        #: A range was wrong twice: the error that says so.
+        self.damage: IntegrityError | None = None
+        self._sums = _sums_of_ranges(meta, self._version)
+        self._fetched_again: set[int] = set()
         #: Only for objects whose CRC32C nobody knows, and None when it has to be computed anew.
         self._digest: str | None = None
 
     def all(self, advance: Callable[[int], object]) -> None:
-        """Fetch every range that the file does not hold yet. IntegrityError: the object was replaced meanwhile."""
+        """Fetch every range that the file does not hold yet. IntegrityError: the object was replaced meanwhile, or `damage`."""
         follower = _Digest(self._meta.digest, self._partial.path) if self._follows_digest else None
 
-        def done(number: int) -> None:
+        def done(number: int) -> Sequence[int]:
             start, end = self._version.range(number)
             advance(end - start)
             if follower is not None:
                 follower.add(start, end)
+            wrong = self._judge(number)
+            for start, end in map(self._version.range, wrong):
+                advance(start - end)
+            return wrong
 
         self._each(self._settle, range(self._version.n_ranges), done)
         self._digest = None if follower is None else follower.text()
@@ -189,10 +200,10 @@ class _Fetch:
     def repair(self) -> bool:
         """Fetch ranges again until the file agrees; False if it does not after all of them.
 
-        Stores tell one checksum, that of the whole object, so nobody can name the bad range before its bytes have come twice.
-        (Checksums of pieces in the object's metadata, 2 KB on S3, would be there for small objects of our own only.) Therefore
-        as many ranges as are in flight are fetched again at a time, in place; where one comes out differently the whole is
-        compared, and the first that makes it right ends it. At best that is one such wave, at worst the whole object.
+        For objects without checksums of their ranges: of others, or of one range. Stores tell one checksum, that of the whole,
+        so nobody can name the bad range before its bytes have come twice. Therefore as many ranges as are in flight are fetched
+        again at a time, in place; where one comes out differently the whole is compared, and the first that makes it right ends
+        it. At best that is one such wave, at worst the whole object.
         """
         os.truncate(self._partial.path, self._meta.size_bytes)
         for first in range(0, self._version.n_ranges, self._in_flight):
@@ -214,29 +225,63 @@ class _Fetch:
         return self._meta.crc32c is None and self._meta.digest is not None
 
     def _crc32c(self) -> int:
-        crc = 0
-        for number in range(self._version.n_ranges):
-            start, end = self._version.range(number)
-            crc = combine_crc32c(crc, self.crcs[number], end - start)
-        return crc
+        crcs = [self.crcs[number] for number in range(self._version.n_ranges)]
+        return join_crc32c(crcs, self._version.range_size_bytes, self._version.size_bytes)
+
+    def _judge(self, number: int) -> Sequence[int]:
+        """Compare what one checksum is of, once this range has made it complete. If it is wrong: the ranges to fetch again."""
+        if self._sums is None:
+            return ()
+        judged_bytes, sums = self._sums
+        n_together = judged_bytes // self._version.range_size_bytes
+        at = number // n_together
+        together = range(at * n_together, min((at + 1) * n_together, self._version.n_ranges))
+        if not all(each in self.crcs for each in together):
+            return ()
+        start, end = self._version.range(together[0])[0], self._version.range(together[-1])[1]
+        crc = join_crc32c([self.crcs[each] for each in together], self._version.range_size_bytes, end - start)
+        if crc == sums[at]:
+            return ()
+        if at in self._fetched_again:
+            self.damage = IntegrityError(
+                f"bytes {start}-{end - 1} came wrong, twice: with CRC32C {format_crc32c(crc)}, the object's metadata says "
+                f"{format_crc32c(sums[at])}",
+                operation="get",
+                uri=self._version.uri,
+                hint=_DAMAGED,
+            )
+            raise self.damage
+        self._fetched_again.add(at)
+        for each in together:
+            del self.crcs[each]
+            self._partial.recorded.pop(each, None)
+        return together
 
     def _each(
-        self, call: Callable[[int], int], numbers: Sequence[int], done: Callable[[int], object] = lambda number: None
+        self, call: Callable[[int], int], numbers: Sequence[int], done: Callable[[int], Sequence[int]] = lambda number: ()
     ) -> None:
-        """Run `call`, which returns a range's CRC32C, for several ranges side by side; `done` is told of each by this thread."""
+        """Run `call`, which returns a range's CRC32C, for several ranges side by side.
+
+        `done` is told of each by this thread, and answers with those that `call` is to be run for again, before any other.
+        """
         if len(numbers) <= 1:
             for number in numbers:
                 self.crcs[number] = call(number)
-                done(number)
+                done(number)  # an object of one range is judged as a whole
             return
+        waiting, running = deque(numbers), dict[Future[int], int]()
         pool = ThreadPoolExecutor(min(len(numbers), self._in_flight), thread_name_prefix="wherry-get")
         try:
-            futures = {pool.submit(call, number): number for number in numbers}
-            for future in as_completed(futures):
-                self.crcs[futures[future]] = future.result()
-                done(futures[future])
+            while waiting or running:
+                while waiting and len(running) < self._in_flight:
+                    number = waiting.popleft()
+                    running[pool.submit(call, number)] = number
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number = running.pop(future)
+                    self.crcs[number] = future.result()
+                    waiting.extendleft(reversed(done(number)))
         except BaseException:
-            self._stop.set()  # after an error or Ctrl-C: what waits is cancelled, what is under way ends with its range
+            self._stop.set()  # after an error or Ctrl-C: what waits is not begun, what is under way ends with its range
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -270,6 +315,24 @@ class _Fetch:
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise CancelledError
+
+
+def _sums_of_ranges(meta: ObjectMeta, version: Version) -> tuple[int, list[int]] | None:
+    """(bytes that are judged together, the CRC32C of each so many), from the object's metadata; None: only the whole is judged.
+
+    Both the ranges that were summed and those that are fetched fit in what is judged together. Sums that together are not the
+    object's own CRC32C are of other bytes, as when somebody has copied the metadata to another object: they say nothing.
+    """
+    found = parse_range_sums(meta.metadata.get(RANGES_METADATA, ""), meta.size_bytes)
+    if found is None:
+        return None
+    range_bytes, sums = found
+    if join_crc32c(sums, range_bytes, meta.size_bytes) != meta.crc32c:
+        return None
+    judged_bytes = math.lcm(range_bytes, version.range_size_bytes)
+    if judged_bytes >= meta.size_bytes:
+        return None
+    return judged_bytes, regroup_crc32c(sums, range_bytes, judged_bytes, meta.size_bytes)
 
 
 class _Digest:

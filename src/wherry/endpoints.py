@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wherry.errors import StoreError
@@ -20,6 +21,14 @@ log = logging.getLogger("wherry.endpoints")
 _KEEP_S = 7 * 86_400.0
 #: After a trial that was refused or got no answer.
 _TRY_AGAIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is in the file of one endpoint, and when it was found, in seconds since the epoch."""
+
+    found_s: float
+    findings: Mapping[str, bool]
 
 
 class Endpoints:
@@ -38,10 +47,11 @@ class Endpoints:
         """Have the store assume what is known of its endpoint. Whether anything is, or nothing needs to be."""
         if store.endpoint is None:
             return True
-        known = self._findings.get(store.endpoint) or self._read().get(store.endpoint)
+        known = self._findings.get(store.endpoint)
         if known is None:
-            return False
-        self._findings[store.endpoint] = known
+            if (kept := self._read().get(store.endpoint)) is None:
+                return False
+            known = self._findings[store.endpoint] = kept.findings
         store.assume(known)
         return True
 
@@ -62,24 +72,25 @@ class Endpoints:
                 return
             log.info("found out about %s: %s", endpoint, found)
             self._findings[endpoint] = found
-            self._write(endpoint, found)
+            self._write(endpoint, _Kept(time.time(), found))
 
-    def _read(self) -> dict[str, Mapping[str, bool]]:
+    def _read(self) -> dict[str, _Kept]:
         if self._path is None:
             return {}
         try:
-            kept = json.loads(self._path.read_text())
-            return {name: one["findings"] for name, one in kept.items() if time.time() - one["found_s"] < _KEEP_S}
+            kept = {name: _Kept(one["found_s"], one["findings"]) for name, one in json.loads(self._path.read_text()).items()}
+            return {name: one for name, one in kept.items() if time.time() - one.found_s < _KEEP_S}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s cannot be read and is made anew: %s", self._path, error)
             return {}
 
-    def _write(self, endpoint: str, found: Mapping[str, bool]) -> None:
+    def _write(self, endpoint: str, found: _Kept) -> None:
+        """Beside what is known of others, which is as old as it was."""
         if self._path is None:
             return
-        kept = {name: {"found_s": time.time(), "findings": dict(one)} for name, one in {**self._read(), endpoint: found}.items()}
+        kept = {name: asdict(one) for name, one in {**self._read(), endpoint: found}.items()}
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
             temporary.write_text(json.dumps(kept, indent=1))

@@ -7,6 +7,7 @@ WherryError
  │   ├─ SourceChangedError                 the file changed while it was being copied
  │   └─ JournalError                       the journal cannot be read or written
  ├─ UploadFailed                           raised by flush(), close() and result(): every failed job
+ │   └─ NameTakenError                     ... and all of them for one reason: it is an AlreadyExistsError, too
  └─ StoreError                             a call to a store failed: .operation .uri .hint, cause in __cause__
      ├─ TransientError                     trying again makes sense
      │   └─ ThrottledError                 ... after .retry_after_s, with fewer calls at once
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 
 class WherryError(Exception):
@@ -109,12 +111,16 @@ class IntegrityError(PermanentError):
 
 @dataclass(frozen=True)
 class JobFailure:
-    """One upload that failed for good: where it was going, how often it was tried, the last error's text."""
+    """One upload that failed for good: where it was going, how often it was tried, the last error's text.
+
+    `kind` is that error's class by name, as kind_of() says it; None where it is not known.
+    """
 
     job_id: int
     uri: str
     attempts: int
     error: str
+    kind: str | None = None
 
 
 class UploadFailed(WherryError):
@@ -126,3 +132,25 @@ class UploadFailed(WherryError):
         lines = [f"{len(self.failures)} upload(s) failed:"]
         lines += [f"  {f.uri} (job {f.job_id}, {f.attempts} attempt(s)): {f.error}" for f in self.failures]
         super().__init__("\n".join(lines + ([remedy] if remedy else [])))
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Of what it was made of: exceptions are made again of their text, by default."""
+        return partial(type(self), remedy=self.remedy), (self.failures,)
+
+
+class NameTakenError(UploadFailed, AlreadyExistsError):
+    """All uploads of the call failed because their names are taken, without overwriting being asked for."""
+
+
+def upload_failed(failures: Sequence[JobFailure], *, remedy: str = "") -> UploadFailed:
+    """The error to raise for these failures: NameTakenError if that is what all of them are."""
+    taken = {failure.kind for failure in failures} == {AlreadyExistsError.__name__}
+    return (NameTakenError if taken else UploadFailed)(failures, remedy=remedy)
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of the error's class, or of what it is a kind of: one of this module or of the builtins."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ in (__name__, "builtins"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 from enum import IntEnum
 
+from wherry import errors
 from wherry.errors import ConfigError, IntegrityError, SpoolError, UploadFailed
 
 
@@ -37,10 +39,9 @@ MEANINGS: dict[Exit, str] = {
 }
 
 #: The first that fits counts: an AccessDeniedError is a PermissionError, a SpoolError an OSError as they all are.
-_BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
+_BY_KIND: tuple[tuple[type[BaseException], Exit], ...] = (
     (ConfigError, Exit.USAGE),
     (SpoolError, Exit.SPOOL),
-    (UploadFailed, Exit.FAILED),
     (IntegrityError, Exit.INTEGRITY),
     (FileNotFoundError, Exit.NOT_FOUND),
     (FileExistsError, Exit.ALREADY_EXISTS),
@@ -51,5 +52,17 @@ _BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
 
 
 def exit_for(error: BaseException) -> Exit:
-    """The exit code of an error; FAILED for those without one of their own."""
-    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)
+    """The exit code of an error; FAILED for those without one of their own, and for uploads that failed for several reasons."""
+    if not isinstance(error, UploadFailed):
+        return _code(type(error))
+    codes = {_code(_kind(failure.kind)) for failure in error.failures}
+    return codes.pop() if len(codes) == 1 else Exit.FAILED
+
+
+def _code(kind: type[BaseException]) -> Exit:
+    return next((code for known, code in _BY_KIND if issubclass(kind, known)), Exit.FAILED)
+
+
+def _kind(name: str | None) -> type[BaseException]:
+    """The class that `wherry.errors.kind_of()` has named; UploadFailed for none."""
+    return vars(errors).get(name or "") or vars(builtins).get(name or "") or UploadFailed

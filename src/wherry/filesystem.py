@@ -332,16 +332,34 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
             handle.result()
         callback.absolute_update(size_bytes)
 
-    def cp_file(self, path1: str, path2: str, *, requires: Sequence[str] = (), **_: Any) -> None:
-        """Copy an object, through this machine: it is read into the spool, verified, and handed over. A folder is nothing."""
+    def cp_file(
+        self,
+        path1: str,
+        path2: str,
+        *,
+        requires: Sequence[str] = (),
+        plan: list[tuple[str, str]] | None = None,
+        **_: Any,
+    ) -> None:
+        """Copy an object, through this machine: it is read into the spool, verified, and handed over. A folder is nothing.
+
+        With a `plan` nothing is copied, but written there: that is how mv() asks copy() what goes where.
+        """
+        if plan is not None:
+            plan.append((self._strip_protocol(path1), self._strip_protocol(path2)))
+        else:
+            self._copy(path1, path2, requires)
+
+    def _copy(self, path1: str, path2: str, requires: Sequence[str] = ()) -> bool:
+        """Whether there was something to copy: an object, and another path for it."""
         source, name = self._locate(path1)
         if not name or self._strip_protocol(path1) == self._strip_protocol(path2):
-            return
+            return False
         try:
             version = Version(source, name)
         except NotFoundError:
             if self.isdir(path1):
-                return
+                return False
             raise
         try:
             with self.open(path2, "wb", requires=requires) as copy:
@@ -349,12 +367,40 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
                     copy.write(version.read(start, min(start + _BLOCK_BYTES, version.meta.size_bytes)))
         finally:
             version.close()
+        return True
 
-    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **how: Any) -> None:
-        """Copy, and delete the source once all copies are accepted. Of two spellings of one path nothing is moved."""
-        if self._strip_protocol(path1) != self._strip_protocol(path2):
-            self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", **how)
-            self.rm(path1, recursive=recursive, maxdepth=maxdepth)
+    def mv(
+        self,
+        path1: Any,
+        path2: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        *,
+        requires: Sequence[str] = (),
+        **_: Any,
+    ) -> None:
+        """Copy, and delete what was copied, and nothing else, once all copies are accepted. What stays at its path is not moved.
+
+        OSError, before anything is copied, for a folder that would go into itself and for an object that would be replaced by
+        another one of the same move; FileNotFoundError and IsADirectoryError as rm().
+        """
+        if self._strip_protocol(path1) == self._strip_protocol(path2):
+            return
+        doomed = self._objects(self.expand_path(path1), recursive, maxdepth)
+        plan: list[tuple[str, str]] = []
+        self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", plan=plan)
+        plan = [(old, new) for old, new in plan if old != new]
+        sources = {old for old, _new in plan}
+        for old, new in plan:
+            if new.startswith(f"{old}/") and self.isdir(old):
+                raise self._unmovable("a folder cannot be moved into itself: give a name that is not below it", old, new)
+            if new in sources and self.isfile(new):
+                raise self._unmovable("what has this name is to be moved as well: move them one after another", old, new)
+        copied = {self._locate(old) for old, new in plan if self._copy(old, new, requires)}
+        self._delete({one for one in doomed if one in copied or (plan and one[1].endswith("/"))})
+
+    def _unmovable(self, words: str, old: str, new: str) -> OSError:
+        return OSError(errno.EINVAL, words, self.unstrip_protocol(old), None, self.unstrip_protocol(new))
 
     # -- removing
 
@@ -362,20 +408,24 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         """Delete objects, stored and queued. FileNotFoundError for what is not there, before anything is deleted; so is
         IsADirectoryError for a folder without `recursive`.
         """
-        self._remove(self.expand_path(path), recursive, maxdepth)
+        self._delete(self._objects(self.expand_path(path), recursive, maxdepth))
 
-    def _remove(self, paths: Sequence[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        doomed: set[tuple[Uploader, str]] = set()
+    def _objects(self, paths: Sequence[str], recursive: bool = False, maxdepth: int | None = None) -> set[tuple[Uploader, str]]:
+        """The objects at these paths and, if `recursive`, those below them, with the markers of folders. Raises as rm()."""
+        found: set[tuple[Uploader, str]] = set()
         for one in paths:
             uploader, name = self._locate(one)
             if self.info(one)["type"] == "file":
-                doomed.add((uploader, name))
+                found.add((uploader, name))
             elif not recursive:
                 raise IsADirectoryError(errno.EISDIR, "is a folder: say recursive=True", self.unstrip_protocol(one))
             if recursive:
                 depth = name.count("/") + (1 if name else 0) + (maxdepth or 0)
-                found = (meta.key for meta in self._folder(one).objects())
-                doomed |= {(uploader, key) for key in found if maxdepth is None or key.rstrip("/").count("/") < depth}
+                keys = (meta.key for meta in self._folder(one).objects())
+                found |= {(uploader, key) for key in keys if maxdepth is None or key.rstrip("/").count("/") < depth}
+        return found
+
+    def _delete(self, doomed: set[tuple[Uploader, str]]) -> None:
         for uploader, name in doomed:
             if not name.endswith("/"):  # such a name is never queued
                 uploader.withdraw(name)
@@ -385,10 +435,10 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
 
     def rm_file(self, path: str) -> None:
         """Delete one object, stored and queued; FileNotFoundError if there is none."""
-        self._remove([path])
+        self._delete(self._objects([path]))
 
     def _rm(self, path: str) -> None:
-        self._remove([path])
+        self._delete(self._objects([path]))
 
     def rmdir(self, path: str) -> None:
         """Nothing, for a folder is its objects; OSError if there are any."""

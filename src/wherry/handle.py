@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wherry.errors import JobFailure, UploadFailed
+from wherry.errors import JobFailure, UploadFailed, upload_failed
 from wherry.jobs import Job, JobId, JobState
 from wherry.journal import Journal
 from wherry.store import ObjectMeta
@@ -84,7 +84,7 @@ class UploadHandle:
         """Wait, and describe the verified object; of a folder the sum of its files.
 
         A superseded upload gives what its newer version became. Raises UploadFailed, which flush() and close() then do not
-        raise again for it, or TimeoutError after `timeout_s`.
+        raise again for it, and which is an AlreadyExistsError, too, if the name was taken; TimeoutError after `timeout_s`.
         """
         if self._made is not None:
             return self._made
@@ -93,14 +93,15 @@ class UploadHandle:
         jobs = self._jobs()
         if len(jobs) < len(self.ids):
             why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
-            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why)])
+            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why, "JournalError")])
         pending = [job.id for job in jobs if not job.state.is_final]
         if pending and not self._wait(pending, timeout_s):
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
         jobs = self._jobs() if pending else jobs
         if bad := [job for job in jobs if job.state in (JobState.FAILED, JobState.DISCARDED)]:
             self._journal.mark_reported([job.id for job in bad])
-            raise UploadFailed([JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded") for job in bad])
+            failures = (JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded", job.error_kind) for job in bad)
+            raise upload_failed(list(failures))
         if len(jobs) == 1:
             return ObjectMeta(
                 jobs[0].key, jobs[0].size_bytes, etag=jobs[0].etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].finished_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
@@ -11,6 +13,20 @@ JobId = NewType("JobId", int)
 
 #: A lease outlives several renewals; when it ends all the same, the worker's main thread is stuck and the agent kills it.
 LEASE_S = 60.0
+
+#: The storage options that say which server a URI means.
+_PLACE_OPTIONS = ("account_host", "account_name", "endpoint", "endpoint_url", "host", "hostname", "port")
+#: What of an address may be written in capitals or not.
+_SCHEME_AND_HOST = re.compile(r"([^:/]+://)?[^/]*")
+
+
+def place_of(options: Mapping[str, object]) -> str:
+    """Which of the stores of one URI is meant, by its public storage options, the environment's among them: a name and its
+    uploads are one thing within a place, whatever region or settings they were given with. Empty where nothing says it.
+    """
+    given = ((name, options.get(name)) for name in _PLACE_OPTIONS)
+    texts = ((name, str(value).rstrip("/")) for name, value in given if value not in (None, ""))
+    return " ".join(f"{name}={_SCHEME_AND_HOST.sub(lambda host: host[0].lower(), text, count=1)}" for name, text in texts)
 
 
 class JobState(str, Enum):
@@ -55,6 +71,7 @@ class JobKind(str, Enum):
 class Job:
     """One row of the journal. Times are seconds since the epoch; `object_id` names the staged file in the spool.
 
+    `error_kind`, of a job that has failed: the class of its error, by the name that `wherry.errors.kind_of()` gives it.
     `exclusive`, of a job that is done and did not overwrite: whether the store itself saw to it that the name was free.
     """
 
@@ -77,6 +94,7 @@ class Job:
     part_size_bytes: int | None = None
     etag: str | None = None
     error: str | None = None
+    error_kind: str | None = None
     finished_s: float | None = None
     superseded_by: int | None = None
     leases_lost: int = 0

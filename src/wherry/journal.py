@@ -22,13 +22,13 @@ from typing import TypeVar
 from wherry.config import Durability
 from wherry.database import Database, JournalDamaged
 from wherry.errors import JobFailure, JournalError
-from wherry.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.jobs import Counts, Job, JobId, JobKind, JobState, place_of
 from wherry.parts import PARTS_SCHEMA, Parts
 
 log = logging.getLogger("wherry.journal")
 _T = TypeVar("_T")
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE stores (
     id INTEGER PRIMARY KEY,      -- made of the rest
@@ -42,6 +42,7 @@ CREATE TABLE jobs (
     kind TEXT NOT NULL, owner TEXT NOT NULL,
     store_id INTEGER NOT NULL REFERENCES stores (id),
     uri TEXT NOT NULL, key TEXT NOT NULL,
+    place TEXT NOT NULL,         -- with the URI: which object; see place_of()
     object_id TEXT NOT NULL, size_bytes INTEGER NOT NULL,
     overwrite INTEGER NOT NULL, token TEXT NOT NULL,
     state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
@@ -49,8 +50,10 @@ CREATE TABLE jobs (
     lease_owner TEXT, lease_until_s REAL, leases_lost INTEGER NOT NULL DEFAULT 0,
     crc32c INTEGER, pieces BLOB,  -- 4 bytes, big endian, for each piece of a large file
     upload_id TEXT, part_size_bytes INTEGER, etag TEXT,
+    is_listed INTEGER NOT NULL DEFAULT 0,  -- its worker knows which parts the store holds: others may send the missing ones
     exclusive INTEGER,           -- without overwrite, when done: whether the store itself saw to it that the name was free
-    error TEXT, superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0
+    error TEXT, error_kind TEXT, -- of a failed job: the words, and see kind_of()
+    superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_open ON jobs (uri, id) WHERE state IN ('queued', 'leased');
 CREATE INDEX jobs_ready ON jobs (not_before_s, id) WHERE state = 'queued';
@@ -64,7 +67,7 @@ CREATE TABLE requirements (
 """
 _JOB_COLUMNS = (
     "id, kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, attempts, created_s, deadline_s, "
-    "crc32c, upload_id, part_size_bytes, etag, error, finished_s, superseded_by, leases_lost, exclusive"
+    "crc32c, upload_id, part_size_bytes, etag, error, error_kind, finished_s, superseded_by, leases_lost, exclusive"
 )
 #: A job whose worker died this often is what kills them.
 MAX_LEASES_LOST = 5
@@ -93,6 +96,11 @@ class StoreRecord:
     options: Mapping[str, object]
     secret_names: tuple[str, ...]
     settings: Mapping[str, Mapping[str, float]]
+
+    @property
+    def place(self) -> str:
+        """Which of the stores of its URI it is."""
+        return place_of(self.options)
 
 
 @dataclass(frozen=True)
@@ -173,28 +181,30 @@ class Journal:
         ids: list[JobId] = []
         freed: list[str] = []
         with self._transaction() as db:
-            if db.execute("SELECT 1 FROM stores WHERE id = ?", (store_id,)).fetchone() is None:
+            store = db.execute("SELECT options FROM stores WHERE id = ?", (store_id,)).fetchone()
+            if store is None:
                 raise JournalReplaced(f"the journal {self.path} does not know the store {store_id}: it is a new one")
+            place = place_of(json.loads(store[0]))
             for one in new if shared else ():
                 is_open = "SELECT 1 FROM jobs WHERE object_id = ? AND state IN ('queued', 'leased', 'failed') LIMIT 1"
                 if db.execute(is_open, (one.object_id,)).fetchone() is None:
                     raise SnapshotGone(f"the staged file {one.object_id} is gone")
             for job in new:
                 cursor = db.execute(
-                    "INSERT INTO jobs (kind, owner, store_id, uri, key, object_id, size_bytes, overwrite, token, state, created_s,"
-                    " deadline_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
+                    "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
+                    " created_s, deadline_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
                     (
-                        *(job.kind.value, owner, store_id, job.uri, job.key, job.object_id, job.size_bytes, job.overwrite),
-                        *(job.token, now, job.deadline_s, job.crc32c, _packed(job.pieces)),
+                        *(job.kind.value, owner, store_id, job.uri, job.key, place, job.object_id, job.size_bytes),
+                        *(job.overwrite, job.token, now, job.deadline_s, job.crc32c, _packed(job.pieces)),
                     ),
                 )
                 job_id = JobId(cursor.lastrowid or 0)
                 ids.append(job_id)
                 for uri, key in job.requires:
                     after = db.execute(
-                        "SELECT id FROM jobs WHERE uri = ? AND id < ? AND kind = 'put' AND state != 'discarded'"
+                        "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND kind = 'put' AND state != 'discarded'"
                         " ORDER BY id DESC LIMIT 1",
-                        (uri, job_id),
+                        (uri, place, job_id),
                     ).fetchone()
                     db.execute(
                         "INSERT OR REPLACE INTO requirements VALUES (?, ?, ?)",
@@ -202,10 +212,10 @@ class Journal:
                     )
                 if job.overwrite and job.kind is JobKind.PUT:
                     older = db.execute(
-                        "SELECT id, object_id FROM jobs WHERE uri = ? AND store_id = ? AND id < ? AND state = 'queued' AND overwrite"
+                        "SELECT id, object_id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND state = 'queued' AND overwrite"
                         " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
                         "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
-                        (job.uri, store_id, job_id),
+                        (job.uri, place, job_id),
                     ).fetchall()
                     for old_id, object_id in older:
                         db.execute(
@@ -275,8 +285,8 @@ class Journal:
             row = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs AS j WHERE state = 'queued' AND not_before_s <= ?"
                 f" AND {open_to_us} AND leases_lost < {MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER}"
-                " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.id != j.id AND e.state IN ('queued', 'leased')"
-                "   AND (e.id < j.id OR e.state = 'leased'))"
+                " AND NOT EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.place = j.place AND e.id != j.id"
+                "   AND e.state IN ('queued', 'leased') AND (e.id < j.id OR e.state = 'leased'))"
                 " AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs e ON e.id = r.after_job"
                 "   WHERE r.job_id = j.id AND e.state IN ('queued', 'leased'))"
                 " ORDER BY id LIMIT 1",
@@ -285,7 +295,8 @@ class Journal:
             if row is None:
                 return None
             db.execute(
-                "UPDATE jobs SET state = 'leased', lease_owner = ?, lease_until_s = ?, attempts = attempts + 1 WHERE id = ?",
+                "UPDATE jobs SET state = 'leased', lease_owner = ?, lease_until_s = ?, attempts = attempts + 1, is_listed = 0"
+                " WHERE id = ?",
                 (worker, now + lease_s, row[0]),
             )
             return _job(db.execute(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE id = ?", (row[0],)).fetchone())
@@ -311,17 +322,17 @@ class Journal:
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
         with self._transaction(read_only=True) as db:
             rows = db.execute(
-                "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.id >= e.id AND n.state = 'done'"
-                "   AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
+                "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
+                "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
                 " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
                 (job_id,),
             ).fetchall()
         return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]
 
-    def set_crc32c(self, job_id: JobId, crc32c: int) -> None:
-        """Keep the checksum of the staged file, so that it is computed once."""
+    def set_crc32c(self, job_id: JobId, crc32c: int, pieces: Sequence[int] = ()) -> None:
+        """Keep the checksum of the staged file, and those of its pieces of PIECE_BYTES, so that they are computed once."""
         with self._transaction() as db:
-            db.execute("UPDATE jobs SET crc32c = ? WHERE id = ?", (crc32c, job_id))
+            db.execute("UPDATE jobs SET crc32c = ?, pieces = COALESCE(?, pieces) WHERE id = ?", (crc32c, _packed(pieces), job_id))
 
     def ack(self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None) -> list[str]:
         """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
@@ -330,12 +341,20 @@ class Journal:
         """
         return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None, exclusive=exclusive)
 
-    def fail(self, job_id: JobId, worker: str, error: str) -> None:
-        """The job has failed for good; its staged file is kept."""
-        self._finish(job_id, worker, JobState.FAILED, etag=None, error=error)
+    def fail(self, job_id: JobId, worker: str, error: str, kind: str | None = None) -> None:
+        """The job has failed for good; its staged file is kept. `kind`: what kind_of() says of the error."""
+        self._finish(job_id, worker, JobState.FAILED, etag=None, error=error, error_kind=kind)
 
     def _finish(
-        self, job_id: JobId, worker: str, state: JobState, *, etag: str | None, error: str | None, exclusive: bool | None = None
+        self,
+        job_id: JobId,
+        worker: str,
+        state: JobState,
+        *,
+        etag: str | None,
+        error: str | None,
+        error_kind: str | None = None,
+        exclusive: bool | None = None,
     ) -> list[str]:
         with self._transaction() as db:
             row = db.execute(
@@ -344,9 +363,9 @@ class Journal:
             if row is None:  # the lease was taken away: whoever has the job now reports on it
                 return []
             db.execute(
-                "UPDATE jobs SET state = ?, etag = ?, error = ?, exclusive = ?, finished_s = ?, lease_owner = NULL,"
+                "UPDATE jobs SET state = ?, etag = ?, error = ?, error_kind = ?, exclusive = ?, finished_s = ?, lease_owner = NULL,"
                 " lease_until_s = NULL WHERE id = ?",
-                (state.value, etag, error, exclusive, time.time(), job_id),
+                (state.value, etag, error, error_kind, exclusive, time.time(), job_id),
             )
             if state is JobState.DONE:
                 db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
@@ -505,39 +524,40 @@ class Journal:
             ).fetchall()
         return [_job(row) for row in rows]
 
-    def cancel(self, uri: str) -> list[str]:
+    def cancel(self, uri: str, place: str) -> list[str]:
         """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
         with self._transaction() as db:
-            which = "uri = ? AND kind = 'put' AND state IN ('queued', 'failed')"
-            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri,)).fetchall()
-            db.execute(f"UPDATE jobs SET state = 'discarded', finished_s = ? WHERE {which}", (time.time(), uri))
+            which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri, place)).fetchall()
+            db.execute(f"UPDATE jobs SET state = 'discarded', finished_s = ? WHERE {which}", (time.time(), uri, place))
         return self._unneeded(row[0] for row in rows)
 
-    def newest_open(self, uri: str) -> Job | None:
-        """The newest job for this URI, if it is still to be sent: what a reader of that name must see now."""
+    def newest_open(self, uri: str, place: str) -> Job | None:
+        """The newest job for this URI in that place, if it is still to be sent: what a reader of the name must see now."""
         with self._transaction(read_only=True) as db:
             row = db.execute(
-                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND state IN ('queued', 'leased') AND kind = 'put'"
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND place = ? AND state IN ('queued', 'leased') AND kind = 'put'"
                 " ORDER BY id DESC LIMIT 1",
-                (uri,),
+                (uri, place),
             ).fetchone()
         return _job(row) if row else None
 
-    def newest(self, uri: str) -> Job | None:
-        """The newest upload for this URI, in whatever state."""
+    def newest(self, uri: str, place: str) -> Job | None:
+        """The newest upload for this URI in that place, in whatever state."""
         with self._transaction(read_only=True) as db:
             row = db.execute(
-                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND kind = 'put' ORDER BY id DESC LIMIT 1", (uri,)
+                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND place = ? AND kind = 'put' ORDER BY id DESC LIMIT 1",
+                (uri, place),
             ).fetchone()
         return _job(row) if row else None
 
-    def open_under(self, uri_prefix: str) -> list[Job]:
-        """The newest unfinished upload of each name below a URI prefix, by URI."""
+    def open_under(self, uri_prefix: str, place: str) -> list[Job]:
+        """The newest unfinished upload of each name below a URI prefix in that place, by URI."""
         with self._transaction(read_only=True) as db:
             rows = db.execute(
                 f"SELECT {_JOB_COLUMNS} FROM jobs WHERE state IN ('queued', 'leased') AND kind = 'put'"
-                " AND substr(uri, 1, ?) = ? ORDER BY uri, id",
-                (len(uri_prefix), uri_prefix),
+                " AND place = ? AND substr(uri, 1, ?) = ? ORDER BY uri, id",
+                (place, len(uri_prefix), uri_prefix),
             ).fetchall()
         return list({row[4]: _job(row) for row in rows}.values())
 
@@ -555,7 +575,7 @@ class Journal:
     def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
         """The owner's failures that were not reported yet; with `mark` they are from now on."""
         which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
-        select = f"SELECT id, uri, attempts, error FROM jobs WHERE {which} ORDER BY id"
+        select = f"SELECT id, uri, attempts, error, error_kind FROM jobs WHERE {which} ORDER BY id"
         with self._transaction(read_only=True) as db:
             rows = db.execute(select, (owner,)).fetchall()
         if rows and mark:
@@ -579,12 +599,13 @@ class Journal:
         n_queued = 0
         with self._transaction() as db:
             db.execute(f"DELETE FROM jobs WHERE state = 'failed' AND kind = 'check' AND {which}")
-            for job_id, uri, object_id in db.execute(
-                f"SELECT id, uri, object_id FROM jobs WHERE state = 'failed' AND {which}"
+            for job_id, uri, place, object_id in db.execute(
+                f"SELECT id, uri, place, object_id FROM jobs WHERE state = 'failed' AND {which}"
             ).fetchall():
                 newer = db.execute(
-                    "SELECT id FROM jobs WHERE uri = ? AND id > ? AND overwrite AND state IN ('queued', 'leased', 'done') LIMIT 1",
-                    (uri, job_id),
+                    "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id > ? AND overwrite"
+                    " AND state IN ('queued', 'leased', 'done') LIMIT 1",
+                    (uri, place, job_id),
                 ).fetchone()
                 if newer is not None:
                     db.execute(
@@ -594,7 +615,7 @@ class Journal:
                     freed.append(object_id)
                 else:
                     db.execute(
-                        "UPDATE jobs SET state = 'queued', not_before_s = 0, leases_lost = 0, reported = 0, finished_s = NULL,"
+                        "UPDATE jobs SET state = 'queued', not_before_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, error_kind = NULL,"
                         " deadline_s = ? WHERE id = ?",
                         (deadline_s, job_id),
                     )
@@ -615,7 +636,7 @@ class Journal:
             db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
 
 
-def _packed(pieces: tuple[int, ...]) -> bytes | None:
+def _packed(pieces: Sequence[int]) -> bytes | None:
     return struct.pack(f">{len(pieces)}I", *pieces) if len(pieces) > 1 else None
 
 

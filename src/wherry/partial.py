@@ -6,7 +6,7 @@
 
 Both names follow from the destination's name and the object's URI, so that the next call finds them. A range's line is written
 after its bytes: a killed process leaves no line without them. A power cut may; so nobody trusts a line before the range's bytes
-have been summed again, and nothing here needs fsync.
+have been summed again, and judged like those of a range that has just come; and nothing here needs fsync.
 
 A lock on the record (flock) says that a download is at it. Another one to the same destination does not wait for it: it takes a
 file with a random name, and begins at the first byte. So does one on a file system without locks, or beside another user's pair.

@@ -79,19 +79,37 @@ class Parts:
     def plan(self, job_id: JobId, upload_id: str, part_size_bytes: int, crcs: Iterable[int | None], begun: int) -> None:
         """The upload was begun. `crcs` holds a checksum, or None where it is not known yet, for each part that may be leased."""
         with self._transaction() as db:
-            db.execute("UPDATE jobs SET upload_id = ?, part_size_bytes = ? WHERE id = ?", (upload_id, part_size_bytes, job_id))
+            db.execute(
+                "UPDATE jobs SET upload_id = ?, part_size_bytes = ?, is_listed = 1 WHERE id = ?",
+                (upload_id, part_size_bytes, job_id),
+            )
             db.execute("DELETE FROM begins WHERE id = ?", (begun,))
             db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
             rows = ((job_id, number, crc) for number, crc in enumerate(crcs, 1))
             db.executemany("INSERT INTO parts (job_id, number, crc32c) VALUES (?, ?, ?)", rows)
 
     def keep(self, job_id: JobId, held: Iterable[StoredPart]) -> None:
-        """The store holds these parts and no others: receipts of others are void."""
-        found = {(part.number, part.etag, part.size_bytes) for part in held}
+        """The store holds these parts and no others: receipts of others are void, and those that nobody heard of are made up.
+
+        Of a missing part that is, whose size is that of the plan and whose checksum agrees, where both sides know it. One that
+        is leased stays so: who sends it now has its receipt in a moment, and may be replacing it. From now on others may help.
+        """
+        found = {part.number: part for part in held}
         with self._transaction() as db:
-            rows = db.execute("SELECT number, etag, size_bytes FROM parts WHERE job_id = ? AND etag IS NOT NULL", (job_id,))
-            lost = [(job_id, row[0]) for row in rows.fetchall() if row not in found]
-            db.executemany("UPDATE parts SET etag = NULL, size_bytes = NULL WHERE job_id = ? AND number = ?", lost)
+            job = db.execute("SELECT size_bytes, part_size_bytes FROM jobs WHERE id = ?", (job_id,)).fetchone()
+            rows = db.execute("SELECT number, etag, size_bytes, crc32c, lease_owner FROM parts WHERE job_id = ?", (job_id,))
+            news: list[tuple[str | None, int | None, JobId, int]] = []
+            for number, etag, size_bytes, crc32c, lease_owner in rows.fetchall():
+                part = found.get(number)
+                if etag is not None:
+                    if part is None or (part.etag, part.size_bytes) != (etag, size_bytes):
+                        news.append((None, None, job_id, number))
+                elif part is not None and lease_owner is None:
+                    planned = min(job[1], job[0] - (number - 1) * job[1])
+                    if part.size_bytes == planned and (crc32c is None or part.crc32c in (None, crc32c)):
+                        news.append((part.etag, part.size_bytes, job_id, number))
+            db.executemany("UPDATE parts SET etag = ?, size_bytes = ? WHERE job_id = ? AND number = ?", news)
+            db.execute("UPDATE jobs SET is_listed = 1 WHERE id = ?", (job_id,))
 
     def drop(self, job_id: JobId) -> None:
         """There is no upload any more."""
@@ -114,13 +132,13 @@ class Parts:
     ) -> tuple[JobId, int, int | None] | None:
         """Take a missing part of another worker's job: (the job, the part's number, its checksum if known), or None.
 
-        Not of a job on which more than `most_lost` workers have died.
+        Not of a job on which more than `most_lost` workers have died, nor before its own worker has called keep() or plan().
         """
         stores = ", ".join(str(int(store)) for store in with_stores)
         with self._transaction() as db:
             row = db.execute(
                 f"SELECT p.job_id, p.number, p.crc32c FROM jobs j CROSS JOIN parts p ON p.job_id = j.id AND p.{_IS_MISSING.replace(' AND ', ' AND p.')}"
-                f" WHERE j.state = 'leased' AND j.lease_owner != ? AND j.store_id IN ({stores}) AND j.leases_lost <= ?"
+                f" WHERE j.state = 'leased' AND j.is_listed AND j.lease_owner != ? AND j.store_id IN ({stores}) AND j.leases_lost <= ?"
                 " AND p.tries = 0 ORDER BY p.job_id, p.number LIMIT 1",
                 (worker, most_lost),
             ).fetchone()
@@ -189,6 +207,6 @@ class Parts:
         """How many parts a worker without a job of its own could take."""
         with self._transaction(read_only=True) as db:
             row = db.execute(
-                f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN (SELECT id FROM jobs WHERE state = 'leased')"
+                f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN (SELECT id FROM jobs WHERE state = 'leased' AND is_listed)"
             ).fetchone()
         return int(row[0])

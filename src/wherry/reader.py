@@ -12,9 +12,9 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.downloader import check_destination, download, place
 from wherry.errors import BucketNotFoundError, NotFoundError
-from wherry.jobs import JobState
+from wherry.jobs import JobState, place_of
 from wherry.journal import Journal
-from wherry.registry import open_store
+from wherry.registry import open_store, split_options
 from wherry.spool import Spool, copy_out
 from wherry.store import ObjectMeta
 from wherry.symlinks import SYMLINK_SUFFIX, resolve
@@ -40,6 +40,8 @@ class Reader(ABC):
         self.spool = spool
         self.journal = journal
         self._options = dict(options)
+        #: Which of the stores of `uri` it is, for the journal.
+        self._place = place_of(split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
         self._pid = os.getpid()
 
@@ -84,7 +86,7 @@ class Reader(ABC):
                         raise  # else it may be the name of a pointer
             return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
         except NotFoundError as error:
-            newest = self.journal.newest(self.uri_for(name))
+            newest = self.journal.newest(self.uri_for(name), self._place)
             if newest is not None and newest.state is JobState.FAILED:
                 explain_missing(error, newest)
             raise
@@ -135,7 +137,7 @@ class Reader(ABC):
 
     def view(self) -> QueuedView:
         """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
-        return QueuedView(self._own_store(), self.uri, self.journal, self.spool)
+        return QueuedView(self._own_store(), self.uri, self._place, self.journal, self.spool)
 
     def _own_store(self) -> RetryStore:
         """The store, opened in this process on first use, for reading."""

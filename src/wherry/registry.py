@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from operator import attrgetter
@@ -35,6 +35,8 @@ class BackendEntry:
     process_local: bool = False
     #: What checks the values of options, ``module:function``; it imports no vendor library.
     options: str | None = None
+    #: What checks the name of a bucket with the options given, ``module:function``; no vendor library for one that is right.
+    bucket: str | None = None
     #: The option by which it is told after how long without a byte a call is cut.
     stall_option: str | None = None
 
@@ -75,6 +77,7 @@ BACKENDS: dict[str, BackendEntry] = {
         frozenset(_S3_OPTIONS),
         frozenset(_S3_SECRETS),
         options="wherry.backends.s3_options:S3Options.read",
+        bucket="wherry.backends.s3_options:check_bucket",
         stall_option="read_timeout_s",
     ),
     "gs": BackendEntry(
@@ -84,6 +87,7 @@ BACKENDS: dict[str, BackendEntry] = {
         frozenset(_GCS_OPTIONS),
         frozenset(_GCS_SECRETS),
         options="wherry.backends.gcs_options:Options",
+        bucket="wherry.backends.gcs_options:check_bucket",
         stall_option="timeout_s",
     ),
 }
@@ -118,7 +122,8 @@ def open_store(
 
     `stall_timeout_s`: cut a call after so long without a byte, where the backend can be told and no option says otherwise.
 
-    Raises MissingExtraError (names what to install), ConfigError for options that the backend does not know.
+    Raises MissingExtraError (names what to install), ConfigError for options that the backend does not know and for a bucket's
+    name that cannot be.
     """
     entry = backend_for(uri.scheme)
     module_name, _, class_name = entry.target.partition(":")
@@ -133,13 +138,16 @@ def open_store(
     given = dict(options or {})
     if entry.stall_option is not None and stall_timeout_s is not None:
         given.setdefault(entry.stall_option, stall_timeout_s)
+    if entry.bucket is not None:
+        _load(entry.bucket)(uri.root, given)
     return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see store.py
 
 
-def check_usable(scheme: str, options: Mapping[str, object]) -> None:
+def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -> None:
     """Find out early, and without importing a vendor library, what would fail later.
 
-    Raises ConfigError for an unknown scheme or option or a wrong value, MissingExtraError for a library that is not installed.
+    Raises ConfigError for an unknown scheme or option, a wrong value or a `bucket` whose name cannot be; MissingExtraError for a
+    library that is not installed.
     """
     entry = backend_for(scheme)
     for library in entry.libraries:
@@ -155,8 +163,14 @@ def check_usable(scheme: str, options: Mapping[str, object]) -> None:
             f"{', '.join(sorted(entry.public_options | entry.secret_options)) or 'none'}"
         )
     if entry.options is not None and options:
-        module_name, _, name = entry.options.partition(":")
-        attrgetter(name)(importlib.import_module(module_name))(options)
+        _load(entry.options)(options)
+    if entry.bucket is not None and bucket:
+        _load(entry.bucket)(bucket, options)
+
+
+def _load(place: str) -> Callable[..., object]:
+    module_name, _, name = place.partition(":")
+    return cast("Callable[..., object]", attrgetter(name)(importlib.import_module(module_name)))
 
 
 def _missing(scheme: str, entry: BackendEntry) -> MissingExtraError:

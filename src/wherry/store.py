@@ -24,6 +24,9 @@ from wherry.uri import TEMPORARY_MARK as TEMPORARY_MARK
 #: Metadata kept with each object we write: the upload's unique token and the whole object's CRC32C (8 hex digits).
 TOKEN_METADATA = "wherry-token"  # noqa: S105  a name, no password
 CRC32C_METADATA = "wherry-crc32c"
+#: The CRC32Cs of its ranges, by which a download judges each by itself, of an object that has several: the bytes of a range, a
+#: colon, then 4 bytes, big endian, for each range in base64url without padding (checksum.range_sums).
+RANGES_METADATA = "wherry-crc32c-ranges"
 
 _Self = TypeVar("_Self", bound="ObjectStore")
 

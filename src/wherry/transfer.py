@@ -6,6 +6,7 @@ Nothing here retries a job or decides whether it is tried again: errors go up to
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import tempfile
 import threading
@@ -15,7 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from wherry.checksum import PIECE_BYTES, combine_crc32c, crc32c_of_file, format_crc32c, join_crc32c
+from wherry.checksum import (
+    PIECE_BYTES,
+    combine_crc32c,
+    crc32c_of_file,
+    crc32cs_of_file,
+    format_crc32c,
+    join_crc32c,
+    range_sums,
+    regroup_crc32c,
+)
 from wherry.config import MIB, RetryConfig, TransferConfig
 from wherry.errors import (
     AlreadyExistsError,
@@ -30,13 +40,24 @@ from wherry.jobs import LEASE_S, Job
 from wherry.journal import Journal, write_patiently
 from wherry.parts import Parts
 from wherry.retry import call_with_retry
-from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, StoredPart
+from wherry.store import (
+    CRC32C_METADATA,
+    RANGES_METADATA,
+    TOKEN_METADATA,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    ObjectStore,
+    Part,
+    StoredPart,
+)
 
+log = logging.getLogger("wherry.transfer")
 T = TypeVar("T")
 #: Verifying by reading back goes through a small file, never through a second copy of the object.
 _READ_BACK_BYTES = 64 * MIB
-#: The checksum of a larger file is computed by several threads, a piece each.
-_PIECE_BYTES = 32 * MIB
+#: The checksum of a larger file is computed by several threads, so much at a time.
+_SUMMED_BYTES = 32 * MIB
 #: Checksums and reading back: more threads would only wait for the same cores and disk.
 _PIECES_AT_ONCE = 8
 #: Parts that others have leased are looked at again after this long, should nobody tell.
@@ -152,17 +173,17 @@ class Sender:
         is_large = store.capabilities.multipart and job.size_bytes >= _threshold_bytes(transfer, store.capabilities)
         if is_large and (job.upload_id is not None or not (frozen and store.can_share(job.key, path))):
             part_size_bytes = job.part_size_bytes or part_size_for(job.size_bytes, transfer, store.capabilities)
-        crc = job.crc32c
-        pieces: list[int] = []
-        if crc is None:
-            crc, pieces = self._checksum(path, job.size_bytes, part_size_bytes or _PIECE_BYTES)
-            if self._journal is not None:
-                self._journal.set_crc32c(job.id, crc)
+        with_ranges = store.capabilities.metadata and job.size_bytes > max(transfer.range_size_bytes, PIECE_BYTES)
+        crc, pieces, piece_bytes = self._sums(job, path, part_size_bytes, with_ranges=with_ranges)
         metadata = {TOKEN_METADATA: job.token, CRC32C_METADATA: format_crc32c(crc)}
+        if with_ranges and (sums := range_sums(pieces, piece_bytes, job.size_bytes, transfer.range_size_bytes)) is not None:
+            metadata[RANGES_METADATA] = sums
         try:
             if part_size_bytes is not None:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
-                begin = functools.partial(self._begin, job, store, part_size_bytes, pieces, crc, metadata)
+                is_joined = pieces and part_size_bytes % piece_bytes == 0
+                crcs = regroup_crc32c(pieces, piece_bytes, part_size_bytes, job.size_bytes) if is_joined else []
+                begin = functools.partial(self._begin, job, store, part_size_bytes, crcs, crc, metadata)
                 meta = self._send_in_parts(job, path, store, transfer, retry or RetryConfig(), begin, crc, metadata)
             else:
                 meta = store.put_file(job.key, path, if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
@@ -185,14 +206,31 @@ class Sender:
             self._n_heard += 1
             self._heard.notify_all()
 
-    def _checksum(self, path: Path, size_bytes: int, piece_bytes: int) -> tuple[int, list[int]]:
-        """The CRC32C of the whole file, and of its pieces."""
-        pieces = split(size_bytes, piece_bytes)
-        sums = self._each(crc32c_of_file, [(path, *piece) for piece in pieces])
-        return join_crc32c(sums, piece_bytes, size_bytes), sums
+    def _sums(self, job: Job, path: Path, part_size_bytes: int | None, *, with_ranges: bool) -> tuple[int, Sequence[int], int]:
+        """The CRC32C of the file, and of its pieces, all but the last of so many bytes; no pieces where nobody has summed them.
+
+        Known from the copy into the spool; else the file is read, also for the pieces of a staged one `with_ranges`: an attempt
+        that goes on must find what the first has found.
+        """
+        pieces: Sequence[int] = ()
+        if job.crc32c is not None:
+            if self._journal is not None and job.size_bytes > PIECE_BYTES:
+                pieces = self._journal.pieces(job.id)
+            if pieces or not with_ranges or self._journal is None:
+                return job.crc32c, pieces, PIECE_BYTES
+        read_bytes = part_size_bytes or _SUMMED_BYTES
+        piece_bytes = read_bytes if read_bytes % PIECE_BYTES else PIECE_BYTES
+        read = self._each(crc32cs_of_file, [(path, *each, piece_bytes) for each in split(job.size_bytes, read_bytes)])
+        pieces = [crc for crcs in read for crc in crcs]
+        if job.crc32c is not None:
+            return job.crc32c, pieces, piece_bytes
+        crc = join_crc32c(pieces, piece_bytes, job.size_bytes)
+        if self._journal is not None:
+            self._journal.set_crc32c(job.id, crc, pieces if piece_bytes == PIECE_BYTES else ())
+        return crc, pieces, piece_bytes
 
     def _begin(
-        self, job: Job, store: MultipartStore, part_size_bytes: int, pieces: list[int], crc: int, metadata: dict[str, str]
+        self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], crc: int, metadata: dict[str, str]
     ) -> str:
         """Begin an upload in parts. If the answer is lost there may be one that nobody knows: so it is noted first."""
         parts = self._journal.parts if self._journal is not None else None
@@ -207,21 +245,9 @@ class Sender:
             raise
         if parts is not None:
             n_parts = 0 if store.capabilities.sequential_parts else -(-job.size_bytes // part_size_bytes)
-            known = pieces or self._crcs_of_parts(job, part_size_bytes)
             crcs: list[int | None] = [*known] if len(known) == n_parts else [None] * n_parts
             write_patiently(lambda: parts.plan(job.id, upload_id, part_size_bytes, crcs, begun))
         return upload_id
-
-    def _crcs_of_parts(self, job: Job, part_size_bytes: int) -> list[int]:
-        """Joined from those of the pieces that were summed while the file was copied; empty where that cannot be done."""
-        pieces = self._journal.pieces(job.id) if self._journal is not None else ()
-        n_joined, rest = divmod(part_size_bytes, PIECE_BYTES)
-        if not pieces or rest:
-            return []
-        return [
-            join_crc32c(pieces[at : at + n_joined], PIECE_BYTES, min(part_size_bytes, job.size_bytes - at * PIECE_BYTES))
-            for at in range(0, len(pieces), n_joined)
-        ]
 
     def _send_in_parts(
         self,
@@ -257,18 +283,16 @@ class Sender:
             return store.complete(job.key, upload_id, parts, if_absent=not job.overwrite, crc32c=crc, metadata=metadata)
         except NotFoundError as error:
             meta = self._landed(job, crc, store)
-            store.abort(job.key, upload_id)  # what may be left of it
+            self._give_up(job, store, upload_id)  # what may be left of it
             if meta is not None:
                 return meta
-            self._drop(job)
             raise TransientError(
                 f"the store does not know the upload in parts any more ({error.message}): it begins again",
                 operation="complete",
                 uri=job.uri,
             ) from error
         except PermanentError:
-            store.abort(job.key, upload_id)
-            self._drop(job)
+            self._give_up(job, store, upload_id)
             raise
 
     def _send_shared(self, upload: _Upload, held: Sequence[StoredPart], parts: Parts, in_flight: int) -> list[StoredPart]:
@@ -322,7 +346,15 @@ class Sender:
                 raise TransientError("the upload in parts was given up meanwhile", operation="put_part", uri=upload.job.uri)
         return stored
 
-    def _drop(self, job: Job) -> None:
+    def _give_up(self, job: Job, store: MultipartStore, upload_id: str) -> None:
+        """Abort an upload that an error has ended, and that error is the one to tell: if this fails as well, the upload stays
+        noted in the journal, to be aborted another time.
+        """
+        try:
+            store.abort(job.key, upload_id)
+        except StoreError as error:
+            log.warning("the parts of job %d are left in the store for now: %s", job.id, error)
+            return
         if self._journal is not None:
             parts = self._journal.parts
             write_patiently(lambda: parts.drop(job.id))

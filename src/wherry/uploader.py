@@ -24,7 +24,7 @@ from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
 from wherry.drain import wait_until_drained
 from wherry.environment import with_environment
-from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
+from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import JournalReplaced, NewJob, SnapshotGone
@@ -70,7 +70,7 @@ class Uploader(Reader):
         target, config = parse_uri(uri), config or Config()
         self._given = frozenset(storage_options or ())
         options = with_environment(target.scheme, storage_options or {}, os.environ)
-        check_usable(target.scheme, options)
+        check_usable(target.scheme, options, target.root)
         if target.scheme == "file" and config.spool.durability == "power":
             options.setdefault("fsync", True)
         public, self._secrets = split_options(target.scheme, options)
@@ -317,7 +317,7 @@ class Uploader(Reader):
         return UploadHandle(uri, (), self.journal, self._wait_for, made=whole)
 
     def _wait_for_name(self, uri: str) -> None:
-        while self.journal.newest_open(uri) is not None:
+        while self.journal.newest_open(uri, self._place) is not None:
             self._wait(LOOK_AGAIN_S)
 
     # -- the agent, or its work done here
@@ -399,7 +399,7 @@ class Uploader(Reader):
             return []
         where = self.spool.folder / "quarantine"
         text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
-        return [JobFailure(0, str(self.uri), 0, text)]
+        return [JobFailure(0, str(self.uri), 0, text, "JournalError")]
 
     def _remedy(self) -> str:
         return f"their files are kept: wherry retry --all --spool {shlex.quote(str(self.spool.folder))} (or discard)"
@@ -411,7 +411,8 @@ class Uploader(Reader):
     def flush(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
         """Wait until every upload accepted so far is verified in the store or has failed.
 
-        Raises UploadFailed for failures that were not raised before, TimeoutError after `timeout_s` (nothing is lost then).
+        Raises UploadFailed for failures that were not raised before (an AlreadyExistsError, too, if each is of a name that was
+        taken), TimeoutError after `timeout_s` (nothing is lost then).
         """
         self._client.ear()
         if not wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, progress=progress_bar):
@@ -424,7 +425,7 @@ class Uploader(Reader):
         if lost := self._lost():
             self._seen_replacements = self.journal.replacements
         if lost or failures:
-            raise UploadFailed([*lost, *failures], remedy=self._remedy())
+            raise upload_failed([*lost, *failures], remedy=self._remedy())
 
     def drain_command(self) -> str:
         """The command that finishes what is in the spool."""
@@ -489,7 +490,7 @@ class Uploader(Reader):
     def withdraw(self, name: str) -> None:
         """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
         uri = self.uri_for(name)
-        self.spool.free(self.journal.cancel(uri))
+        self.spool.free(self.journal.cancel(uri, self._place))
         self._wait_for_name(uri)
 
 

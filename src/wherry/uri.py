@@ -17,6 +17,8 @@ from wherry.errors import ConfigError
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
 MAX_NAME_BYTES = 1024
+#: "Object name requirements" of Google Cloud Storage.
+_GOOGLES_OWN = ".well-known/acme-challenge/"
 #: Objects whose key has this in it are ours and half-made: no list shows them, and no name may have it.
 TEMPORARY_MARK = ".wherry-tmp-"
 
@@ -35,8 +37,13 @@ class StoreURI:
         return f"{self.scheme}://{self.root}"
 
     def key_for(self, name: str) -> str:
-        """The key of the remote name `name` below this prefix. ConfigError if it is too long for an object store."""
+        """The key of the remote name `name` below this prefix. ConfigError for one that the object store cannot have."""
         key = f"{self.prefix}/{name}" if self.prefix else name
+        if self.scheme == "gs" and key.startswith(_GOOGLES_OWN):
+            raise ConfigError(
+                f"remote name {name!r} makes the key {key!r}: Google Cloud Storage has no objects below {_GOOGLES_OWN}, "
+                "use another name"
+            )
         if self.scheme != "file" and (size := len(key.encode())) > MAX_NAME_BYTES:
             shown = name if len(name) <= 100 else name[:97] + "..."
             raise ConfigError(
@@ -85,6 +92,26 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
     if prefix:
         check_name(prefix, what="prefix")
     return StoreURI(scheme, root, prefix)
+
+
+def check_domain_like(bucket: str, allowed: str) -> None:
+    """The rules for bucket names that Amazon S3 and Google Cloud Storage share; ConfigError that says which one is broken.
+
+    `allowed`: what may stand in it beside lower-case letters and digits.
+    """
+    for is_broken, rule in (
+        (len(bucket) < 3, "has fewer than 3 characters"),
+        (any(len(part) > 63 for part in bucket.split(".")), "has more than 63 characters without a dot between them"),
+        (
+            not re.fullmatch(f"[a-z0-9{re.escape(allowed)}]+", bucket),
+            f"has other characters than lower-case letters, digits and {' '.join(allowed)}",
+        ),
+        (not re.fullmatch("[a-z0-9].*[a-z0-9]", bucket), "does not begin and end with a letter or digit"),
+        (".." in bucket, "has two dots in a row"),
+        (re.fullmatch(r"[0-9]+(\.[0-9]+){3}", bucket), "looks like an IP address"),
+    ):
+        if is_broken:
+            raise ConfigError(f"the bucket name {bucket!r} {rule}")
 
 
 def check_name(name: str, *, what: str = "remote name") -> str:

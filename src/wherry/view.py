@@ -18,15 +18,20 @@ from wherry.wrappers import WrappedStore
 class QueuedView(WrappedStore):
     """Reads what is queued from the spool, and the rest from `inner`. Writes go to `inner`, around the queue."""
 
-    def __init__(self, inner: ObjectStore, uri: StoreURI, journal: Journal, spool: Spool) -> None:
+    def __init__(self, inner: ObjectStore, uri: StoreURI, place: str, journal: Journal, spool: Spool) -> None:
         super().__init__(inner)
         self._uri = uri
+        self._place = place
         self._journal = journal
         self._spool = spool
 
     def queued(self, key: str) -> Job | None:
         """The newest unfinished upload of a key."""
-        return self._journal.newest_open(self._uri.uri_for(key))
+        return self._journal.newest_open(self._uri.uri_for(key), self._place)
+
+    def queued_under(self, prefix: str) -> list[Job]:
+        """The newest unfinished upload of each key that starts with `prefix`."""
+        return self._journal.open_under(self._uri.uri_for(prefix), self._place)
 
     def head(self, key: str) -> ObjectMeta:
         """Describe the queued version, if there is one, else the stored one."""
@@ -51,7 +56,7 @@ class QueuedView(WrappedStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Both, by key; of a key that is stored and queued, the queued version. The store is asked as far as one reads."""
-        queued = sorted((_describe(job) for job in self._journal.open_under(self._uri.uri_for(prefix))), key=_order)
+        queued = sorted((_describe(job) for job in self.queued_under(prefix)), key=_order)
         last: str | None = None
         for meta in heapq.merge(queued, super().list(prefix), key=_order):  # of equal keys, that of the first list comes first
             if meta.key != last:

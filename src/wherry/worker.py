@@ -23,7 +23,7 @@ from pathlib import Path
 from wherry.cleaning import clean_known_uploads
 from wherry.config import AgentConfig
 from wherry.doorbell import ring
-from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError
+from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.jobs import LEASE_S, Job, JobId, JobKind, JobState
 from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
 from wherry.retry import job_wait_s
@@ -128,7 +128,7 @@ class Performer:
     def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
         text = prefix + self._text(error)
         log.error("job %d (%s) failed for good: %s", job.id, job.uri, text)
-        write_patiently(lambda: self.journal.fail(job.id, self.worker, text))
+        write_patiently(lambda: self.journal.fail(job.id, self.worker, text, kind_of(error)))
 
     def _text(self, error: Exception) -> str:
         text = error.remedy if isinstance(error, UploadFailed) else str(error)

@@ -39,7 +39,7 @@ from wherry.errors import (
 from wherry.registry import BACKENDS, open_store
 from wherry.store import TEMPORARY_MARK, Part, StoredPart
 from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.proxy import CutAnswer, Extend, When, fault_proxy
+from wherry.testing.proxy import Answer, CutAnswer, Extend, When, fault_proxy
 from wherry.testing.servers import Server, tls_terminator
 from wherry.testing.tls import make_certificates
 from wherry.uri import StoreURI
@@ -786,3 +786,20 @@ def test_a_refused_condition_that_nobody_made_is_a_trouble_of_the_way(source: Pa
             store.put_file("object", source)
         with pytest.raises(AlreadyExistsError, match="choose another name or allow overwriting"):
             store.put_file("object", source, if_absent=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(403), "403 "),
+        (Answer(403, b"<html>no way</html>"), "403 <html>no way</html>"),
+        (Answer(418), "418 "),
+        (Answer(404, b'{"error": {"message": "The specified bucket does not exist."}}'), "The specified bucket does not exist"),
+    ],
+)
+def test_an_error_names_the_server_that_says_it(server: GCSServer, source: Path, answer: Answer, words: str) -> None:
+    with fault_proxy("127.0.0.1", server.port, [When("POST", "", answer, times=9)]) as proxy:
+        with open_gcs(server, endpoint_url=proxy.url) as store, pytest.raises(PermanentError) as caught:
+            store.put_file("named", source)
+        assert words == caught.value.message[: len(words)]
+        assert caught.value.message.endswith(f", says {proxy.url}")

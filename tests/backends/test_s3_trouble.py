@@ -198,6 +198,34 @@ class TestCredentials:
             store.put_file(key, tmp_path / "file")
 
 
+class TestServersThatWereNotMeant:
+    """What answers may be a proxy, a portal, or another store: the error says who it was, and with what."""
+
+    @pytest.mark.parametrize(
+        ("answer", "words", "remedy"),
+        [
+            (Answer(403), "403: Forbidden", "check the access key"),
+            (Answer(403, b"<html>no way</html>"), "403: Forbidden", "check the access key"),
+            (Answer(403, b'{"no": "way"}'), "403: Forbidden", "check the access key"),
+            (s3_error(403, "AccessDenied"), "AccessDenied", "check the access key"),
+            (s3_error(404, "NoSuchBucket"), "NoSuchBucket", "create the bucket"),
+            (Answer(301), "301: Moved Permanently", "storage option 'region', or correct the endpoint"),
+            (Answer(302, b"<html>over there</html>"), "302: Found", "storage option 'region', or correct the endpoint"),
+            (Answer(418, b"a teapot"), "418: I'm a Teapot", ""),
+        ],
+    )
+    def test_the_error_says_the_status_the_endpoint_and_the_remedy(
+        self, seaweedfs_server: S3Server, key: str, tmp_path: Path, answer: Answer, words: str, remedy: str
+    ) -> None:
+        (tmp_path / "file").write_bytes(b"x")
+        with behind(seaweedfs_server, When("PUT", key, answer)) as (store, proxy):
+            with pytest.raises(PermanentError) as caught:
+                store.put_file(key, tmp_path / "file")
+            assert caught.value.message.startswith(words)
+            assert caught.value.message.endswith(f", says {proxy.url}")
+            assert remedy in caught.value.hint
+
+
 class TestThrottling:
     @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (429, "TooManyRequests"), (503, "ServiceUnavailable")])
     @pytest.mark.parametrize("retry_after_s", [None, 3])

@@ -14,16 +14,17 @@ from command_line import CommandLine
 from support import file_of, new_job
 from wherry import Uploader
 from wherry.checksum import crc32c_of_file
-from wherry.cleaning import clean_known_uploads
+from wherry.cleaning import Tried, clean_known_uploads
 from wherry.config import AgentConfig, Config, RetryConfig, TransferConfig
+from wherry.endpoints import Endpoints
 from wherry.errors import TransientError
 from wherry.journal import Journal
 from wherry.partial import Version, partial_beside
-from wherry.registry import open_store
+from wherry.registry import open_store, split_options
 from wherry.spool import Spool
 from wherry.store import TEMPORARY_MARK, MultipartStore, Part
 from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.proxy import DropAnswer, When, fault_proxy
+from wherry.testing.proxy import DropAnswer, When, fault_proxy, s3_error
 from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import StoreURI
 
@@ -143,19 +144,24 @@ def test_an_upload_on_s3_whose_begin_was_not_answered_is_aborted_a_day_later(tmp
     journal.close()
 
 
+def given_up(line: CommandLine, server: S3Server, upload_id: str) -> None:
+    """A job that has failed, with an upload in parts that is still there."""
+    journal = Journal(Spool(line.spool).journal_path)
+    public, secret = split_options("s3", server.options)
+    record = journal.store_id("s3", server.bucket, public, secret, {"retry": {}, "transfer": {}})
+    (job_id,), _ = journal.submit("me", record, [new_job("given/up.pt")])
+    journal.parts.plan(job_id, upload_id, 5, [None], 0)
+    assert journal.lease("w", 60.0) is not None
+    journal.fail(job_id, "w", "no")
+    journal.close()
+
+
 def test_the_upload_of_a_job_that_was_given_up_is_aborted_with_the_options_that_are_given(
     line: CommandLine, seaweedfs_server: S3Server
 ) -> None:
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
-        upload_id = store.begin("given/up.pt", size_bytes=10)
-        journal = Journal(Spool(line.spool).journal_path)
-        record = journal.store_id("s3", seaweedfs_server.bucket, {}, ["aws_access_key_id"], {"retry": {}, "transfer": {}})
-        (job_id,), _ = journal.submit("me", record, [new_job("given/up.pt")])
-        journal.parts.plan(job_id, upload_id, 5, [None], 0)
-        assert journal.lease("w", 60.0) is not None
-        journal.fail(job_id, "w", "no")
-        journal.close()
+        given_up(line, seaweedfs_server, store.begin("given/up.pt", size_bytes=10))
         (warning,) = [one for one in clean(line) if one["level"] == "warn"]
         assert "needs aws_access_key_id" in warning["text"]
         found = clean(line, f"s3://{seaweedfs_server.bucket}", options=seaweedfs_server.options)
@@ -163,3 +169,44 @@ def test_the_upload_of_a_job_that_was_given_up_is_aborted_with_the_options_that_
             one["text"] for one in found if one["what"] == "aborted"
         ]
         assert [] == list(store.list_uploads("given/"))
+
+
+def test_the_uploads_of_another_server_are_not_asked_for_here_and_stay_known(
+    line: CommandLine, seaweedfs_server: S3Server, juicefs_server: S3Server
+) -> None:
+    assert seaweedfs_server.bucket == juicefs_server.bucket
+    uri = f"s3://{seaweedfs_server.bucket}"
+    with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        assert isinstance(store, MultipartStore)
+        given_up(line, seaweedfs_server, store.begin("given/up.pt", size_bytes=10))
+        assert [] == [one for one in clean(line, uri, options=juicefs_server.options) if one["what"] == "aborted"]
+        assert ["given/up.pt"] == [upload.key for upload in store.list_uploads("given/")]
+        assert 1 == len([one for one in clean(line, uri, options=seaweedfs_server.options) if one["what"] == "aborted"])
+        assert [] == list(store.list_uploads("given/"))
+
+
+def test_what_a_killed_trial_of_a_server_has_left_is_removed_when_it_is_old(
+    line: CommandLine, seaweedfs_server: S3Server
+) -> None:
+    root, key = StoreURI("s3", seaweedfs_server.bucket), "trial/run/model.pt"
+    dead = s3_error(503, "ServiceUnavailable")  # nothing is cleaned after the first part: as after a kill
+    plan = [When("POST", "probe-parts.*uploadId", dead, times=9), When("DELETE", "probe", dead, nth=4, times=99)]
+    with (
+        fault_proxy("127.0.0.1", seaweedfs_server.port, plan) as proxy,
+        open_store(root, {**seaweedfs_server.options, "endpoint_url": proxy.url}) as store,
+    ):
+        Endpoints().find_out(store, key)
+    with open_store(root, seaweedfs_server.options) as store:
+        assert isinstance(store, MultipartStore)
+        assert isinstance(store, Tried)
+        theirs = f"trial/run/{TEMPORARY_MARK}probe-notes/wherry-probe-object"
+        store.put_file(theirs, file_of(line.folder / "theirs", 10))
+        assert ["new", "object"] == [meta.key.rpartition("wherry-probe-")[2] for meta in store.left_by_trials("trial/")]
+        assert [True] == [upload.is_ours for upload in store.list_uploads("trial/")]
+        young = clean(line, f"{root}trial", options=seaweedfs_server.options)
+        assert ["nothing of ours was left behind"] == [one["text"] for one in young]
+        old = clean(line, f"{root}trial", "--older-than-days", 0, options=seaweedfs_server.options)
+        assert ["aborted", "removed", "removed", "clean"] == [one["what"] for one in old]
+        assert ([], []) == (list(store.left_by_trials("trial/")), list(store.list_uploads("trial/")))
+        assert store.head(theirs).size_bytes == 10
+        store.delete(theirs)

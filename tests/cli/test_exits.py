@@ -13,8 +13,10 @@ from wherry.errors import (
     BucketNotFoundError,
     ConfigError,
     IntegrityError,
+    JobFailure,
     JournalError,
     MissingExtraError,
+    NameTakenError,
     NotFoundError,
     SourceChangedError,
     SpoolError,
@@ -24,11 +26,23 @@ from wherry.errors import (
 from wherry.exits import Exit, exit_for
 
 
+def failed(kind: str | None) -> JobFailure:
+    return JobFailure(1, "s3://bucket/x", 1, "words", kind)
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
         (ThrottledError("slow down"), Exit.FAILED),
         (UploadFailed([]), Exit.FAILED),
+        (UploadFailed([failed("AlreadyExistsError"), failed("AlreadyExistsError")]), Exit.ALREADY_EXISTS),
+        (NameTakenError([failed("AlreadyExistsError")]), Exit.ALREADY_EXISTS),
+        (UploadFailed([failed("BucketNotFoundError")]), Exit.NOT_FOUND),
+        (UploadFailed([failed("AccessDeniedError")]), Exit.ACCESS_DENIED),
+        (UploadFailed([failed("JournalError")]), Exit.SPOOL),
+        (UploadFailed([failed("AccessDeniedError"), failed("AlreadyExistsError")]), Exit.FAILED),
+        (UploadFailed([failed("TransientError")]), Exit.FAILED),
+        (UploadFailed([failed(None)]), Exit.FAILED),
         (OSError(5, "Input/output error"), Exit.FAILED),
         (ConfigError("wrong"), Exit.USAGE),
         (MissingExtraError("install it"), Exit.USAGE),

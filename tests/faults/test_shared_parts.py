@@ -18,7 +18,7 @@ from wherry import Uploader
 from wherry.config import MIB, AgentConfig, Config, TransferConfig
 from wherry.jobs import JobState
 from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.proxy import FaultProxy, Throttle, When, fault_proxy
+from wherry.testing.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
 from wherry.testing.servers import S3Server, fast_folder
 
 PART = 5 * MIB
@@ -53,6 +53,10 @@ def owners(spool: Path) -> set[str]:
 def n_sent(spool: Path) -> int:
     with contextlib.closing(sqlite3.connect(f"file:{spool}/journal.db?mode=ro", uri=True)) as db:
         return int(db.execute("SELECT COUNT(*) FROM parts WHERE etag IS NOT NULL").fetchone()[0])
+
+
+def n_carried_out(proxy: FaultProxy, method: str, target: str) -> int:
+    return sum(one.upstream_status == 200 for one in proxy.requests(method, target))
 
 
 def a_worker(uploader: Uploader) -> psutil.Process:
@@ -113,6 +117,34 @@ def test_after_the_agent_was_killed_the_next_one_sends_the_rest_only(tmp_path: P
             assert handle.wait(60.0)
             assert JobState.DONE is handle.state
             assert_little_was_sent_twice(proxy, "PUT", "partNumber=", 2)
+            uploader.get("model.pt", tmp_path / "back")
+            assert path.read_bytes() == (tmp_path / "back").read_bytes()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_parts_whose_answers_were_lost_with_their_workers_are_not_sent_again(
+    scheme: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = file_of(tmp_path / "model.pt", SIZE)
+    method, target = PARTS[scheme]
+    nth, lost = (2, target) if scheme == "gs" else (1, f"model.pt.*{target}")  # GCS' first one is the upload's mark
+    with (
+        server_of(scheme, request) as (bucket, port, options),
+        fault_proxy("127.0.0.1", port, [When(method, lost, DropAnswer("hang"), nth=nth, times=2)]) as proxy,
+        end_agent(tmp_path / "spool") as spool,
+    ):
+        options["endpoint_url"] = proxy.url
+        prefix = f"shared-{random.Random().getrandbits(48):x}"
+        with Uploader(f"{scheme}://{bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG) as uploader:
+            handle = uploader.put(path, "model.pt")
+            wait_until(lambda: n_carried_out(proxy, method, lost) == nth + 1, what="the store to hold two parts")
+            assert 0 == n_sent(spool)
+            agent_pid = uploader.spool.agent_pid()
+            assert agent_pid is not None
+            os.kill(agent_pid, signal.SIGKILL)
+            assert handle.wait(60.0)
+            assert JobState.DONE is handle.state
+            assert_little_was_sent_twice(proxy, method, target, 0)
             uploader.get("model.pt", tmp_path / "back")
             assert path.read_bytes() == (tmp_path / "back").read_bytes()
 

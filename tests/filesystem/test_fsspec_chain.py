@@ -14,6 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from upath import UPath
 
 from chained import chained, held
 from support import caller, file_of, run_script
@@ -266,8 +267,9 @@ def test_of_two_exclusive_writers_one_wins_and_the_other_is_told(fs: WherryFileS
     with fs.open(f"{folder}/x", "xb") as first, fs.open(f"{folder}/x", "xb") as second:
         first.write(b"first")
         second.write(b"second")
-    with pytest.raises(UploadFailed, match=f"{folder}/x"):
+    with pytest.raises(UploadFailed, match=f"{folder}/x") as caught:
         fs.flush()
+    assert isinstance(caught.value, AlreadyExistsError)
     assert b"second" == fs.cat_file(f"{folder}/x")  # the inner block ends first
 
 
@@ -338,6 +340,51 @@ def test_mv_moves_and_never_onto_itself(fs: WherryFileSystem, folder: str) -> No
     fs.mv(folder, f"{folder}2", recursive=True)
     fs.flush()
     assert ([], [f"{folder}2/y"]) == (fs.find(folder), fs.find(f"{folder}2"))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("run", "run/archive"), ("run/", "run/a/b/"), ("ru*", "run"), (["x", "run"], ["y", "run/archive"])]
+)
+def test_a_folder_is_never_moved_into_itself(fs: WherryFileSystem, folder: str, source: Any, target: Any) -> None:
+    fs.pipe(dict.fromkeys([f"{folder}/run/a", f"{folder}/run/b/c", f"{folder}/rux/d", f"{folder}/x"], b"1"))
+    before = fs.find(folder)
+    old, new = (
+        [f"{folder}/{one}" for one in each] if isinstance(each, list) else f"{folder}/{each}" for each in (source, target)
+    )
+    with pytest.raises(OSError, match=r"into itself.*run"):
+        fs.mv(old, new, recursive=True)
+    fs.flush()
+    assert before == fs.find(folder)
+
+
+def test_rename_of_a_path_into_itself_is_refused(fs: WherryFileSystem, spool: Path, folder: str) -> None:
+    path = UPath(f"wherry::file://{folder}/run", wherry={"spool": str(spool)})
+    (path / "a").write_text("1")
+    with pytest.raises(OSError, match="into itself"), pytest.warns(DeprecationWarning, match="recursive"):
+        path.rename(path / "old", recursive=True)
+    assert "1" == (path / "a").read_text()
+    path.fs.close()
+
+
+def test_mv_deletes_only_what_it_has_copied(fs: WherryFileSystem, folder: str) -> None:
+    fs.pipe({f"{folder}/ckpt1/a": b"1", f"{folder}/ckpt2/a": b"2"})
+    fs.mv(f"{folder}/ckpt*", f"{folder}/ckpt_old/", recursive=True)  # the target looks like a source once it is there
+    fs.flush()
+    assert {f"{folder}/ckpt_old/ckpt1/a": b"1", f"{folder}/ckpt_old/ckpt2/a": b"2"} == fs.cat(fs.find(folder))
+    fs.mv(f"{folder}/ckpt_old/ckpt1/a", f"{folder}/ckpt_old/ckpt1/")  # where it is already
+    assert b"1" == fs.cat_file(f"{folder}/ckpt_old/ckpt1/a")
+    fs.mv(f"{folder}/ckpt_old", f"{folder}/ckpt_old/top", recursive=True, maxdepth=1)  # has no objects of its own
+    with pytest.raises(IsADirectoryError):
+        fs.mv(f"{folder}/ckpt_old", f"{folder}/other")
+    assert 2 == len(fs.find(folder))
+
+
+def test_mv_replaces_nothing_that_is_to_be_moved_as_well(fs: WherryFileSystem, folder: str) -> None:
+    both = [f"{folder}/a", f"{folder}/b"]
+    fs.pipe({both[0]: b"1", both[1]: b"2"})
+    with pytest.raises(OSError, match="moved as well"):
+        fs.mv(both, both[::-1])
+    assert {both[0]: b"1", both[1]: b"2"} == fs.cat(both)
 
 
 def test_mapper_keeps_a_mapping(fs: WherryFileSystem, folder: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from chained import chained
 from support import run_script
-from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, ConfigError, IntegrityError
+from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, ConfigError, IntegrityError, UploadFailed
 from wherry.filesystem import WherryFileSystem
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server
@@ -173,6 +173,28 @@ def test_direct_write_ends_when_the_object_is_in_the_store(direct: tuple[WherryF
         fs.open(f"{url}/z", "xb")
     fs.rm(url, recursive=True)
     assert not fs.exists(url)
+
+
+def test_loser_of_a_direct_race_is_told_that_the_name_is_taken(direct: tuple[WherryFileSystem, str]) -> None:
+    fs, url = direct
+    late = fs.open(f"{url}/x", "xb")  # the name is free by now
+    fs.pipe_file(f"{url}/x", b"first", mode="create")
+    late.write(b"second")
+    with pytest.raises(FileExistsError) as caught:
+        late.close()
+    assert isinstance(caught.value, AlreadyExistsError)
+    assert isinstance(caught.value, UploadFailed)
+    assert b"first" == fs.cat_file(f"{url}/x")
+
+
+def test_direct_move_keeps_every_object(direct: tuple[WherryFileSystem, str]) -> None:
+    fs, url = direct
+    fs.pipe({f"{url}/run1/x": b"1", f"{url}/run2/x": b"2"})
+    with pytest.raises(OSError, match="into itself"):
+        fs.mv(f"{url}/run1", f"{url}/run1/old", recursive=True)
+    fs.mv(f"{url}/run*", f"{url}/run_old/", recursive=True)
+    place = fs._strip_protocol(url)
+    assert {f"{place}/run_old/run1/x": b"1", f"{place}/run_old/run2/x": b"2"} == fs.cat(fs.find(url))
 
 
 def test_direct_write_that_fails_is_told_at_once_and_nothing_is_left(tmp_path: Path) -> None:

@@ -110,6 +110,13 @@ def test_findings_of_several_endpoints_are_kept_side_by_side(file: Path) -> None
     assert [] == [name for name in os.listdir(file.parent) if name != file.name]
 
 
+def test_what_is_known_of_one_endpoint_does_not_grow_younger_with_another(file: Path) -> None:
+    old_s = time.time() - 6 * 86_400
+    file.write_text(json.dumps({"other:9000": {"found_s": old_s, "findings": {"honest": False}}}))
+    Endpoints(file).find_out(ProbedStore(), "a.pt")
+    assert {"found_s": old_s, "findings": {"honest": False}} == json.loads(file.read_text())["other:9000"]
+
+
 def test_what_cannot_be_written_down_is_known_to_this_process(tmp_path: Path) -> None:
     endpoints = Endpoints(tmp_path / "missing" / "endpoints.json")
     store = ProbedStore()

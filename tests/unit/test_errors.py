@@ -14,6 +14,7 @@ from wherry.errors import (
     ConfigError,
     IntegrityError,
     JobFailure,
+    NameTakenError,
     NotFoundError,
     PermanentError,
     StoreError,
@@ -21,6 +22,8 @@ from wherry.errors import (
     TransientError,
     UploadFailed,
     WherryError,
+    kind_of,
+    upload_failed,
 )
 
 
@@ -76,3 +79,36 @@ def test_upload_failed_lists_each_job_and_the_remedy() -> None:
     assert tuple(failures) == error.failures
     for words in ("2 upload(s)", "s3://b/one (job 1, 3 attempt(s)): denied", "s3://b/two", "wherry retry"):
         assert words in str(error)
+
+
+def taken(name: str, kind: str | None = "AlreadyExistsError") -> JobFailure:
+    return JobFailure(1, f"s3://b/{name}", 1, "the object is there already", kind)
+
+
+def test_uploads_that_all_lost_their_names_are_caught_as_either() -> None:
+    error = upload_failed([taken("one"), taken("two")], remedy="wherry retry")
+    assert [] == [kind for kind in (UploadFailed, AlreadyExistsError, FileExistsError) if not isinstance(error, kind)]
+    assert str(UploadFailed(error.failures, remedy="wherry retry")) == str(error)
+
+
+@pytest.mark.parametrize("failures", [[], [taken("one"), taken("two", "AccessDeniedError")], [taken("old", None)]])
+def test_uploads_that_failed_otherwise_are_no_taken_names(failures: list[JobFailure]) -> None:
+    assert UploadFailed is type(upload_failed(failures))
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])  # noqa: S301  our own bytes
+@pytest.mark.parametrize("kind", [UploadFailed, NameTakenError])
+def test_upload_failed_survives_copies(kind: type[UploadFailed], again: object) -> None:
+    error = kind([taken("one")], remedy="wherry retry")
+    assert callable(again)
+    copied = again(error)
+    assert (kind, str(error), error.failures) == (type(copied), str(copied), copied.failures)
+
+
+def test_the_kind_of_an_error_is_a_name_that_callers_know() -> None:
+    class Detail(AlreadyExistsError):
+        pass
+
+    assert ["AlreadyExistsError", "PermissionError", "LookupError"] == [
+        kind_of(error) for error in (Detail("taken"), PermissionError(13, "no"), LookupError("no"))
+    ]

@@ -87,7 +87,7 @@ def test_the_result_of_a_failed_upload_is_its_failure(journal: Journal) -> None:
 
 def test_the_result_of_a_discarded_upload_is_no_success(journal: Journal) -> None:
     handle = accept(journal, "a")
-    journal.cancel("s3://bucket/a")
+    journal.cancel("s3://bucket/a", "")
     with pytest.raises(UploadFailed, match="discarded"):
         handle.result()
 

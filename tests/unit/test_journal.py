@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, new_job, run_script, store_id, submit_many
-from wherry.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState
+from wherry.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState, place_of
 from wherry.journal import MAX_LEASES_LOST, SUSPECT_AFTER, Journal, NewJob, readable_jobs
 from wherry.store import StoredPart
 
@@ -163,12 +163,106 @@ def test_only_overwriting_versions_supersede_and_are_superseded(journal: Journal
     assert JobState.QUEUED is state(journal, old)
 
 
-def test_the_same_name_in_another_store_record_is_not_superseded(journal: Journal) -> None:
-    (old,) = submit(journal, new_job("a"))
+def test_the_same_name_is_superseded_through_another_record_of_the_same_place(journal: Journal) -> None:
+    (old,) = submit(journal, new_job("a", object_id="old"))
     other = journal.store_id("s3", "bucket", {"region": "elsewhere"}, (), SETTINGS)
-    _, freed = journal.submit("me", other, [new_job("a")])
+    (new,), freed = journal.submit("me", other, [new_job("a")])
+    assert ["old"] == freed
+    assert JobState.SUPERSEDED is state(journal, old)
+    assert new == lease(journal).id
+
+
+# -- one URI in two places
+
+
+@pytest.fixture
+def elsewhere(journal: Journal) -> int:
+    """A store of the same URI at another server."""
+    return journal.store_id("s3", "bucket", {"endpoint_url": PLACE.partition("=")[2]}, (), SETTINGS)
+
+
+PLACE = "endpoint_url=http://127.0.0.1:9000"
+
+
+def test_the_same_name_in_another_place_is_not_superseded(journal: Journal, elsewhere: int) -> None:
+    (here,) = submit(journal, new_job("a"))
+    _, freed = journal.submit("me", elsewhere, [new_job("a")])
     assert [] == freed
-    assert JobState.QUEUED is state(journal, old)
+    assert JobState.QUEUED is state(journal, here)
+
+
+def test_the_same_name_in_two_places_is_sent_to_both_at_once(journal: Journal, elsewhere: int) -> None:
+    (here,) = submit(journal, new_job("a"))
+    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
+    assert {here, there} == {lease(journal, "w1").id, lease(journal, "w2").id}
+
+
+def test_jobs_of_one_place_keep_their_order_whatever_record_they_came_by(journal: Journal, elsewhere: int) -> None:
+    same = journal.store_id("s3", "bucket", {"endpoint_url": "HTTP://127.0.0.1:9000/", "region": "x"}, (), SETTINGS)
+    (first,), _ = journal.submit("me", elsewhere, [new_job("a", overwrite=False)])
+    (second,), _ = journal.submit("me", same, [new_job("a", overwrite=False)])
+    assert first == lease(journal, "w1").id
+    assert journal.lease("w2", 60.0) is None
+    journal.ack(first, "w1", None)
+    assert second == lease(journal, "w2").id
+
+
+def test_what_is_deleted_in_one_place_stays_queued_in_another(journal: Journal, elsewhere: int) -> None:
+    (here,) = submit(journal, new_job("a"))
+    (there,), _ = journal.submit("me", elsewhere, [new_job("a", object_id="there")])
+    assert ["there"] == journal.cancel("s3://bucket/a", PLACE)
+    assert [JobState.QUEUED, JobState.DISCARDED] == [state(journal, here), state(journal, there)]
+
+
+def test_readers_of_one_place_see_nothing_of_another(journal: Journal, elsewhere: int) -> None:
+    (here,) = submit(journal, new_job("a"))
+    assert journal.newest_open("s3://bucket/a", PLACE) is None
+    assert journal.newest("s3://bucket/a", PLACE) is None
+    assert [] == journal.open_under("s3://bucket/", PLACE)
+    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
+    for place, expected in (("", here), (PLACE, there)):
+        open_job, newest = journal.newest_open("s3://bucket/a", place), journal.newest("s3://bucket/a", place)
+        assert open_job is not None
+        assert newest is not None
+        assert [expected] * 3 == [open_job.id, newest.id, *(job.id for job in journal.open_under("s3://bucket/", place))]
+
+
+def test_a_failed_upload_is_retried_also_if_another_place_has_a_newer_one(journal: Journal, elsewhere: int) -> None:
+    (here,) = fail(journal, new_job("a"))
+    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
+    journal.ack(lease(journal).id, "w", None)
+    assert JobState.DONE is state(journal, there)
+    assert (1, []) == journal.retry(None, time.time() + 60)
+    assert JobState.QUEUED is state(journal, here)
+
+
+def test_a_job_waits_for_what_it_requires_in_its_own_place_only(journal: Journal, elsewhere: int) -> None:
+    (data,) = submit(journal, new_job("data"))
+    (marker,), _ = journal.submit("me", elsewhere, [new_job("marker", requires=("data",))])
+    assert [None] == [one.state for one in journal.requirements(marker)]
+    assert [data, marker] == [lease(journal).id, lease(journal).id]
+
+
+def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> None:
+    here = store_id(journal)
+    assert {here: "", elsewhere: PLACE} == {number: record.place for number, record in journal.stores().items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({}, ""),
+        ({"region": "x", "profile": "y", "verify": False, "endpoint_url": None}, ""),
+        ({"endpoint_url": "HTTPS://Host:9000/Path/"}, "endpoint_url=https://host:9000/Path"),
+        ({"port": 8021, "host": "Name"}, "host=name port=8021"),
+        ({"account_name": "a", "account_host": "b"}, "account_host=b account_name=a"),
+    ],
+)
+def test_a_place_is_made_of_what_says_which_server_it_is(options: dict[str, object], place: str) -> None:
+    assert place == place_of(options)
+
+
+# -- superseding and requirements
 
 
 def test_a_version_that_another_job_requires_is_not_superseded(journal: Journal) -> None:
@@ -180,7 +274,7 @@ def test_a_version_that_another_job_requires_is_not_superseded(journal: Journal)
 
 def test_a_version_is_superseded_again_when_who_required_it_is_finished(journal: Journal) -> None:
     data, marker = submit(journal, new_job("data", object_id="old"), new_job("marker", requires=("data",)))
-    journal.cancel("s3://bucket/marker")
+    journal.cancel("s3://bucket/marker", "")
     assert JobState.DISCARDED is state(journal, marker)
     _, freed = journal.submit("me", store_id(journal), [new_job("data")])
     assert ["old"] == freed
@@ -365,6 +459,7 @@ def test_a_helper_takes_parts_of_others_jobs_that_are_leased_and_whose_store_it_
 
     assert not helped()  # its job is queued
     lease(journal)
+    journal.parts.keep(job_id, [])
     assert not helped(worker="w")  # its own
     assert not helped(stores=())
     assert not helped(most_lost=-1)
@@ -412,6 +507,53 @@ def test_receipts_that_the_store_does_not_confirm_are_void(journal: Journal) -> 
     journal.parts.keep(job_id, [receipts[0], StoredPart(2, 5, "another's"), StoredPart(3, 4, "etag-3")])
     assert receipts[:1] == journal.parts.sent(job_id)
     assert (2, 0) == journal.parts.left(job_id)
+
+
+def planned(journal: Journal) -> JobId:
+    """A job of twelve bytes, in parts of five; the checksum of the first and the third is known."""
+    (job_id,) = submit(journal, new_job("a", size_bytes=12))
+    journal.parts.plan(job_id, "upload", 5, [1, None, 3], journal.parts.note_begin(1, "key"))
+    return job_id
+
+
+def test_a_part_that_the_store_holds_needs_no_receipt_of_ours(journal: Journal) -> None:
+    """Its worker was killed before it heard the answer. The size of the last part is the rest."""
+    job_id = planned(journal)
+    held = [StoredPart(1, 5, "one", 1), StoredPart(2, 5, "two"), StoredPart(3, 2, "three", 3), StoredPart(4, 5, "no part of it")]
+    journal.parts.keep(job_id, held)
+    assert [StoredPart(1, 5, "one", 1), StoredPart(2, 5, "two"), StoredPart(3, 2, "three", 3)] == journal.parts.sent(job_id)
+    assert (0, 0) == journal.parts.left(job_id)
+
+
+def test_a_held_part_that_is_not_the_plans_is_sent_again(journal: Journal) -> None:
+    job_id = planned(journal)
+    journal.parts.keep(
+        job_id, [StoredPart(1, 5, "other bytes", 9), StoredPart(2, 4, "too short", 2), StoredPart(3, 5, "too long")]
+    )
+    assert [] == journal.parts.sent(job_id)
+    assert (3, 0) == journal.parts.left(job_id)
+
+
+def test_a_held_part_that_somebody_is_sending_stays_leased_until_its_receipt_comes(journal: Journal) -> None:
+    job_id = planned(journal)
+    assert journal.parts.lease(job_id, "helper", 60.0) is not None
+    part = StoredPart(1, 5, "one", 1)
+    journal.parts.keep(job_id, [part])
+    assert (2, 1) == journal.parts.left(job_id)
+    assert journal.parts.receive(job_id, "upload", part)
+    assert [part] == journal.parts.sent(job_id)
+
+
+def test_nobody_helps_with_a_job_that_goes_on_before_its_worker_knows_what_the_store_holds(journal: Journal) -> None:
+    job_id = planned(journal)
+    journal.requeue(lease(journal, "first").id, "first", wait_s=0.0, error="reset")
+    lease(journal, "second")
+    stores = list(journal.stores())
+    assert 0 == journal.parts.missing()
+    assert journal.parts.lease_any("helper", 60.0, with_stores=stores, most_lost=0) is None
+    journal.parts.keep(job_id, [StoredPart(1, 5, "one")])
+    assert 2 == journal.parts.missing()
+    assert (job_id, 2, None) == journal.parts.lease_any("helper", 60.0, with_stores=stores, most_lost=0)
 
 
 def test_a_begin_is_known_until_it_is_answered(journal: Journal) -> None:
@@ -522,7 +664,7 @@ def test_cancelling_a_name_takes_back_what_is_queued_and_not_what_is_sent(journa
         journal, new_job("a", overwrite=False), new_job("a", object_id="file", overwrite=False), new_job("b")
     )
     lease(journal)
-    assert ["file"] == journal.cancel("s3://bucket/a")
+    assert ["file"] == journal.cancel("s3://bucket/a", "")
     assert [JobState.LEASED, JobState.DISCARDED, JobState.QUEUED] == [state(journal, job_id) for job_id in (sent, waits, other)]
 
 
@@ -563,25 +705,25 @@ def test_counts_of_one_owner_leave_out_the_others_and_checks(journal: Journal) -
 
 
 def test_the_newest_open_job_of_a_name_is_what_a_reader_gets(journal: Journal) -> None:
-    assert journal.newest_open("s3://bucket/a") is None
+    assert journal.newest_open("s3://bucket/a", "") is None
     old, new = submit(journal, new_job("a", overwrite=False), new_job("a", overwrite=False))
-    found = journal.newest_open("s3://bucket/a")
+    found = journal.newest_open("s3://bucket/a", "")
     assert found is not None
     assert new == found.id
     lease(journal)
     journal.ack(old, "w", None)
     lease(journal)
     journal.ack(new, "w", None)
-    assert journal.newest_open("s3://bucket/a") is None
-    newest = journal.newest("s3://bucket/a")
+    assert journal.newest_open("s3://bucket/a", "") is None
+    newest = journal.newest("s3://bucket/a", "")
     assert newest is not None
     assert new == newest.id
 
 
 def test_names_below_a_prefix_are_found_whatever_characters_they_have(journal: Journal) -> None:
     submit(journal, *(new_job(name) for name in ("a%b/1", "a_b/1", "aXb/1", "a%b/2")))
-    assert ["a%b/1", "a%b/2"] == [job.key for job in journal.open_under("s3://bucket/a%b/")]
-    assert ["a_b/1"] == [job.key for job in journal.open_under("s3://bucket/a_b/")]
+    assert ["a%b/1", "a%b/2"] == [job.key for job in journal.open_under("s3://bucket/a%b/", "")]
+    assert ["a_b/1"] == [job.key for job in journal.open_under("s3://bucket/a_b/", "")]
 
 
 def test_pruning_forgets_what_was_finished_and_keeps_what_failed(journal: Journal) -> None:
@@ -743,7 +885,7 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
         elif what == "discard":
             freed += journal.discard(some(JobState.FAILED))[1]
         else:
-            freed += journal.cancel(f"s3://bucket/{dice.choice('abc')}")
+            freed += journal.cancel(f"s3://bucket/{dice.choice('abc')}", "")
         open_names = Counter(job.uri for job in journal.jobs(states=[JobState.LEASED]))
         assert set(open_names.values()) <= {1}
     assert len(freed) == len(set(freed))

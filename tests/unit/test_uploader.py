@@ -330,7 +330,7 @@ def test_a_file_larger_than_the_budget_is_refused_and_not_waited_for(dest: Path,
         queue(uploader, "waits", b"x")
         with pytest.raises(SpoolError, match="50000 more do not fit: raise max_spool_bytes"):
             uploader.put(source, "a")
-        uploader.journal.cancel(uploader.uri_for("waits"))
+        uploader.journal.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_full_spool_raises_where_that_is_asked_for(dest: Path, spool_folder: Path, source: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_full_spool_raises_where_that_is_asked_for(dest: Path, spool_folder: P
         queue(uploader, "waits", bytes(50_000))
         with pytest.raises(SpoolError, match="wait for uploads"):
             uploader.put(source, "a")
-        uploader.journal.cancel(uploader.uri_for("waits"))
+        uploader.journal.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_full_spool_is_gone_around_where_that_is_asked_for(dest: Path, spool_folder: Path, source: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_fifo_does_not_go_around_a_full_spool(dest: Path, spool_folder: Path, 
         queue(uploader, "waits", b"x")
         with pytest.raises(ConfigError, match="is a FIFO"):
             uploader.put(tmp_path / "fifo", "a")
-        uploader.journal.cancel(uploader.uri_for("waits"))
+        uploader.journal.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_file_that_is_written_into_a_full_spool_is_refused(dest: Path, spool_folder: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_file_that_is_written_into_a_full_spool_is_refused(dest: Path, spool_f
         queue(uploader, "waits", b"x")
         with pytest.raises(SpoolError, match="is full"):
             uploader.open("a")
-        uploader.journal.cancel(uploader.uri_for("waits"))
+        uploader.journal.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_blocked_upload_goes_on_when_there_is_room(dest: Path, spool_folder: Path, source: Path) -> None:

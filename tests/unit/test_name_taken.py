@@ -1,0 +1,62 @@
+"""Who loses a name to another writer is told so by the class of the error, whoever has tried and whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import CALLER, end_agent, file_of
+from wherry.config import Config
+from wherry.errors import AlreadyExistsError, UploadFailed
+from wherry.handle import UploadHandle
+from wherry.uploader import Uploader
+
+ASK: dict[str, Callable[[Uploader, UploadHandle], object]] = {
+    "result": lambda _, handle: handle.result(20),
+    "flush": lambda uploader, _: uploader.flush(20),
+    "close": lambda uploader, _: uploader.close(20),
+}
+
+
+@pytest.mark.parametrize("config", [CALLER, None], ids=["caller", "agent"])
+@pytest.mark.parametrize("way", ASK)
+def test_a_taken_name_is_an_already_exists_error(way: str, config: Config | None, tmp_path: Path) -> None:
+    file, spool = file_of(tmp_path / "file", 5), tmp_path / "spool"
+    file_of(tmp_path / "store" / "x", 3)
+    with end_agent(spool):
+        uploader = Uploader(tmp_path / "store", spool=spool, config=config)
+        try:
+            handle = uploader.put(file, "x", overwrite=False)
+            with pytest.raises(AlreadyExistsError) as caught:
+                ASK[way](uploader, handle)
+        finally:
+            uploader.close(20)
+    assert isinstance(caught.value, UploadFailed)
+    assert [(handle.uri, "AlreadyExistsError")] == [(one.uri, one.kind) for one in caught.value.failures]
+
+
+def test_a_later_put_is_not_told_of_its_own_name(tmp_path: Path) -> None:
+    """`on_failure="raise"`: that an earlier upload lost its name does not mean that this one's is taken."""
+    file = file_of(tmp_path / "file", 5)
+    file_of(tmp_path / "store" / "x", 3)
+    config = Config(agent=CALLER.agent, retry=CALLER.retry, on_failure="raise")
+    with Uploader(tmp_path / "store", spool=tmp_path / "spool", config=config) as uploader:
+        uploader.put(file, "x", overwrite=False)
+        with pytest.raises(UploadFailed) as caught:
+            uploader.put(file, "y", overwrite=False)
+    assert not isinstance(caught.value, AlreadyExistsError)
+
+
+def test_a_retried_upload_forgets_why_it_failed(tmp_path: Path) -> None:
+    file = file_of(tmp_path / "file", 5)
+    taken = file_of(tmp_path / "store" / "x", 3)
+    with Uploader(tmp_path / "store", spool=tmp_path / "spool", config=CALLER) as uploader:
+        handle = uploader.put(file, "x", overwrite=False)
+        with pytest.raises(AlreadyExistsError):
+            handle.result()
+        taken.unlink()
+        uploader.journal.retry(handle.ids, deadline_s=2e9)
+        assert [None] == [job.error_kind for job in uploader.journal.jobs(ids=handle.ids)]
+        assert 5 == handle.result().size_bytes
