@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from wherry.testing.servers import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
 
 pytest_plugins = ["matrix"]
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _VENDOR_PREFIXES = ("AWS_", "S3_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_", "WHERRY_")
 

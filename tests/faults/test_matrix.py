@@ -178,7 +178,7 @@ UPLOADS = [
         ("part", "complete"),
         fails="by plan",
     ),
-    Row("credentials expired", then(lambda c: c.error("ExpiredToken")), fails="by plan .*credential"),
+    Row("credentials expired", then(lambda c: c.error("ExpiredToken")), fails="by plan.*credential"),
     # Beginning is tried without checksums when it is refused with them, so that it takes two.
     Row(
         "clock skewed",

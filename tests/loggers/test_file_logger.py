@@ -376,12 +376,13 @@ def test_files_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     assert ["log.txt"] == [name for name, _, _ in uploads.files]
 
 
-@pytest.mark.parametrize(("of_all", "text"), [(False, ""), (True, "[text][step=0]: x\n")])
-def test_figures_are_of_rank_0_unless_all_are_asked_for(tmp_path: Path, of_all: bool, text: str) -> None:
+@pytest.mark.parametrize("of_all", [False, True])
+def test_figures_are_of_rank_0_unless_all_are_asked_for(tmp_path: Path, of_all: bool) -> None:
     config = replace(QUIET, figures_of_all_ranks=of_all)
     with Logger(State("run", rank=1, world_size=2), [FileLogger("log-{rank}.txt", folder=tmp_path, config=config)]) as logger:
-        logger.log_text("x")
-    assert text == (tmp_path / "log-1.txt").read_text()
+        logger.log_metrics({"loss": 1.0})
+    texts = [path.read_text() for path in tmp_path.iterdir()]
+    assert of_all == any("loss" in text for text in texts)
 
 
 def test_files_that_would_have_one_name_on_all_ranks_are_not_uploaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 import wave
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -479,15 +480,21 @@ def test_the_child_of_a_fork_adds_to_the_folder_and_does_not_end_it(tmp_path: Pa
     run.log_metrics({"parent": 1}, 0)
     run.log_images(np.zeros((4, 4)), "i", step=0)
 
+    said = tmp_path.with_suffix(".said")
+
     def work() -> None:
-        run.log_metrics({"child": 1}, 1)
-        run.log_images(np.ones((4, 4)), "i", step=0)
-        run.close()
+        try:
+            run.log_metrics({"child": 1}, 1)
+            run.log_images(np.ones((4, 4)), "i", step=0)
+            run.close()
+        except BaseException:
+            said.write_text(traceback.format_exc())
+            raise
 
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
     child.join(60)
-    assert child.exitcode == 0
+    assert child.exitcode == 0, said.read_text() if said.exists() else "it said nothing"
     with pytest.raises(RuntimeError, match="is being written by"):
         RunFolderLogger(tmp_path).log_metrics({"a": 1})
     assert not (tmp_path / "metrics.parquet").exists()

@@ -617,13 +617,6 @@ def test_by_default_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_other_ranks_need_no_run_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Logger(state_of(1, 2, run_name=""), [TensorBoardLogger(tmp_path / "{run_name}")]) as logger:
-        logger.log_metrics({"loss": 1.0}, 0)
-        logger.run_event(Event.FIT_END)
-    assert [] == caplog.messages
-
-
 def test_the_run_of_the_router_names_the_folder(tmp_path: Path) -> None:
     logger = Logger(State("mine", Timestamp(batch=7)), [TensorBoardLogger(tmp_path / "{run_name}")])
     logger.log_metrics({"loss": 1.0})  # before any event

@@ -279,8 +279,6 @@ class Logger(LogCalls):
     def _check_run_name(self) -> None:
         if not self.state.run_name:
             for destination in self.destinations:
-                if self.state.rank and destination.rank_zero_only and not destination.can_upload_files():
-                    continue  # nothing of it is written here
                 for template in destination.name_templates():
                     if needs_run_name(template):
                         self.state.fill(template)  # which raises, and says the remedy
