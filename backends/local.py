@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from wherry.backends.local_bytes import clone, clone_range, copy_and_sum, copy_range
+from wherry.backends.local_bytes import clone, clone_range, copy_and_sum, copy_range, sum_of
 from wherry.backends.local_files import (
     ABSENT,
     Record,
@@ -128,7 +128,7 @@ class LocalStore(MultipartStore):
             if frozen and self._link(key, path, source, target, record, if_absent):
                 stored, shared = source, True
             else:
-                stored, shared = self._copy(key, path, source, target, record, if_absent)
+                stored, shared = self._copy(key, path, source, target, record, if_absent, None if frozen else crc32c)
                 stack.callback(os.close, stored)
             if self._fsync:
                 for folder in (target.parent, *(folder.parent for folder in made)):
@@ -314,8 +314,13 @@ class LocalStore(MultipartStore):
             raise
         return True
 
-    def _copy(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool) -> tuple[int, bool]:
-        """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks."""
+    def _copy(
+        self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, checked: int | None
+    ) -> tuple[int, bool]:
+        """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks.
+
+        `checked`: the CRC32C that the copy must have, of a file that somebody may be writing to. Else nothing is published.
+        """
         size = os.fstat(source).st_size
         fd, name = open_temporary(target, self._o_tmpfile)
         try:
@@ -326,6 +331,9 @@ class LocalStore(MultipartStore):
                 raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
             else:
                 os.ftruncate(fd, size)  # a hole at the end was not written
+            if checked is not None and sum_of(fd, size) != checked:
+                words = f"{path} changed while it was copied: its checksum is not the one that was given"
+                raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
             record.write(fd)
             if self._fsync:
                 os.fsync(fd)

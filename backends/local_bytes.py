@@ -54,6 +54,14 @@ def copy_and_sum(source: int, target: int, start: int, end: int) -> tuple[int, i
     return at - start, int(crc)
 
 
+def sum_of(file: int, size: int) -> int:
+    """The CRC32C of the first `size` bytes."""
+    at, crc = 0, 0
+    while at < size and (block := os.pread(file, min(_SUMMED_BYTES, size - at), at)):
+        crc, at = google_crc32c.extend(crc, block), at + len(block)
+    return int(crc)
+
+
 def copy_range(source: int, target: int, start: int, end: int) -> int:
     """Copy [start, end) to the same offsets; return how many bytes there were.
 

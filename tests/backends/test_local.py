@@ -15,6 +15,7 @@ import pytest
 
 from wherry.backends.local import LocalStore
 from wherry.backends.local_files import translate
+from wherry.checksum import crc32c
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -115,15 +116,25 @@ def test_object_has_the_mode_of_a_new_file(folder: Folder, frozen: bool, mask: i
 
 def test_record_comes_back_and_ends_with_a_change(folder: Folder) -> None:
     key = folder.key("a")
-    folder.store.put_file(key, folder.source(b"12345"), crc32c=0xABC, metadata={TOKEN_METADATA: "t", "x": "ä"})
+    crc = crc32c(b"12345")
+    folder.store.put_file(key, folder.source(b"12345"), crc32c=crc, metadata={TOKEN_METADATA: "t", "x": "ä"})
     found = folder.store.head(key)
-    assert (found.crc32c, dict(found.metadata)) == (0xABC, {TOKEN_METADATA: "t", "x": "ä"})
+    assert (found.crc32c, dict(found.metadata)) == (crc, {TOKEN_METADATA: "t", "x": "ä"})
     with open(folder.path / "a", "r+b") as file:
         file.write(b"other")
     os.utime(folder.path / "a", ns=(1, 1))
     changed = folder.store.head(key)
     assert (changed.crc32c, changed.metadata) == (None, {})
     assert changed.etag != found.etag
+
+
+def test_a_file_that_is_written_to_while_it_is_copied_is_not_published(folder: Folder) -> None:
+    """Its owner may truncate and fill it again: what is there then is no version of it, and of its very size."""
+    key = folder.key("a")
+    folder.store.put_file(key, folder.source(b"whole"))
+    with pytest.raises(IntegrityError, match="changed while it was copied"):
+        folder.store.put_file(key, folder.source(b"mixed"), crc32c=crc32c(b"whole"))
+    assert b"whole" == (folder.path / "a").read_bytes()
 
 
 @pytest.mark.parametrize("record", [b"", b"no json", b"[]", b"{}", b"[4, 1, 2, 3]", b"null"])
