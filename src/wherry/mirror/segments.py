@@ -100,10 +100,19 @@ def cut_segment(
         if end == start:
             return None
         crc = _copy(file, start, end, scratch, compressor(compression))
-        check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
+        after = check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
+        if after.st_mtime_ns != status.st_mtime_ns and _sum(file, start, end) != crc:  # truncated and filled again in this moment
+            raise BrokenPromise("it changed while it was read")
         return Cut(scratch, start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
     finally:
         os.close(file)
+
+
+def _sum(file: int, start: int, end: int) -> int:
+    crc = 0
+    while start < end and (block := os.pread(file, min(BLOCK_BYTES, end - start), start)):
+        crc, start = crc32c(block, crc), start + len(block)
+    return crc
 
 
 def _copy(file: int, start: int, end: int, target: Path, packer: _Compressor) -> int:
