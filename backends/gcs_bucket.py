@@ -14,11 +14,8 @@ import base64
 import json
 import secrets
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 from urllib.parse import quote
 
 from google.api_core.exceptions import GoogleAPICallError, from_http_response
@@ -36,12 +33,7 @@ from wherry.store import ObjectMeta
 from wherry.uri import StoreURI
 
 MAX_NAME_BYTES = 1024
-#: Compositions and deletions of temporaries that run at once: each waits for an answer and moves no bytes.
-_SMALL_CALLS_AT_ONCE = 16
 _LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class Bucket:
@@ -249,32 +241,3 @@ def generation_match(etag: str | None, operation: str, uri: str) -> dict[str, st
     if not (etag.isascii() and etag.isdigit()):
         raise IntegrityError(f"{etag!r} is no generation: the object is another", operation=operation, uri=uri)
     return {"ifGenerationMatch": etag}
-
-
-def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
-    """Call with each argument, several at once; the first error is raised when all have ended.
-
-    One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
-    """
-    with ThreadPoolExecutor(_SMALL_CALLS_AT_ONCE) as pool:
-        futures = deque(_begun(pool, call, argument) for argument in arguments)
-    results: list[_R] = []
-    try:
-        # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
-        while futures:
-            results.append(futures.popleft().result())
-    finally:
-        futures.clear()
-    return results
-
-
-def _begun(pool: ThreadPoolExecutor, call: Callable[[_T], _R], argument: _T) -> Future[_R]:
-    try:
-        return pool.submit(call, argument)
-    except RuntimeError:
-        done: Future[_R] = Future()
-        try:
-            done.set_result(call(argument))
-        except Exception as error:  # it is raised where the result is taken
-            done.set_exception(error)
-        return done

@@ -24,7 +24,8 @@ from urllib.parse import quote, unquote
 
 from google.cloud.storage import Blob
 
-from wherry.backends.gcs_bucket import MAX_NAME_BYTES, Bucket, describe, each_at_once, generation_match
+from wherry.backends.at_once import each_at_once
+from wherry.backends.gcs_bucket import MAX_NAME_BYTES, Bucket, describe, generation_match
 from wherry.backends.gcs_bytes import opened
 from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, StoredPart
@@ -117,7 +118,7 @@ class ComposedUploads:
         temporaries = _join_names(_temporary(key, upload_id), len(sources))
 
         def clean() -> None:
-            each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries)
+            each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries, all_of_them=True)
 
         pieces = [self._bucket.blob(source) for source in sources]
         try:
@@ -148,7 +149,7 @@ class ComposedUploads:
             groups = [pieces[at : at + _MAX_SOURCES] for at in range(0, len(pieces), _MAX_SOURCES)]
             targets = [bucket.blob(_join_name(prefix, level, n)) for n in range(len(groups))]
             with bucket.translated(operation, key):
-                each_at_once(lambda pair: bucket.compose(*pair), list(zip(targets, groups, strict=True)))
+                each_at_once(lambda pair: bucket.compose(*pair), list(zip(targets, groups, strict=True)), all_of_them=True)
             pieces, level = targets, level + 1
         whole = pieces[0]
         with bucket.translated(operation, key):
@@ -193,7 +194,7 @@ class ComposedUploads:
         """Delete an upload's temporaries. Its mark goes last: until then the upload is known and can be aborted again."""
         held = self._temporaries(operation, key, upload_id)
         marker = held.pop("begun", None)
-        each_at_once(lambda meta: self._bucket.remove(operation, key, meta.key), list(held.values()))
+        each_at_once(lambda meta: self._bucket.remove(operation, key, meta.key), list(held.values()), all_of_them=True)
         if marker is not None:
             self._bucket.remove(operation, key, marker.key)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
 
-from wherry.backends.s3_at_once import each_at_once
+from wherry.backends.at_once import each_at_once
 from wherry.backends.s3_body import sending
 from wherry.backends.s3_client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3_errors import DigestError, Translator, status_of

@@ -166,7 +166,8 @@ class ObjectStore(ABC):
         The answer's `crc32c` is the store's own figure or None, never an echo of what was sent.
 
         `frozen` promises that nobody writes to that file any more (deleting it is fine): a store on the same file
-        system may then link or reflink it in place of a copy. `crc32c` is handed to stores that check it.
+        system may then link or reflink it in place of a copy. Bytes that are not those of `crc32c` are an IntegrityError, and
+        nothing is stored, where `checks_crc32c`; other stores may refuse them too, or store what the file has.
 
         Guarantees: when it returns, the whole object is readable under `key` (test_put_then_get); no partial object
         is ever visible (test_failed_put_leaves_nothing); with `if_absent` an existing object is untouched and

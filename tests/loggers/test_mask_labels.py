@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from wherry.loggers import InMemoryLogger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
 from wherry.loggers.mask_overlay import mask_legend, to_masks
@@ -58,7 +59,6 @@ def test_each_mask_of_several_is_looked_at(as_list: bool) -> None:
 
 
 def test_tensors_are_looked_at_too() -> None:
-    torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="has -100;"):
         to_masks(torch.from_numpy(mask_of(-100)), [IMAGE], "val/truth")
     (mask,) = to_masks([torch.from_numpy(mask_of(255)).to(torch.uint8)], [IMAGE], "val/truth")

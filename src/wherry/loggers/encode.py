@@ -53,7 +53,7 @@ def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None =
     import numpy as np
     from PIL import Image, PngImagePlugin
 
-    check_labels(mask, "mask")
+    _check_labels(mask, "mask")
     info = PngImagePlugin.PngInfo()
     if labels:
         info.add_itxt("classes", json.dumps({str(number): str(name) for number, name in labels.items()}, ensure_ascii=False))
@@ -64,7 +64,7 @@ def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None =
     return _png(indexed, info)
 
 
-def check_labels(mask: NDArray[np.integer], name: str) -> None:
+def _check_labels(mask: NDArray[np.integer], name: str) -> None:
     """ValueError for labels that no PNG can keep."""
     least, most = (int(mask.min()), int(mask.max())) if mask.size else (0, 0)
     if least < 0 or most > MAX_LABEL:

@@ -25,10 +25,6 @@ MANY_KEPT_CALLS = 10_000
 _POLICIES = ("warn", "raise", "disable")
 
 
-#: So many different errors of one kind of call are said: one whose text has a number in it must not fill the log.
-_MOST_ERRORS = 10
-
-
 class Route:
     """Calls one destination for all threads; errors that must come through are appended to the caller's list.
 
@@ -43,7 +39,6 @@ class Route:
         self.is_open = not self.serves("is_ready")
         self.is_disabled = False
         self._reports = reports
-        self._said: dict[str, set[str]] = {}
         self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
         self._is_replaying = False
         self._lock = threading.RLock()  # re-entered when a destination logs while it is being called
@@ -114,11 +109,7 @@ class Route:
         if policy == "disable" and not self.is_disabled:
             self.is_disabled = True
             text += " (it is not called any more, as its on_error is 'disable')"
-        said = self._said.setdefault(what, set())
-        if str(error) not in said and len(said) < _MOST_ERRORS:  # another table, another image: each is a loss of its own
-            said.add(str(error))
-            more = "" if len(said) < _MOST_ERRORS else " (others of this call are not said any more)"
-            self._reports.once((id(self), what, str(error)), text + more, error)
+        self._reports.once_each((id(self), what), str(error), text, error)
 
     def wake(self, state: State, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
         """Replay what was kept, in order, if the destination is ready; from then on calls are made at once."""

@@ -178,9 +178,6 @@ class RunFolderLogger(LoggerDestination):
         key = str(name)
         pictures = copy_images(images, key, channels_last=channels_last or None)
         drawn = {str(mask): to_masks(labels, pictures, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
-        for mask, labels in drawn.items():
-            for one in labels:
-                encode.check_labels(one, f"{key}/{mask}")
         classes = {str(number): str(label) for number, label in (mask_class_labels or {}).items()} if drawn else {}
         step, t = self._step(step, f"images {key}"), self._now()
         folder, is_one_of_several = safe_name(key), len(pictures) > 1

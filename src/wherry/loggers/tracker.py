@@ -31,6 +31,7 @@ from wherry.errors import (
 from wherry.loggers.background import Background
 from wherry.loggers.checks import check_amounts
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.reports import Reports
 from wherry.loggers.state import State
 from wherry.loggers.steps import to_step
 from wherry.uri import check_name
@@ -46,8 +47,6 @@ _Self = TypeVar("_Self", bound="TrackerLogger[Any]")
 _Run = TypeVar("_Run")
 #: What a figure that waits takes in memory, more or less.
 FIGURE_BYTES = 200
-#: So many different errors of one log call are said: one whose text has a number in it must not fill the log.
-_MOST_ERRORS = 10
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         self._calls = Background(self.package, max_pending_bytes=config.max_pending_bytes)
         self._files = Background(f"{self.package} files", max_pending_bytes=config.max_staged_bytes)
         self._error: Exception | None = None
-        self._said: dict[str, set[str]] = {}
+        self._reports = Reports()
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
         self._counts: dict[str, Iterator[int]] = {}
@@ -245,12 +244,8 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
 
     def _say(self, log_call: str, error: Exception, key: str | None) -> None:
         """Write the error to the log, as the router would; each text once, and not without end."""
-        said = self._said.setdefault(log_call, set())
         text = str(error) if key is None else f"{key} is not logged: {error}"
-        if text not in said and len(said) < _MOST_ERRORS:
-            said.add(text)
-            more = "" if len(said) < _MOST_ERRORS else " (others of this call are not said any more)"
-            log.warning("%s.%s failed: %s%s", type(self).__name__, log_call, text, more, exc_info=error)
+        self._reports.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
 
     def _take_error(self) -> Exception | None:
         """The first error of a log call that was not raised yet."""

@@ -374,10 +374,7 @@ class Engine:
         elif what == "seal":
             # What has no segments needs none: it is one put. But where segments of an earlier file of this name go on behind the
             # plain object, that must not be replaced before this one has a chain of its own, which readers then prefer.
-            if not record.has_segments and record.generation > 1 and record.at == record.path:
-                self.courier.note_segments(record)
-                self._ledger.save([record])
-            if record.has_segments:
+            if record.has_segments or (record.generation > 1 and record.at == record.path):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
                 if self.courier.seal(record, self._now()):

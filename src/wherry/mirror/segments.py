@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -108,22 +109,27 @@ def cut_segment(
         os.close(file)
 
 
+def _blocks(file: int, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        block = os.pread(file, min(BLOCK_BYTES, end - start), start)
+        if not block:
+            raise BrokenPromise(f"it ended at byte {start} while it was read: it was truncated")
+        yield block
+        start += len(block)
+
+
 def _sum(file: int, start: int, end: int) -> int:
     crc = 0
-    while start < end and (block := os.pread(file, min(BLOCK_BYTES, end - start), start)):
-        crc, start = crc32c(block, crc), start + len(block)
+    for block in _blocks(file, start, end):
+        crc = crc32c(block, crc)
     return crc
 
 
 def _copy(file: int, start: int, end: int, target: Path, packer: _Compressor) -> int:
-    crc, at = 0, start
+    crc = 0
     with open(target, "wb") as out:
-        while at < end:
-            block = os.pread(file, min(BLOCK_BYTES, end - at), at)
-            if not block:
-                raise BrokenPromise(f"it ended at byte {at} while it was read: it was truncated")
+        for block in _blocks(file, start, end):
             crc = crc32c(block, crc)
             out.write(packer.compress(block))
-            at += len(block)
         out.write(packer.flush())
     return crc

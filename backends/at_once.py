@@ -13,9 +13,10 @@ _R = TypeVar("_R")
 _AT_ONCE = 16
 
 
-def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
+def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T], *, all_of_them: bool = False) -> list[_R]:
     """Call with each argument, several at once; the first error is raised when all that was begun has ended.
 
+    After an error nothing more is begun, unless `all_of_them` are wanted all the same, as where they clean up.
     One after another at the interpreter's end, when no thread can be started any more: a mirror joins files then.
     """
     results: list[_R] = []
@@ -27,7 +28,9 @@ def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T]) -> list[_R]:
                 results.append(futures.popleft().result())
         finally:
             while futures:
-                futures.pop().cancel()
+                future = futures.pop()
+                if not all_of_them:
+                    future.cancel()
     return results
 
 
