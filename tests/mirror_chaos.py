@@ -26,7 +26,7 @@ from wherry.backends.local import LocalStore
 from wherry.config import RetryConfig
 from wherry.errors import TransientError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.layout import FOLDER, reassemble, survey
+from wherry.mirror.layout import FOLDER, manifest_name, reassemble, survey
 from wherry.store import ObjectStore
 from wherry.uri import StoreURI, parse_uri
 from wherry.wrappers import WrappedStore
@@ -311,8 +311,9 @@ def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
     wrong = {name: sizes for name, sizes in wrong.items() if wanted.get(name) != plain.get(name)}
     assert not wrong, f"local and stored sizes differ: {wrong}"
     # What was sent of a file that is gone stays; with its ledger lost, one that was renamed is gone.
-    left = [path for path, one in survey(place.store, place.prefix).items() if one.segments and path in local]
-    assert not left, f"left after the seal: {left}"
+    surveyed = survey(place.store, place.prefix)
+    left = {path: (one, len(local[path])) for path, one in surveyed.items() if one.segments and path in local}
+    assert not left, f"left after the seal: {left} {place.get(manifest_name('w')).decode()}"
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_backends_import_the_contract_only(path: Path) -> None:
     """And the files of the same backend: s3_errors.py is one of s3.py's."""
     family = f"backends.{path.stem.partition('_')[0]}"
     wrong = [
-        f"backends/{path.name}:{line}: imports {module}; it may import wherry.errors, wherry.store, wherry.uri, its own files and its library"
+        f"backends/{path.name}:{line}: imports {module}; it may import errors, store, uri, its own files and its library"
         for line, module in imports_of(path, "wherry.backends")
         if module.partition(".")[0] == "wherry"
         and (name := module.removeprefix("wherry.")) not in BACKENDS_MAY_IMPORT

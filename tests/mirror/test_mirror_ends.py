@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from mirrors import ONCE, Rig, lines
+from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
+from wherry.testing import Fault, FaultyStore
+from wherry.uri import StoreURI
 
 QUICK = MirrorConfig(max_lag_s=10.0, segment_bytes=1000, settle_s=2.0, grace_s=20.0, retry=ONCE)
 
@@ -24,6 +27,10 @@ def pass_by(rig: Rig, seconds: int = 60) -> None:
         rig.turn(1.0)
 
 
+def grow(rig: Rig) -> None:
+    rig.write("a.log", "one more\n")
+
+
 def end(rig: Rig) -> bool:
     """Whether it is complete, when it has ended."""
     for _ in range(60):
@@ -33,19 +40,39 @@ def end(rig: Rig) -> bool:
     raise AssertionError(f"never finished: {rig.engine.report()}")
 
 
-def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readable(rig: Rig) -> None:
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["new", "sealed-by-an-earlier-run"])
+def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readable(tmp_path: Path, is_sealed: bool) -> None:
+    uri = StoreURI("memory", f"{tmp_path}", "runs/a")
+    rig = Rig(tmp_path, QUICK, uri=uri, store=FaultyStore(MemoryStore(uri, {})))
+    data = lines(20_000)
+    rig.write("a.log", data)
+    rig.flush()
+    if is_sealed:
+        rig.close()
+        rig.restart()
+        rig.turn()
+    n_sent = rig.sent_bytes
+    assert isinstance(rig.bare, FaultyStore)
+    rig.bare.plan.append(Fault("put", act=lambda: grow(rig), times=10**9, after=True))
+    grow(rig)
+    assert not end(rig)
+    assert rig.sent_bytes - n_sent < 10 * len(data)
+    assert rig.read("a.log").startswith(data)
+    assert rig.local()["a.log"].startswith(rig.read("a.log"))
+
+
+def test_a_file_that_grows_between_looks_is_waited_for_a_few_times(rig: Rig) -> None:
     data = lines(20_000)
     rig.write("a.log", data)
     rig.flush()
     for _ in range(60):
-        rig.write("a.log", "one more\n")
+        grow(rig)
         rig.turn(1.0, final=True)
         if rig.engine.is_finished:
             break
     assert rig.engine.is_finished
     assert not rig.engine.is_complete
     assert rig.sent_bytes < 12 * len(data)
-    assert rig.read("a.log").startswith(data)
     assert rig.local()["a.log"].startswith(rig.read("a.log"))
 
 

@@ -22,7 +22,7 @@ from wherry.mirror.config import MirrorConfig
 from wherry.mirror.fence import Fence, MirrorFencedError
 from wherry.mirror.herald import Herald
 from wherry.mirror.lease import is_being_written
-from wherry.mirror.ledger import Ledger
+from wherry.mirror.ledger import Ledger, Record
 from wherry.mirror.manifest import State
 from wherry.mirror.outage import Outage
 from wherry.mirror.rebuild import rebuild
@@ -60,6 +60,10 @@ _BATCH = 256
 _FINAL_WAIT_S = 2.0
 #: And a file that fails by itself so often.
 _FINAL_TRIES = 3
+#: What has come since the look goes along, in so many segments at most: a file may grow as fast as it is sent.
+_MOST_BEYOND = 10
+#: A sealed file that has grown by the end is sent whole again if it is smaller.
+_SENT_AGAIN_BYTES = 2**20
 #: One that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
 _FINAL_GROWTH_S = 5.0
 #: Where the kernel says what changes, and nothing waits, the folder is looked at this often all the same: others may write.
@@ -154,9 +158,9 @@ class Engine:
                 return
             if not (self._has_looked or (final and self._is_loaded)) or self._is_resting():
                 return
-            self._dispatch(list(self._due(force, final)), unbounded=force or final)
+            n_begun = self._dispatch(list(self._due(force, final)), unbounded=force or final)
             self._collect()
-            if final and not self._running:
+            if final and not n_begun and not self._running:  # so the look that finds it complete comes after all was sent
                 self._finish()
             elif not final and self.herald.is_due():
                 self.fence.check()
@@ -222,7 +226,7 @@ class Engine:
         if tracked.n_errors:
             return True
         if tracked.record.rule == "append":
-            return tracked.found is not None and tracked.no_cut_at == tracked.found.size
+            return tracked.found is not None and not tracked.may_have_more
         # A file that goes on changing is not finished; one that has only just come may be.
         waits_s = 0.0 if tracked.since_s is None else self._clock() - tracked.since_s
         if tracked.record.rule != "once" or tracked.found is None:
@@ -293,7 +297,8 @@ class Engine:
         now_s, config, tracker = self._clock(), self.config, self.tracker
 
         def may_be_begun(tracked: Tracked) -> bool:
-            return not tracked.is_busy and tracked.not_before_s <= now_s
+            is_given_up = final and tracked.n_errors >= _FINAL_TRIES
+            return not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
 
         for tracked in filter(may_be_begun, tracker.active):
             record, found, since_s = tracked.record, tracked.found, tracked.since_s
@@ -304,7 +309,7 @@ class Engine:
             if record.rule == "append":
                 if final and self._goes_on(tracked):
                     continue
-                is_due = tracked.no_cut_at != found.size and (force or is_late or n_bytes >= config.segment_bytes)
+                is_due = tracked.may_have_more and (force or is_late or n_bytes >= config.segment_bytes)
                 if is_due or (final and not config.seal_on_close):
                     yield _urgency(age_s, n_bytes), tracked, "send"
             elif record.rule == "replace":  # one that never stands still is copied between two of its changes
@@ -318,7 +323,7 @@ class Engine:
                 yield _urgency(quiet_s), tracked, "seal"
         if final and config.seal_on_close:
             for tracked in filter(may_be_begun, tracker.files.values()):
-                if _is_unsealed(tracked) and not self._goes_on(tracked):
+                if _is_unsealed(tracked) and not self._goes_on(tracked) and now_s >= tracked.next_end_s:
                     yield _urgency(0.0), tracked, "seal"
         for tracked in filter(may_be_begun, tracker.leftovers):
             over_s = self._now() - tracked.record.sealed_s - config.grace_s
@@ -329,23 +334,24 @@ class Engine:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
         return age_s < self.config.max_lag_s * _PATIENCE_WITH_OPEN and is_being_written(self.folder / path)
 
-    def _dispatch(self, due: list[tuple[float, Tracked, str]], *, unbounded: bool) -> None:
-        """Hand files to the senders, as many as may be sent now."""
+    def _dispatch(self, due: list[tuple[float, Tracked, str]], *, unbounded: bool) -> int:
+        """Hand files to the senders, as many as may be sent now; how many that were."""
         places = _BATCH - len(self._running)
         if not unbounded:
             places = min(places, int(self.budget.left() - _FENCE_CALLS) - len(self._running))
         if self.outage.n_errors:
             places = min(places, 1 - len(self._running))  # one finds out whether the store is back
         if not due or places <= 0:
-            return
+            return 0
+        n_begun = 0
         self.fence.check(surely=unbounded)
         due.sort(key=lambda one: (one[1].n_errors > 0, -one[0]))  # what has failed by itself must not be what all depends on
         for _, tracked, what in due:
-            if places <= 0 or self._stopped.is_set() or self._is_resting():
-                return
+            if places <= n_begun or self._stopped.is_set() or self._is_resting():
+                break
             if tracked.is_busy:
                 continue
-            places -= 1
+            n_begun += 1
             tracked.is_busy, tracked.is_broken = True, ""
             with self._counted:
                 self._n_running += 1
@@ -354,6 +360,7 @@ class Engine:
             future.add_done_callback(self._ended)
             if future.done():
                 self._collect()
+        return n_begun
 
     def _ended(self, _: Future[bool]) -> None:
         with self._counted:
@@ -372,9 +379,7 @@ class Engine:
                 return False
             self.courier.clean(record)
         elif what == "seal":
-            # What has no segments needs none: it is one put. But where segments of an earlier file of this name go on behind the
-            # plain object, that must not be replaced before this one has a chain of its own, which readers then prefer.
-            if record.has_segments or (record.generation > 1 and record.at == record.path):
+            if _needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
                 if self.courier.seal(record, self._now()):
@@ -390,18 +395,19 @@ class Engine:
     def _send_segments(self, tracked: Tracked, *, unbounded: bool, all_of_it: bool) -> None:
         record, found, config = tracked.record, tracked.found, self.config
         assert found is not None
-        if not record.has_segments:  # noted first: whoever finds it sealed must know that there may be some to take away
-            self.courier.note_segments(record)
-            self._ledger.save([record])
-        while not self._stopped.is_set():
+        n_beyond = 0
+        while not self._stopped.is_set() and n_beyond < _MOST_BEYOND:
+            n_beyond += record.acked >= found.size
             is_scarce = not unbounded and self.budget.left() < config.max_requests_per_hour / 100
             most = config.segment_bytes * (_LARGE_SEGMENTS if is_scarce else 1)
-            if not self.courier.send_segment(record, most=most, all_of_it=all_of_it):
+            if not self.courier.send_segment(record, most=most, all_of_it=all_of_it, save=self._save):
                 tracked.no_cut_at = found.size
                 return
-            self._ledger.save([record])
             if not unbounded and (found.size - record.acked < config.segment_bytes or self.budget.left() < 1):
                 return
+
+    def _save(self, record: Record) -> None:
+        self._ledger.save([record])
 
     def _send_whole(self, tracked: Tracked) -> None:
         record, found = tracked.record, tracked.found
@@ -444,6 +450,8 @@ class Engine:
         self.outage.over()
         tracked.n_errors, tracked.not_before_s = 0, 0.0
         tracked.n_ends += self._is_final and what != "clean"
+        if self._is_final and what == "seal":
+            tracked.next_end_s = self._clock() + tracked.n_ends
         self._file_trouble.pop(tracked.record.at, None)
         if what == "clean":
             self.tracker.cleaned(tracked)
@@ -566,5 +574,20 @@ def _is_open(tracked: Tracked) -> bool:
     return tracked.record.state not in ("sealed", "deleted")
 
 
+def _needs_segments(tracked: Tracked) -> bool:
+    """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
+    record, found = tracked.record, tracked.found
+    if record.has_segments or tracked.n_ends or found is None:
+        return True
+    if record.state == "sealed":  # it has grown since
+        return found.size >= _SENT_AGAIN_BYTES
+    # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
+    # a chain of its own, which readers then prefer.
+    return record.generation > 1 and record.at == record.path
+
+
 def _is_unsealed(tracked: Tracked) -> bool:
-    return tracked.record.rule == "append" and tracked.record.state == "live" and tracked.found is not None
+    """Whether it is a growing file that has no plain object, or has grown since."""
+    record = tracked.record
+    is_behind = record.state == "live" or (record.state == "sealed" and tracked.since_s is not None)
+    return record.rule == "append" and is_behind and tracked.found is not None

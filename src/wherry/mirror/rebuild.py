@@ -76,13 +76,14 @@ def _record(
     segments: list[Segment],
     manifest: Manifest | None,
 ) -> Record:
-    linked = chain(segments)
     entries = [one for one in manifest.files if one.path == path and one.rule == "append"] if manifest else []
     entry = max(entries, key=lambda one: one.generation, default=None)
-    generation = max(linked[0].generation if linked else 0, entry.generation if entry else 0, 1)
+    generation = max(1, entry.generation if entry else 0, *(one.generation for one in segments))
+    linked = chain(segments, generation)
     record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
     if linked and linked[0].start > 0 and (plain is None or plain.size_bytes < linked[0].start):
-        linked = ()  # its beginning is gone: it begins anew
+        record.state = "superseded" if local else "deleted"  # its beginning is gone: it begins anew
+        return record
     at = crc = 0
     if not linked or linked[0].start > 0:
         if plain is None:
@@ -117,10 +118,6 @@ def _record(
         record.tail, record.boundary = tail_of(file.fileno(), at), 0
         record.device, record.inode, record.mtime_ns = status.st_dev, status.st_ino, status.st_mtime_ns
     return record
-
-
-def _reaches(linked: tuple[Segment, ...], at: int) -> bool:
-    return any(at in (one.start, one.end) for one in linked)
 
 
 def _crc_of_plain(courier: Courier, plain: ObjectMeta) -> int:

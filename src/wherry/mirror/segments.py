@@ -27,9 +27,8 @@ class BrokenPromise(Exception):
 
 @dataclass(frozen=True)
 class Cut:
-    """A segment's bytes [start, end) of a file, in `path`, ready to be sent. `crc32c` is that of the uncompressed bytes."""
+    """A segment's bytes [start, end) of a file. `crc32c` is that of the uncompressed bytes."""
 
-    path: Path
     start: int
     end: int
     crc32c: int
@@ -104,7 +103,7 @@ def cut_segment(
         after = check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
         if after.st_mtime_ns != status.st_mtime_ns and _sum(file, start, end) != crc:  # truncated and filled again in this moment
             raise BrokenPromise("it changed while it was read")
-        return Cut(scratch, start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
+        return Cut(start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
     finally:
         os.close(file)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file, format_crc32c
 from wherry.config import RetryConfig, TransferConfig
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError, TransientError
 from wherry.jobs import Job, JobId, JobKind, JobState
 from wherry.mirror.layout import Segment, chain, key_for, list_segments, parse_segment, read_segment, segment_name
 from wherry.mirror.ledger import Record
@@ -97,34 +97,43 @@ class Courier:
         finally:
             path.unlink(missing_ok=True)
 
-    def send_segment(self, record: Record, *, most: int, all_of_it: bool) -> bool:
+    def send_segment(self, record: Record, *, most: int, all_of_it: bool, save: Callable[[Record], object]) -> bool:
         """Send the next segment of a file and bring `record` up to date; False if there is nothing to send.
 
-        Raises BrokenPromise when the file, or what is already there under the segment's name, is not what the record says.
+        `save` writes the record down, before the put and after it: so a segment whose put was cut short by a kill, or whose
+        answer was lost, is looked for, also when by then the file has nothing more to send. Raises BrokenPromise when the file,
+        or what is already there under the segment's name, is not what the record says.
         """
+        name = segment_name(self.writer, check_name(record.path), record.generation, record.acked, self._compression)
         with self._temporary() as scratch:
             cut = cut_segment(
                 self.folder / record.at, record, scratch, most=most, compression=self._compression, all_of_it=all_of_it
             )
-            if cut is None:
+            if cut is None and not record.in_doubt:
                 return False
-            name = segment_name(self.writer, check_name(record.path), record.generation, cut.start, self._compression)
-            try:
-                self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
-            except AlreadyExistsError:
-                cut = self._adopt(record, name, cut)
-        crc = combine_crc32c(record.crc32c, cut.crc32c, cut.end - cut.start)
+            if cut is None:
+                cut = self._adopt(record, name, record.boundary)
+            else:
+                if not record.in_doubt:
+                    with self._lock:
+                        record.in_doubt = record.has_segments = True
+                    save(record)
+                try:
+                    self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
+                except AlreadyExistsError as error:
+                    cut = self._adopt(record, name, cut.boundary)
+                    if cut is None:
+                        raise TransientError("it was there, and is not any more", operation="put", uri=name) from error
         with self._lock:
-            record.crc32c, record.acked, record.tail, record.boundary = crc, cut.end, cut.tail, cut.boundary
-            record.size, record.mtime_ns, record.has_segments = cut.end, cut.mtime_ns, True
-            record.state = "rotated" if record.state == "rotated" else "live"
-            self.n_done += 1
-        return True
-
-    def note_segments(self, record: Record) -> None:
-        """There may be segments of this file from now on."""
-        with self._lock:
-            record.has_segments = True
+            record.in_doubt = False
+            if cut is not None:
+                record.crc32c = combine_crc32c(record.crc32c, cut.crc32c, cut.end - cut.start)
+                record.acked, record.tail, record.boundary = cut.end, cut.tail, cut.boundary
+                record.size, record.mtime_ns = cut.end, cut.mtime_ns
+                record.state = "rotated" if record.state == "rotated" else "live"
+                self.n_done += 1
+        save(record)
+        return cut is not None
 
     def snapshot(self, record: Record) -> Record:
         """The record as it is between two segments, whoever is sending them."""
@@ -151,6 +160,8 @@ class Courier:
         crc = _sum(name, source, size)
         if os.stat(source).st_size != size:
             return False
+        if not size and record.generation > 1 and record.at == record.path:
+            self._remove_earlier(record)  # behind an empty object they would be a gap
         try:
             if not self._join(record, name, size, crc):
                 self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
@@ -190,30 +201,52 @@ class Courier:
         """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
 
         The plain object of the same name has their bytes, so the oldest go first. Those of earlier generations, and of a rotated
-        file, are another file's than the plain object of that name: they go before, and from their end on. What a killed process
-        has sent after the seal, and not noted, is beyond the plain object's end, and stays.
+        file, are another file's than the plain object of that name: they go before, and from their end on. What was sent after
+        the seal, with an answer that was lost, is beyond the plain object's end, and stays until it is known what it is.
         """
         found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
-        own = [one for one in found if one.generation == record.generation and one.start < record.acked]
-        earlier = [one for one in reversed(found) if one.generation < record.generation]
-        for one in [*earlier, *own] if record.at == record.path else reversed(own):
-            self.store.delete(one.key)
-            self.n_done += 1
+        own = [one for one in found if one.generation == record.generation]
+        beyond = [one for one in own if one.start >= record.acked]
+        own = own[: len(own) - len(beyond)]
+        if record.at == record.path:
+            self._remove_earlier(record, found)
+        else:
+            own.reverse()
+        for one in [*([] if record.in_doubt else reversed(beyond)), *own]:
+            self._remove(one)
 
-    def _adopt(self, record: Record, name: str, cut: Cut) -> Cut:
-        """Take the segment that is already there for ours, if it is: an earlier process was killed before it could note it."""
-        key = key_for(self.prefix, name)
-        meta = self.store.head(key)
+    def _remove_earlier(self, record: Record, found: Sequence[Segment] | None = None) -> None:
+        """Delete the segments of earlier generations, from their end on."""
+        if found is None:
+            found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
+        for one in reversed(found):
+            if one.generation < record.generation:
+                self._remove(one)
+
+    def _remove(self, segment: Segment) -> None:
+        self.store.delete(segment.key)
+        self.n_done += 1
+
+    def _adopt(self, record: Record, name: str, boundary: int) -> Cut | None:
+        """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.
+
+        BrokenPromise if it is not what the file has: it was truncated or replaced since.
+        """
+        try:
+            meta = self.store.head(key_for(self.prefix, name))
+        except NotFoundError:
+            return None
         segment = parse_segment(self.prefix, meta)
         assert segment is not None, "its name is ours"
         length, crc = self.measure(segment, meta)
-        end = cut.start + length
-        file = os.open(self.folder / record.at, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        end = record.acked + length
+        source = self.folder / record.at
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             status = check_promise(file, record)
-            if status.st_size < end or crc32c_of_file(self.folder / record.at, cut.start, end) != crc:
+            if status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
                 raise BrokenPromise("other bytes than the file's are in the store already")
-            return replace(cut, end=end, crc32c=crc, tail=tail_of(file, end), boundary=min(cut.boundary, end))
+            return Cut(record.acked, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
         finally:
             os.close(file)
 

@@ -59,8 +59,9 @@ class Tracked:
     next_version_s: float = 0.0
     #: Of what file the last version was. Another file under this name is not one that goes on changing.
     version_inode: int = 0
-    #: How often, since the end began, it was brought to its end, and went on.
+    #: How often, since the end began, it was brought to its end, and when it may be again, should it go on.
     n_ends: int = 0
+    next_end_s: float = 0.0
 
     @property
     def unsent_bytes(self) -> int:
@@ -68,6 +69,11 @@ class Tracked:
         if self.found is None or self.since_s is None:
             return 0
         return self.found.size - self.record.acked if self.record.rule == "append" else self.found.size
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a growing file is to be looked at: for whole records, or for what an answer that was lost has left in doubt."""
+        return self.record.in_doubt or (self.found is not None and self.no_cut_at != self.found.size)
 
 
 class _Pass:
@@ -225,7 +231,7 @@ class Tracker:
 
     def _is_sent(self, record: Record, found: Found) -> bool:
         if record.rule == "append":
-            return found.size <= record.acked
+            return found.size <= record.acked and not record.in_doubt
         return record.state == "sealed" and (record.size, record.mtime_ns) == (found.size, found.mtime_ns)
 
     def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
@@ -288,7 +294,8 @@ class Tracker:
                 self._see(tracked, found, look)
             return
         elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
-        if elsewhere is not None and not record.acked:  # nothing is there that had to be finished, and an inode is soon reused
+        is_empty = not record.acked and not record.in_doubt
+        if elsewhere is not None and is_empty:  # nothing is there that had to be finished, and an inode is soon reused
             del self.files[record.path]
             self.active.discard(tracked)
             self._ledger.drop([record])
@@ -352,6 +359,7 @@ class Tracker:
             return
         # Nothing of it is in the store: it may as well be this file.
         old.device, old.inode = found.device, found.inode
+        old.state = "live" if old.state == "deleted" else old.state
         look.changed.append(old)
         self._see(tracked, found, look)
 
@@ -370,7 +378,7 @@ class Tracker:
 
     def _displaced(self, other: Tracked) -> bool:
         """A rotated file has taken this one's name: if there is nothing of it to look after, it is forgotten."""
-        if other.is_busy or (other.record.rule == "append" and other.record.acked):
+        if other.is_busy or (other.record.rule == "append" and (other.record.acked or other.record.in_doubt)):
             return False
         del self.files[other.record.path]
         self.active.discard(other)

@@ -1,0 +1,132 @@
+"""A segment that is in the store and that nobody has noted, for its answer was lost: and then the file becomes another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mirrors import ONCE, Rig, lines
+from wherry.backends.memory import MemoryStore
+from wherry.errors import TransientError
+from wherry.mirror import MirrorConfig
+from wherry.mirror.layout import reassemble
+from wherry.testing import Fault, FaultyStore
+from wherry.uri import StoreURI
+
+CONFIG = MirrorConfig(max_lag_s=10.0, segment_bytes=1000, settle_s=2.0, grace_s=20.0, retry=ONCE)
+
+
+def rig_that_loses(tmp_path: Path, key: str, nth: int = 1) -> Rig:
+    """The answer to the `nth` put of a name with `key` in it is lost."""
+    uri = StoreURI("memory", f"{tmp_path}", "runs/a")
+    lost = Fault("put", TransientError("the answer was lost"), nth=nth, after=True, key=key)
+    return Rig(tmp_path, CONFIG, uri=uri, store=FaultyStore(MemoryStore(uri, {}), [lost]))
+
+
+def go_on(rig: Rig, process: str) -> None:
+    if process != "the same":
+        rig.restart(lose_ledger=process == "another without its ledger")
+
+
+#: What changes something in the store.
+LATE = ("put", "delete")
+
+processes = pytest.mark.parametrize("process", ["the same", "another", "another without its ledger"])
+
+
+@processes
+@pytest.mark.parametrize("n_sent", [0, 1])
+def test_a_file_cut_back_to_what_was_noted_is_what_readers_find(tmp_path: Path, process: str, n_sent: int) -> None:
+    rig = rig_that_loses(tmp_path, "a.log", nth=n_sent + 1)
+    first = lines(500, 1)
+    path = rig.write("a.log", first if n_sent else lines(500, 2))
+    rig.turn(1.0, force=True)
+    if n_sent:
+        rig.write("a.log", lines(300, 2))
+        rig.turn(1.0, force=True)
+    assert n_sent + 1 == len(rig.segments())
+    go_on(rig, process)
+    os.truncate(path, len(first) if n_sent else 0)
+    for _ in range(10):
+        rig.turn(10.0)
+    assert rig.local()["a.log"] == path.read_bytes() == (first if n_sent else b"")
+    if n_sent:
+        assert first == rig.read("a.log")
+    rig.close()
+    assert rig.local() == rig.plain()
+    assert [] == rig.segments()
+
+
+@processes
+def test_one_that_grows_again_begins_anew(tmp_path: Path, process: str) -> None:
+    rig = rig_that_loses(tmp_path, "a.log")
+    path = rig.write("a.log", lines(500, 1))
+    rig.turn(1.0, force=True)
+    go_on(rig, process)
+    os.truncate(path, 0)
+    rig.turn(10.0)
+    rig.write("a.log", "other\n")
+    for _ in range(5):
+        rig.turn(10.0)
+    assert b"other\n" == rig.read("a.log")
+    rig.close()
+    assert {"a.log": b"other\n"} == rig.plain()
+    assert [] == rig.segments()
+
+
+@processes
+def test_what_was_sent_after_a_seal_and_cut_off_again(tmp_path: Path, process: str) -> None:
+    rig = rig_that_loses(tmp_path, "a.log", nth=3)  # a segment, the plain object, a segment
+    path = rig.write("a.log", first := lines(500, 1))
+    rig.close()
+    rig.restart()
+    rig.write("a.log", lines(300, 2))
+    for _ in range(1):
+        rig.turn(1.0, force=True)
+    assert len(rig.segments()) == 1
+    go_on(rig, process)
+    os.truncate(path, len(first))
+    for _ in range(10):
+        rig.turn(10.0)
+    assert first == rig.read("a.log")
+    rig.close()
+    assert {"a.log": first} == rig.plain()
+    assert [] == rig.segments()
+
+
+def test_the_seal_of_an_emptied_file_leaves_no_gap_at_any_kill(tmp_path: Path) -> None:
+    """Sealed, gone on in segments, emptied: those segments must not be found behind the empty object."""
+    rig = rig_that_loses(tmp_path, "nothing")
+    path = rig.write("a.log", first := lines(500, 1))
+    rig.close()
+    rig.restart()
+    rig.write("a.log", lines(2500, 2))
+    rig.flush()
+    whole = path.read_bytes()
+    os.truncate(path, 0)
+    assert isinstance(rig.bare, FaultyStore)
+    found: list[bytes] = []
+    look = lambda: found.append(b"".join(reassemble(rig.seen, rig.uri.prefix, "a.log")))  # noqa: E731  who knows no manifest
+    rig.bare.plan += [Fault(operation, act=look, times=10**9, after=after) for operation in LATE for after in (False, True)]
+    rig.close()
+    assert all(whole.startswith(data) for data in found)
+    assert sorted(map(len, found), reverse=True) == [len(data) for data in found], "it never goes back and forth"
+    assert {b"", first, whole} <= set(found)
+    assert {"a.log": b""} == rig.plain()
+    assert [] == rig.segments()
+
+
+def test_a_sealed_file_that_has_grown_is_sealed_again_at_once(tmp_path: Path) -> None:
+    """The next run of a program goes on with the log of the last one: its close does not wait for `max_lag_s`."""
+    rig = rig_that_loses(tmp_path, "nothing")
+    rig.write("a.log", "first run\n")
+    rig.close()
+    rig.restart()
+    rig.turn()
+    rig.write("a.log", "second run\n")
+    rig.turn(0.1, final=True)
+    rig.turn(0.1, final=True)
+    assert rig.engine.is_finished
+    assert {"a.log": b"first run\nsecond run\n"} == rig.plain()
