@@ -40,14 +40,15 @@ def end(rig: Rig) -> bool:
     raise AssertionError(f"never finished: {rig.engine.report()}")
 
 
-@pytest.mark.parametrize("is_sealed", [False, True], ids=["new", "sealed-by-an-earlier-run"])
-def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readable(tmp_path: Path, is_sealed: bool) -> None:
+@pytest.mark.parametrize("before", ["unsent", "sent", "sealed"])
+def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readable(tmp_path: Path, before: str) -> None:
     uri = StoreURI("memory", f"{tmp_path}", "runs/a")
     rig = Rig(tmp_path, QUICK, uri=uri, store=FaultyStore(MemoryStore(uri, {})))
     data = lines(20_000)
     rig.write("a.log", data)
-    rig.flush()
-    if is_sealed:
+    if before != "unsent":
+        rig.flush()
+    if before == "sealed":  # by an earlier run
         rig.close()
         rig.restart()
         rig.turn()

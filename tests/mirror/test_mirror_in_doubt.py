@@ -11,7 +11,7 @@ from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.errors import TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.layout import reassemble
+from wherry.mirror.layout import reassemble, segment_name
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -130,3 +130,58 @@ def test_a_sealed_file_that_has_grown_is_sealed_again_at_once(tmp_path: Path) ->
     rig.turn(0.1, final=True)
     assert rig.engine.is_finished
     assert {"a.log": b"first run\nsecond run\n"} == rig.plain()
+
+
+def test_an_empty_file_that_was_deleted_and_is_there_again_is_sealed(tmp_path: Path) -> None:
+    rig = rig_that_loses(tmp_path, "nothing")
+    path = rig.write("a.log", "")
+    rig.turn(1.0)
+    path.unlink()
+    rig.turn(1.0)
+    rig.write("a.log", "")
+    rig.close()
+    assert {"a.log": b""} == rig.plain()
+
+
+def put(rig: Rig, name: str, data: bytes) -> None:
+    source = rig.spool / "made"
+    source.write_bytes(data)
+    rig.seen.put_file(rig.uri.key_for(name), source)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_file_whose_first_segments_are_gone_begins_anew(tmp_path: Path, is_empty: bool) -> None:
+    """With no ledger, too: the object of its name does not reach to where the segments that are left begin."""
+    rig = rig_that_loses(tmp_path, "nothing")
+    whole = lines(3000)
+    rig.write("a.log", b"" if is_empty else whole)
+    put(rig, "a.log", b"" if is_empty else whole[:40])
+    put(rig, segment_name("rank0", "a.log", 1, 1000), whole[1000:2000])
+    rig.restart(lose_ledger=True)
+    rig.close()
+    assert rig.local() == rig.plain()
+    assert [] == rig.segments()
+
+
+def test_segments_of_an_earlier_generation_are_not_those_of_a_later_one_with_the_same_bytes(tmp_path: Path) -> None:
+    """The manifest knows of a generation of which nothing has come; the file begins as the one before did."""
+    rig = rig_that_loses(tmp_path, "nothing")
+    whole = lines(3000)
+    path = rig.write("a.log", whole[:1000])
+    rig.flush()
+    os.truncate(path, 0)
+    rig.turn(1.0)
+    rig.write("a.log", whole[:1000])
+    assert isinstance(rig.bare, FaultyStore)
+    rig.bare.plan.append(Fault("put", TransientError("killed"), key="/0002-", times=10**9))
+    rig.turn(1.0, force=True)
+    rig.engine.write_manifest("open")
+    assert 2 == max(entry.generation for entry in rig.manifest().files)
+    rig.bare.plan.clear()
+    rig.restart(lose_ledger=True)
+    rig.write("a.log", whole[1000:])
+    rig.flush()
+    assert whole == rig.read("a.log")
+    rig.close()
+    assert {"a.log": whole} == rig.plain()
+    assert [] == rig.segments()
