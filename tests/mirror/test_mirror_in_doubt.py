@@ -132,15 +132,21 @@ def test_a_sealed_file_that_has_grown_is_sealed_again_at_once(tmp_path: Path) ->
     assert {"a.log": b"first run\nsecond run\n"} == rig.plain()
 
 
-def test_an_empty_file_that_was_deleted_and_is_there_again_is_sealed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"", b"a line\n"])
+@pytest.mark.parametrize("is_the_same", [False, True])
+def test_a_file_that_was_elsewhere_for_a_while_is_sealed(tmp_path: Path, data: bytes, is_the_same: bool) -> None:
     rig = rig_that_loses(tmp_path, "nothing")
-    path = rig.write("a.log", "")
+    path = rig.write("a.log", data)
+    rig.turn(1.0, force=True)
+    path.rename(tmp_path / "elsewhere")
     rig.turn(1.0)
-    path.unlink()
-    rig.turn(1.0)
-    rig.write("a.log", "")
+    if is_the_same:
+        (tmp_path / "elsewhere").rename(path)
+    else:
+        rig.write("a.log", data)
     rig.close()
-    assert {"a.log": b""} == rig.plain()
+    assert {"a.log": data} == rig.plain()
+    assert [] == rig.segments()
 
 
 def put(rig: Rig, name: str, data: bytes) -> None:

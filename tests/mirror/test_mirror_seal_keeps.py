@@ -51,7 +51,7 @@ def sealed(rig: Rig, store: ObjectStore | None = None) -> dict[str, Sealed]:
 def put(rig: Rig, name: str, data: bytes) -> None:
     path = rig.spool / "source"
     path.write_bytes(data)
-    rig.engine.courier.send_whole(name, path, len(data))
+    rig.engine.courier.send_whole(name, path)
 
 
 def tell(rig: Rig, *entries: FileEntry) -> None:

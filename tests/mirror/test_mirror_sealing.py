@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging.handlers
 import os
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -237,3 +239,103 @@ def test_a_mirror_that_nobody_closes_joins_at_the_interpreters_end(
         store.get_file(uri.key_for("a.log"), got)
         assert data == got.read_bytes()
         assert [] == [meta.key for meta in store.list(uri.key_for("_mirror/w/segments/"))]
+
+
+def test_a_sealed_log_that_a_later_run_goes_on_with_is_not_sent_again(tmp_path: Path, gcs_server: GCSServer) -> None:
+    with gcs_rig(tmp_path, gcs_server) as rig:
+        rig.write("a.log", log_of(3 * MIB, 0))
+        rig.close()
+        for number in range(1, 3):
+            rig.restart()
+            rig.turn()
+            rig.write("a.log", log_of(MIB // 4, number))
+            rig.close()
+            assert_sealed(rig)
+        assert rig.sent_bytes <= 1.1 * len(rig.local()["a.log"])
+        assert 3 == n_joins(rig)
+
+
+def test_on_s3_too(tmp_path: Path, seaweedfs_server: S3Server) -> None:
+    with s3_rig(tmp_path, seaweedfs_server) as (rig, _):
+        rig.write("a.log", log_of(6 * MIB, 0))
+        rig.close()
+        rig.restart()
+        rig.turn()
+        rig.write("a.log", log_of(MIB // 4, 1))
+        rig.close()
+        assert_sealed(rig)
+        assert rig.sent_bytes <= 1.1 * len(rig.local()["a.log"])
+
+
+class Rotating:
+    """A program whose handler numbers its backups anew at each rotation."""
+
+    def __init__(self, rig: Rig, n_backups: int, n_bytes: int) -> None:
+        self.handler = logging.handlers.RotatingFileHandler(rig.folder / "train.log", maxBytes=n_bytes, backupCount=n_backups)
+        self.handler.setFormatter(logging.Formatter("%(message)s"))
+        self.n_written = self._number = 0
+
+    def log(self, n_lines: int) -> None:
+        for _ in range(n_lines):
+            self._number += 1
+            text = f"{self._number:0999d}"
+            self.handler.emit(logging.LogRecord("", logging.INFO, "", 0, text, (), None))
+            self.n_written += len(text) + 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_backups_that_are_numbered_anew_are_copied_inside_the_store(
+    tmp_path: Path, gcs_server: GCSServer, restarts: bool
+) -> None:
+    with gcs_rig(tmp_path, gcs_server, config=replace(SMALL, segment_bytes=256 * 1024)) as rig:
+        program = Rotating(rig, 4, 3 * MIB // 2)
+        for number in range(60):
+            program.log(200)
+            for _ in range(6):
+                rig.turn(5.0)
+            if restarts and number % 7 == 6:
+                rig.restart()
+        program.handler.close()
+        rig.close()
+        assert rig.local() == rig.plain()
+        assert [] == rig.segments()
+        assert rig.sent_bytes <= 1.1 * program.n_written
+
+
+def test_backups_of_which_some_change_places_are_right(tmp_path: Path, gcs_server: GCSServer) -> None:
+    with gcs_rig(tmp_path, gcs_server) as rig:
+        for number in range(3):
+            rig.write(f"{number}.bin", log_of(MIB, number))
+        for _ in range(4):
+            rig.turn(5.0)
+        (rig.folder / "0.bin").rename(rig.folder / "x.bin")
+        (rig.folder / "1.bin").rename(rig.folder / "0.bin")
+        (rig.folder / "x.bin").rename(rig.folder / "1.bin")
+        (rig.folder / "2.bin").rename(rig.folder / "3.bin")
+        rig.write("2.bin", log_of(MIB, 9))
+        for _ in range(10):
+            rig.turn(5.0)
+        assert rig.local() == rig.plain()
+        rig.close()
+        assert rig.local() == rig.plain()
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("after", [False, True], ids=["not made", "made"])
+def test_a_rotation_that_is_cut_short_at_any_copy_is_right(tmp_path: Path, gcs_server: GCSServer, nth: int, after: bool) -> None:
+    """The error, and a kill at that point: what is copied onto what is told by checksums, not by what the ledger says."""
+    fault = Fault("join", TransientError("cut"), nth=nth, after=after, key="train.log")
+    with gcs_rig(tmp_path, gcs_server, fault) as rig:
+        program = Rotating(rig, 3, 5 * MIB // 4)
+        for _ in range(16):
+            program.log(400)
+            rig.turn(1.0)
+            rig.turn(4.0)
+            rig.turn(15.0)
+            if n_joins(rig) == nth:
+                rig.restart()
+        program.handler.close()
+        rig.close()
+        assert n_joins(rig) > nth
+        assert rig.local() == rig.plain()
+        assert [] == rig.segments()

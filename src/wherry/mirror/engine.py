@@ -295,10 +295,12 @@ class Engine:
     def _due(self, force: bool, final: bool) -> Iterator[tuple[float, Tracked, str]]:
         """What is to be done, and how urgent it is: (urgency, file, "send" | "seal" | "clean")."""
         now_s, config, tracker = self._clock(), self.config, self.tracker
+        wanted = tracker.wanted()
 
         def may_be_begun(tracked: Tracked) -> bool:
             is_given_up = final and tracked.n_errors >= _FINAL_TRIES
-            return not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
+            may_go = not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
+            return may_go and not (wanted and tracked.record.at in wanted)
 
         for tracked in filter(may_be_begun, tracker.active):
             record, found, since_s = tracked.record, tracked.found, tracked.since_s
@@ -315,7 +317,7 @@ class Engine:
             elif record.rule == "replace":  # one that never stands still is copied between two of its changes
                 if final or force or is_late or (tracked.is_settled and record.state == "new"):
                     yield _urgency(age_s), tracked, "send"
-            elif final or (tracked.is_settled and now_s >= tracked.next_version_s and not self._is_open(found.path, age_s)):
+            elif final or tracked.source is not None or self._is_finished_file(tracked, age_s):
                 yield _urgency(age_s), tracked, "send"
         for tracked in filter(may_be_begun, tracker.rotated):
             quiet_s = now_s - tracked.changed_s - config.max_lag_s
@@ -329,6 +331,11 @@ class Engine:
             over_s = self._now() - tracked.record.sealed_s - config.grace_s
             if tracked.record.state == "sealed" and (over_s >= 0 or self._final_manifest):
                 yield _urgency(over_s), tracked, "clean"
+
+    def _is_finished_file(self, tracked: Tracked, age_s: float) -> bool:
+        """Whether a file that is sent whole may go."""
+        is_settled = tracked.is_settled and self._clock() >= tracked.next_version_s
+        return is_settled and not self._is_open(tracked.record.at, age_s)
 
     def _is_open(self, path: str, age_s: float) -> bool:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
@@ -416,8 +423,7 @@ class Engine:
         if record.rule == "replace":
             status, crc = self.courier.send_copy(name, source)
         else:
-            status = os.stat(source, follow_symlinks=False)
-            crc = self.courier.send_whole(name, source, status.st_size, is_there=self._is_new_ledger)
+            status, crc = self.courier.send_whole(name, source, copied_from=tracked.source, is_there=self._is_new_ledger)
         record.size, record.mtime_ns, record.device, record.inode = (
             status.st_size,
             status.st_mtime_ns,
@@ -499,6 +505,7 @@ class Engine:
 
     def _put_off(self, tracked: Tracked) -> None:
         tracked.n_errors += 1
+        tracked.source = None  # what waits for it waits no longer
         wait_s = job_wait_s(tracked.n_errors, self.config.retry, self._rng)
         tracked.not_before_s = self._clock() + (min(wait_s, _FINAL_WAIT_S) if self._is_final else wait_s)
 

@@ -66,6 +66,17 @@ class Record:
         self.has_segments, self.in_doubt = bool(self.has_segments), bool(self.in_doubt)  # SQLite knows 0 and 1
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A plain object in the store, by its path in the folder, and the file (device, inode) whose bytes it has."""
+
+    name: str
+    file: tuple[int, int]
+    size: int
+    mtime_ns: int
+    crc32c: int
+
+
 _COLUMNS = tuple(field.name for field in fields(Record))
 _SAVE = f"INSERT OR REPLACE INTO files ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  constants
 _LOAD = f"SELECT {', '.join(_COLUMNS)} FROM files"  # noqa: S608  constants

@@ -192,7 +192,7 @@ class _Sealer:
     def _put(self, work: _Work, path: Path, size: int) -> tuple[FileEntry, str]:
         crc = crc32c_of_file(path)
         name, note = self._name(work, size, crc)
-        self.courier.send_whole(name, path, size, is_there=True)
+        self.courier.send_whole(name, path, is_there=True)
         return FileEntry(work.path, name, "append", "sealed", work.generation, size, format_crc32c(crc)), note
 
     def _name(self, work: _Work, size: int, crc: int) -> tuple[str, str]:

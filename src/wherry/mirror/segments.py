@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from wherry.mirror.records import cut_events, cut_lines, is_event_file
 
 #: So much before the end of what was sent is looked at again before more is sent.
 TAIL_BYTES = 4096
+#: Two changes within a tick of the kernel's clock, at most 10 ms (HZ=100), may have one time of modification.
+_TICKS_NS = 20_000_000
 
 
 class BrokenPromise(Exception):
@@ -101,7 +104,8 @@ def cut_segment(
             return None
         crc = _copy(file, start, end, scratch, compressor(compression))
         after = check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
-        if after.st_mtime_ns != status.st_mtime_ns and _sum(file, start, end) != crc:  # truncated and filled again in this moment
+        may_be_changed = after.st_mtime_ns != status.st_mtime_ns or time.time_ns() - after.st_mtime_ns < _TICKS_NS
+        if may_be_changed and _sum(file, start, end) != crc:  # truncated and filled again in this moment
             raise BrokenPromise("it changed while it was read")
         return Cut(start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
     finally:

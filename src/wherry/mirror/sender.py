@@ -19,7 +19,7 @@ from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError, TransientError
 from wherry.jobs import Job, JobId, JobKind, JobState
 from wherry.mirror.layout import Segment, chain, key_for, list_segments, parse_segment, read_segment, segment_name
-from wherry.mirror.ledger import Record
+from wherry.mirror.ledger import Record, Stored
 from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, tail_of
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
 from wherry.transfer import Sender
@@ -176,26 +176,45 @@ class Courier:
         return True
 
     def _join(self, record: Record, name: str, size: int, crc: int) -> bool:
-        """Have the store make the plain object of the file's segments; False if it cannot, or they are not what the file is."""
-        least = self.store.capabilities.min_joined_bytes
-        if least is None or self._compression or size < _WORTH_JOINING_BYTES or self._failed_joins >= _MOST_FAILED_JOINS:
+        """Have the store make the plain object of the file's segments; False if it cannot, or they are not what the file is.
+
+        Those of a file that was sealed before go on where its plain object ends, which is then the first piece.
+        """
+        if self._compression or not self._may_join(size):
             return False
         if not record.has_segments or (record.acked, record.crc32c) != (size, crc):
             return False
         found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
         segments = chain([one for one in found if one.generation == record.generation], record.generation)
-        if not _is_joinable(segments, size, least, self.store.capabilities):
+        pieces = [(one.key, one.start, one.size_bytes) for one in segments]
+        if any(one.compression for one in segments):
             return False
-        key = key_for(self.prefix, name)
+        if segments and segments[0].start > 0:
+            try:
+                plain = self.store.head(key_for(self.prefix, check_name(record.path)))
+            except NotFoundError:
+                return False
+            pieces = [(plain.key, 0, plain.size_bytes), *(one for one in pieces if one[1] >= plain.size_bytes)]
+        if not _is_joinable(pieces, size, self.store.capabilities):
+            return False
+        return self._made_of(name, [key for key, _, _ in pieces], size, crc)
+
+    def _made_of(self, name: str, keys: Sequence[str], size: int, crc: int) -> bool:
+        """Have the store make the object `name` of others; False if it did not, or what came of it is not what `crc` says."""
         metadata = {TOKEN_METADATA: secrets.token_hex(16), CRC32C_METADATA: format_crc32c(crc)}
         try:
-            self.store.join(key, [one.key for one in segments], size_bytes=size, crc32c=crc, metadata=metadata)
+            self.store.join(key_for(self.prefix, name), keys, size_bytes=size, crc32c=crc, metadata=metadata)
         except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
             self._failed_joins += 1
-            log.info("%s is sent again, for its %d segments were not joined: %s", name, len(segments), error)
+            log.info("%s is sent again, for the store did not make it of %d objects: %s", name, len(keys), error)
             return False
         self._failed_joins = 0
+        self.n_done += 1
         return True
+
+    def _may_join(self, size: int) -> bool:
+        is_able = self.store.capabilities.min_joined_bytes is not None and self._failed_joins < _MOST_FAILED_JOINS
+        return is_able and size >= _WORTH_JOINING_BYTES
 
     def clean(self, record: Record) -> None:
         """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
@@ -261,15 +280,29 @@ class Courier:
             length, crc = length + len(block), crc32c(block, crc)
         return length, crc
 
-    def send_whole(self, name: str, source: Path, size: int, *, is_there: bool = False) -> int:
-        """Make a whole file the plain object `name`; its CRC32C. IntegrityError if it changes meanwhile.
+    def send_whole(
+        self, name: str, source: Path, *, copied_from: Stored | None = None, is_there: bool = False
+    ) -> tuple[os.stat_result, int]:
+        """Make a whole file the plain object `name`: (its status, its CRC32C). IntegrityError if it changes meanwhile.
 
-        `is_there`: it may be in the store already, so look first.
+        `copied_from`: an object that has its bytes, if it is still the file that it was. `is_there`: it may be in the store
+        already, so look first.
         """
-        crc = _sum(name, source, size)
-        if not (is_there and self._holds(name, size, crc)):
-            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
-        return crc
+        status = os.stat(source, follow_symlinks=False)
+        if copied_from is not None and self._copy(copied_from, name, status):
+            return status, copied_from.crc32c
+        crc = _sum(name, source, status.st_size)
+        if not (is_there and self._holds(name, status.st_size, crc)):
+            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=status.st_size)
+        return status, crc
+
+    def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
+        """Have the store copy an object, and compare its checksum; False if it cannot, or the file is another by now."""
+        if ((status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns) != (stored.file, stored.size, stored.mtime_ns):
+            return False
+        if not self._may_join(stored.size) or stored.size > self.store.capabilities.max_part_size_bytes:
+            return False
+        return self._made_of(name, [key_for(self.prefix, check_name(stored.name))], stored.size, stored.crc32c)
 
     def _holds(self, name: str, size: int, crc: int) -> bool:
         try:
@@ -335,10 +368,12 @@ def _sum(name: str, source: Path, size: int) -> int:
         raise IntegrityError(f"it changed while it was read: {error}", operation="put", uri=name) from error
 
 
-def _is_joinable(segments: Sequence[Segment], size: int, least: int, can: Capabilities) -> bool:
-    """Whether segments that follow one another are the whole file as it is, and of sizes that the store joins."""
-    if not 0 < len(segments) <= can.max_parts or segments[0].start != 0 or segments[-1].end != size:
-        return False
-    if any(one.compression or one.size_bytes > can.max_part_size_bytes for one in segments):
-        return False
-    return all(one.size_bytes >= least for one in segments[:-1])
+def _is_joinable(pieces: Sequence[tuple[str, int, int]], size: int, can: Capabilities) -> bool:
+    """Whether objects, (key, start, size), that follow one another are the whole file, and of sizes that the store joins."""
+    at = 0
+    for _, start, piece_bytes in pieces:
+        if start != at or piece_bytes > can.max_part_size_bytes:
+            return False
+        at += piece_bytes
+    is_whole = at == size and 0 < len(pieces) <= can.max_parts
+    return is_whole and all(piece_bytes >= (can.min_joined_bytes or 0) for _, _, piece_bytes in pieces[:-1])

@@ -21,7 +21,7 @@ from pathlib import Path
 from wherry.checksum import crc32c_of_file
 from wherry.errors import ConfigError
 from wherry.mirror.layout import FOLDER, key_for, segment_name
-from wherry.mirror.ledger import Ledger, Record
+from wherry.mirror.ledger import Ledger, Record, Stored
 from wherry.mirror.report import shown
 from wherry.mirror.rules import Kind, Rules
 from wherry.mirror.scan import Found, Scan
@@ -59,6 +59,8 @@ class Tracked:
     next_version_s: float = 0.0
     #: Of what file the last version was. Another file under this name is not one that goes on changing.
     version_inode: int = 0
+    #: An object that has its bytes, as it was renamed: that is copied inside the store, and may not be replaced before.
+    source: Stored | None = None
     #: How often, since the end began, it was brought to its end, and when it may be again, should it go on.
     n_ends: int = 0
     next_end_s: float = 0.0
@@ -128,6 +130,9 @@ class Tracker:
         self.refused: dict[str, str] = {}
         #: Those with something to send.
         self.active: set[Tracked] = set()
+        #: What the store has of finished files: by device and inode, and by name.
+        self._stored: dict[tuple[int, int], Stored] = {}
+        self._stored_at: dict[str, Stored] = {}
 
     def load(self, records: Iterable[Record]) -> None:
         """Begin with what the ledger knows."""
@@ -138,6 +143,7 @@ class Tracker:
                 self.superseded.append(record)
             elif record.at == record.path:
                 self.files[record.path] = tracked
+                self._note_stored(record)
             elif record.state == "rotated":
                 self.rotated.append(tracked)
             elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
@@ -179,6 +185,8 @@ class Tracker:
 
     def sent(self, tracked: Tracked, now_s: float) -> None:
         """A sender has brought the record up to date. What has come since then is new."""
+        self._note_stored(tracked.record)
+        tracked.source = None
         if tracked.found is not None and self._is_sent(tracked.record, tracked.found):
             tracked.since_s = None
             self.active.discard(tracked)
@@ -188,6 +196,7 @@ class Tracker:
     def sealed(self, tracked: Tracked) -> None:
         """A file is sealed. One that was rotated is from now on a file like any other, under its new name."""
         old = tracked.record
+        self._note_stored(old)
         if self._has_segments(old) and tracked not in self.leftovers:
             self.leftovers.append(tracked)
         self.active.discard(tracked)
@@ -224,6 +233,33 @@ class Tracker:
         earlier = record.at == record.path and any(one.path == record.path for one in self.superseded)
         return record.has_segments or earlier
 
+    def wanted(self) -> set[str]:
+        """Names of objects that are to be copied to other names before they may be replaced."""
+        return {one.source.name for one in self.active if one.source is not None}
+
+    def _note_stored(self, record: Record) -> None:
+        """The plain object of that name has that file's bytes from now on."""
+        if (before := self._stored_at.pop(record.at, None)) is not None and self._stored.get(before.file) is before:
+            del self._stored[before.file]
+        if record.state == "sealed" and record.acked:
+            file = (record.device, record.inode)
+            stored = Stored(record.at, file, record.size, record.mtime_ns, record.crc32c)
+            self._stored[file] = self._stored_at[record.at] = stored
+
+    def _source_of(self, found: Found) -> Stored | None:
+        """An object with the bytes of a file that was renamed: backups that are numbered anew at each rotation.
+
+        None if its own object is to become that one's, directly or by others: of two that have changed places both are sent.
+        """
+        stored = self._stored.get((found.device, found.inode))
+        if stored is None or (stored.size, stored.mtime_ns) != (found.size, found.mtime_ns) or stored.name == found.path:
+            return None
+        following: Stored | None = stored
+        while following is not None and following.name != found.path:
+            other = self.files.get(following.name)
+            following = None if other is None else other.source
+        return stored if following is None else None
+
     def everything(self) -> Iterator[Tracked]:
         """All files, those that were rotated away included."""
         yield from self.files.values()
@@ -237,6 +273,7 @@ class Tracker:
     def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
         """Take over what was found, and whether there is something to send."""
         tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, look.now_s
+        tracked.source = self._source_of(found) if tracked.record.rule == "once" and not tracked.n_errors else None
         if self._is_sent(tracked.record, found):
             tracked.since_s = None
             self.active.discard(tracked)
@@ -290,8 +327,11 @@ class Tracker:
             reason = tracked.is_broken or self._broken(record, found)
             if reason:
                 self._supersede(tracked, found, reason, look)
-            else:
-                self._see(tracked, found, look)
+                return
+            if record.state == "deleted":  # it was elsewhere for a while
+                record.state = "live"
+                look.changed.append(record)
+            self._see(tracked, found, look)
             return
         elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
         is_empty = not record.acked and not record.in_doubt
