@@ -583,11 +583,11 @@ def _is_open(tracked: Tracked) -> bool:
 
 def _needs_segments(tracked: Tracked) -> bool:
     """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
-    record, found = tracked.record, tracked.found
-    if record.has_segments or tracked.n_ends or found is None:
+    record = tracked.record
+    if record.has_segments or tracked.n_ends:
         return True
     if record.state == "sealed":  # it has grown since
-        return found.size >= _SENT_AGAIN_BYTES
+        return tracked.found is not None and tracked.found.size >= _SENT_AGAIN_BYTES
     # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
     # a chain of its own, which readers then prefer.
     return record.generation > 1 and record.at == record.path

@@ -32,8 +32,9 @@ _COPY_BYTES = 2**20
 #: Smaller files are sent again: one request, where listing, joining and tidying take four and more, each as long as a megabyte
 #: takes at 100 Mbit/s; ten thousand small files must not take four times as long to close.
 _WORTH_JOINING_BYTES = 2**20
-#: After so many in a row the store is not asked any more: each may have been tried for as long as a call may take.
+#: After so many in a row the store is not asked for a while: each may have been tried for as long as a call may take.
 _MOST_FAILED_JOINS = 3
+_NO_JOINS_S = 600.0
 
 
 class InlineExecutor(Executor):
@@ -78,6 +79,7 @@ class Courier:
         #: Bytes that puts have taken to the store.
         self.sent_bytes = 0
         self._failed_joins = 0
+        self._joins_from_s = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -206,6 +208,7 @@ class Courier:
             self.store.join(key_for(self.prefix, name), keys, size_bytes=size, crc32c=crc, metadata=metadata)
         except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
             self._failed_joins += 1
+            self._joins_from_s = time.monotonic() + (_NO_JOINS_S if self._failed_joins >= _MOST_FAILED_JOINS else 0.0)
             log.info("%s is sent again, for the store did not make it of %d objects: %s", name, len(keys), error)
             return False
         self._failed_joins = 0
@@ -213,7 +216,7 @@ class Courier:
         return True
 
     def _may_join(self, size: int) -> bool:
-        is_able = self.store.capabilities.min_joined_bytes is not None and self._failed_joins < _MOST_FAILED_JOINS
+        is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
         return is_able and size >= _WORTH_JOINING_BYTES
 
     def clean(self, record: Record) -> None:
