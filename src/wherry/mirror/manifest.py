@@ -84,14 +84,14 @@ def parse_manifest(text: str, *, uri: str = "") -> Manifest:
         raise IntegrityError(f"this is no manifest of a mirror: {error!r}", operation="read", uri=uri) from error
 
 
-def read_manifest(store: ObjectStore, prefix: str, writer: str) -> Manifest | None:
-    """A writer's manifest; None if there is none."""
-    return read_manifest_at(store, key_for(prefix, manifest_name(writer)))
+def read_manifest(store: ObjectStore, prefix: str, writer: str, *, scratch: Path | None = None) -> Manifest | None:
+    """A writer's manifest; None if there is none. A temporary file lies in `scratch`."""
+    return read_manifest_at(store, key_for(prefix, manifest_name(writer)), scratch)
 
 
-def read_manifest_at(store: ObjectStore, key: str) -> Manifest | None:
+def read_manifest_at(store: ObjectStore, key: str, scratch: Path | None = None) -> Manifest | None:
     """The manifest with that key; None if there is none."""
-    with tempfile.NamedTemporaryFile(prefix="wherry-manifest-") as file:
+    with tempfile.NamedTemporaryFile(dir=scratch, prefix="wherry-manifest-") as file:
         try:
             store.get_file(key, Path(file.name))
         except NotFoundError:

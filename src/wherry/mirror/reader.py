@@ -155,7 +155,7 @@ class MirrorReader:
             meta = metas[key]
             versions[key] = (meta.etag, meta.modified_s, meta.size_bytes)
             if self._known.get(key, (None,))[0] != versions[key]:
-                wanted[key] = self._pool.submit(read_manifest_at, self.store, key)
+                wanted[key] = self._pool.submit(read_manifest_at, self.store, key, self.scratch)
         for key, future in wanted.items():
             self._known.pop(key, None)
             try:

@@ -39,7 +39,7 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
     if not plain and not by_path:
         return []
     try:
-        manifest = read_manifest(courier.store, courier.prefix, courier.writer)
+        manifest = read_manifest(courier.store, courier.prefix, courier.writer, scratch=courier.scratch)
     except IntegrityError:  # it is a help and no need
         manifest = None
     local = _names(courier.folder)

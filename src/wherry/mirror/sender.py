@@ -69,7 +69,8 @@ class Courier:
         self.uri = uri
         self.writer = writer
         self.store = store
-        self._scratch = scratch
+        #: Where temporary files lie.
+        self.scratch = scratch
         self._compression = compression
         self._retry = retry or RetryConfig()
         self._transfer = transfer or TransferConfig()
@@ -89,7 +90,7 @@ class Courier:
 
     def new_scratch(self) -> Path:
         """A path for a temporary file."""
-        return self._scratch / secrets.token_hex(8)
+        return self.scratch / secrets.token_hex(8)
 
     @contextmanager
     def _temporary(self) -> Iterator[Path]:
@@ -279,7 +280,7 @@ class Courier:
             if meta.crc32c is not None:
                 return meta.size_bytes, meta.crc32c
         length = crc = 0
-        for block in read_segment(self.store, replace(segment, length_bytes=None), scratch=self._scratch):
+        for block in read_segment(self.store, replace(segment, length_bytes=None), scratch=self.scratch):
             length, crc = length + len(block), crc32c(block, crc)
         return length, crc
 
