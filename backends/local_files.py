@@ -169,7 +169,7 @@ def sync_folder(folder: Path) -> None:
 def umask() -> int:
     """The umask of the process. /proc tells it; os.umask() would have to change it for a moment, for all threads."""
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
             return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
     except (OSError, StopIteration):
         return 0o077  # unknown: keep to what is safe

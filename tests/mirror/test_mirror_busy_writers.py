@@ -70,9 +70,9 @@ def test_a_file_that_grows_while_it_is_sealed_stays_in_segments_and_the_close_en
     rig.flush()
     seal_it = rig.engine.courier.seal
 
-    def seal_what_grows(record: Record, now_s: float) -> bool:
+    def seal_what_grows(record: Record, now_s: float, **options: object) -> bool:
         rig.write("train.log", "more\n")  # between the look at the folder and the seal
-        return seal_it(record, now_s)
+        return seal_it(record, now_s, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rig.engine.courier, "seal", seal_what_grows)
     rig.close()

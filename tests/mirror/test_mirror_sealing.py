@@ -267,6 +267,18 @@ def test_on_s3_too(tmp_path: Path, seaweedfs_server: S3Server) -> None:
         assert rig.sent_bytes <= 1.1 * len(rig.local()["a.log"])
 
 
+def test_a_sealed_log_that_a_later_run_renames_is_copied_inside_the_store(tmp_path: Path, gcs_server: GCSServer) -> None:
+    with gcs_rig(tmp_path, gcs_server) as rig:
+        path = rig.write("a.log", log_of(3 * MIB, 0))
+        rig.close()
+        rig.restart()
+        path.rename(rig.folder / "a.log.1")
+        rig.write("a.log", log_of(2 * MIB, 1))
+        rig.close()
+        assert_sealed(rig)
+        assert rig.sent_bytes <= 1.1 * 5 * MIB
+
+
 class Rotating:
     """A program whose handler numbers its backups anew at each rotation."""
 

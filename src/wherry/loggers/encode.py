@@ -11,8 +11,10 @@ import json
 import os
 import wave
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -33,9 +35,20 @@ _CRF = "18"
 
 @cache
 def require(module: str, package: str) -> None:
-    """Raise MissingExtraError if this library of the extra ``media`` is not installed. It is not imported: that takes a while."""
-    if find_spec(module) is None:
+    """Import a library of the extra ``media``; MissingExtraError if it is not installed.
+
+    Called by the thread that logs, which the first time waits for it. The thread that encodes must not import: whoever forks in
+    that moment, as a DataLoader does for its workers, would have half a library in the child, for good.
+    """
+    if find_spec(module.partition(".")[0]) is None:
         raise MissingExtraError(f"this needs {package}, which is not installed: pip install 'wherry[media]'")
+    library = import_module(module)
+    # And what the library itself imports only when it is used:
+    if module == "PIL.Image":
+        library.preinit()  # the formats, PNG and GIF among them
+    elif module == "av":
+        with suppress(ImportError):  # not in every release
+            import_module("av.subtitles.stream")
 
 
 def png_bytes(image_chw: NDArray[np.uint8]) -> bytes:
@@ -49,7 +62,7 @@ def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None =
     `labels` (number -> class) is kept in the PNG's text "classes", as JSON. Where a label is above 255, which no palette
     takes, it is a grey PNG of 16 bits. ValueError for labels below 0 or above 65,535.
     """
-    require("PIL", "Pillow")
+    require("PIL.Image", "Pillow")
     import numpy as np
     from PIL import Image, PngImagePlugin
 
@@ -107,7 +120,7 @@ def write_mp4(video_tchw: NDArray[np.uint8], frames_per_s: float, path: str | os
 
 def gif_bytes(video_tchw: NDArray[np.uint8], frames_per_s: float) -> bytes:
     """An endless animated GIF. It counts in hundredths of a second, and viewers slow down below two: at most 50 a second."""
-    require("PIL", "Pillow")
+    require("PIL.Image", "Pillow")
     from PIL import Image
 
     frames = [Image.fromarray(_rgb(image_chw)) for image_chw in video_tchw]
@@ -148,7 +161,7 @@ def _rgb(image_chw: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _picture(image_chw: NDArray[np.uint8]) -> PillowImage.Image:
-    require("PIL", "Pillow")
+    require("PIL.Image", "Pillow")
     import numpy as np
     from PIL import Image
 

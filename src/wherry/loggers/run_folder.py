@@ -171,7 +171,7 @@ class RunFolderLogger(LoggerDestination):
         """Add images, and masks of their sizes. ValueError for shapes that are none, or do not fit: then nothing is written."""
         if not (run := self._open_run()):
             return
-        encode.require("PIL", "Pillow")
+        encode.require("PIL.Image", "Pillow")
         from wherry.loggers.mask_overlay import to_masks
         from wherry.loggers.munge import copy_images, to_images
 

@@ -299,8 +299,7 @@ class Engine:
 
         def may_be_begun(tracked: Tracked) -> bool:
             is_given_up = final and tracked.n_errors >= _FINAL_TRIES
-            may_go = not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
-            return may_go and not (wanted and tracked.record.at in wanted)
+            return not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
 
         for tracked in filter(may_be_begun, tracker.active):
             record, found, since_s = tracked.record, tracked.found, tracked.since_s
@@ -314,6 +313,8 @@ class Engine:
                 is_due = tracked.may_have_more and (force or is_late or n_bytes >= config.segment_bytes)
                 if is_due or (final and not config.seal_on_close):
                     yield _urgency(age_s, n_bytes), tracked, "send"
+            elif record.at in wanted:
+                continue
             elif record.rule == "replace":  # one that never stands still is copied between two of its changes
                 if final or force or is_late or (tracked.is_settled and record.state == "new"):
                     yield _urgency(age_s), tracked, "send"
@@ -321,11 +322,13 @@ class Engine:
                 yield _urgency(age_s), tracked, "send"
         for tracked in filter(may_be_begun, tracker.rotated):
             quiet_s = now_s - tracked.changed_s - config.max_lag_s
-            if tracked.found is not None and (final or (tracked.is_settled and quiet_s >= 0)):
+            is_due = tracked.found is not None and (final or (tracked.is_settled and quiet_s >= 0))
+            if is_due and tracked.record.at not in wanted:
                 yield _urgency(quiet_s), tracked, "seal"
         if final and config.seal_on_close:
             for tracked in filter(may_be_begun, tracker.files.values()):
-                if _is_unsealed(tracked) and not self._goes_on(tracked) and now_s >= tracked.next_end_s:
+                is_due = _is_unsealed(tracked) and not self._goes_on(tracked) and now_s >= tracked.next_end_s
+                if is_due and tracked.record.at not in wanted:
                     yield _urgency(0.0), tracked, "seal"
         for tracked in filter(may_be_begun, tracker.leftovers):
             over_s = self._now() - tracked.record.sealed_s - config.grace_s
@@ -389,7 +392,7 @@ class Engine:
             if _needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
-                if self.courier.seal(record, self._now()):
+                if self.courier.seal(record, self._now(), copied_from=tracked.source):
                     self._ledger.save([record])
                 elif self._is_final:
                     raise StillGrows("it grows while it is sealed: it stays in segments until its program has ended")

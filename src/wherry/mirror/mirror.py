@@ -26,8 +26,9 @@ from wherry.mirror.lanes import Lanes
 from wherry.mirror.layout import manifest_name
 from wherry.mirror.ledger import Ledger, MirrorLock, place_for
 from wherry.mirror.report import MirrorReport
+from wherry.mirror.segments import compressor
 from wherry.mirror.sender import Courier
-from wherry.mirror.watcher import Watcher
+from wherry.mirror.watcher import Watcher, can_watch
 from wherry.registry import check_usable, open_store
 from wherry.spool import Spool
 from wherry.uri import StoreURI, parse_uri
@@ -113,6 +114,8 @@ class Mirror:
             raise
         self._report = self._engine.report()
         self._watcher: Watcher | None = None
+        can_watch()  # imported here and not by the thread, as the program may fork; and what compresses
+        compressor(self.config.compression)
         self._thread = threading.Thread(target=self._run, name="wherry-mirror", daemon=True)
         self._thread.start()
         _open_mirrors.add(self)

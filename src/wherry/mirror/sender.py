@@ -143,11 +143,11 @@ class Courier:
         with self._lock:
             return replace(record)
 
-    def seal(self, record: Record, now_s: float) -> bool:
+    def seal(self, record: Record, now_s: float, *, copied_from: Stored | None = None) -> bool:
         """Make the plain object of a file that is sent to its end, or of which nothing is sent; False if it has grown meanwhile.
 
         What it holds now is what counts, should something in its middle have been rewritten unnoticed. Where that is what its
-        segments hold, the store joins them, if it can; else the file is sent.
+        segments hold, the store joins them, if it can; else the file is sent. `copied_from`: as in send_whole().
         """
         source = self.folder / record.at
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -166,7 +166,8 @@ class Courier:
         if not size and record.generation > 1 and record.at == record.path:
             self._remove_earlier(record)  # behind an empty object they would be a gap
         try:
-            if not self._join(record, name, size, crc):
+            is_copied = copied_from is not None and copied_from.crc32c == crc and self._copy(copied_from, name, os.stat(source))
+            if not is_copied and not self._join(record, name, size, crc):
                 self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
         except IntegrityError:
             if os.stat(source).st_size > size:  # between that look and the put

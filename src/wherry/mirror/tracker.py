@@ -235,7 +235,7 @@ class Tracker:
 
     def wanted(self) -> set[str]:
         """Names of objects that are to be copied to other names before they may be replaced."""
-        return {one.source.name for one in self.active if one.source is not None}
+        return {one.source.name for one in (*self.active, *self.rotated) if one.source is not None}
 
     def _note_stored(self, record: Record) -> None:
         """The plain object of that name has that file's bytes from now on."""
@@ -273,7 +273,8 @@ class Tracker:
     def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
         """Take over what was found, and whether there is something to send."""
         tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, look.now_s
-        tracked.source = self._source_of(found) if tracked.record.rule == "once" and not tracked.n_errors else None
+        is_whole = tracked.record.rule == "once" or (tracked.record.state == "rotated" and not tracked.record.has_segments)
+        tracked.source = self._source_of(found) if is_whole and not tracked.n_errors else None
         if self._is_sent(tracked.record, found):
             tracked.since_s = None
             self.active.discard(tracked)

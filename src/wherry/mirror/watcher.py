@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import threading
@@ -22,6 +21,18 @@ _SHARE = 0.01
 _LONGEST_S = 10.0
 
 
+def can_watch() -> bool:
+    """Whether watchfiles is installed; it is imported. For the thread that makes the mirror.
+
+    Whoever forks while another thread imports has half a library in the child, for good.
+    """
+    try:
+        import watchfiles  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 class Watcher:
     """Calls `changed`, once after each arm(), soon after something below `folder` has changed; in a thread of its own.
 
@@ -38,7 +49,7 @@ class Watcher:
         self._changed = changed
         self._stop = threading.Event()
         self._armed = threading.Event()
-        self._is_alive = importlib.util.find_spec("watchfiles") is not None
+        self._is_alive = can_watch()
         if self._is_alive:
             threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
 
@@ -57,7 +68,7 @@ class Watcher:
         self._armed.set()
 
     def _run(self) -> None:
-        from watchfiles import watch
+        from watchfiles import watch  # it is there, see can_watch()
 
         chatty = logging.getLogger("watchfiles.main")
         if chatty.level == logging.NOTSET:
