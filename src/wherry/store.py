@@ -216,11 +216,12 @@ class ObjectStore(ABC):
     ) -> ObjectMeta:
         """Make one object of objects that are here already, in that order, inside the store: none of their bytes is sent.
 
-        The sources are one at least, none is `key` itself, and their sizes are those that `capabilities` names; a store that
-        says `min_joined_bytes=None` raises PermanentError. It may be called again after any error. A process that is killed in
-        the middle may leave what list_uploads() shows and abort() removes.
+        The sources are one at least, `key` itself may be one of them, and their sizes are those that `capabilities` names; a
+        store that says `min_joined_bytes=None` raises PermanentError. It may be called again after any error. A process that is
+        killed in the middle may leave what list_uploads() shows and abort() removes.
 
-        Guarantees: an object under `key` is replaced as put_file() does it, and the sources stay (test_join_is_its_sources);
+        Guarantees: an object under `key` is replaced as put_file() does it, and the other sources stay (test_join_is_its_sources,
+        test_join_of_an_object_and_more_replaces_it);
         IntegrityError if what came of it is not of that size and CRC32C, which the store itself computes, and then nothing has
         changed (test_join_of_other_bytes_changes_nothing); the same with NotFoundError if a source is not there
         (test_join_needs_every_source).

@@ -64,6 +64,8 @@ _FINAL_TRIES = 3
 _MOST_BEYOND = 10
 #: A sealed file that has grown by the end is sent whole again if it is smaller.
 _SENT_AGAIN_BYTES = 2**20
+#: Nothing at the end waits for longer than this by intention.
+_FINAL_IDLE_S = 10.0
 #: One that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
 _FINAL_GROWTH_S = 5.0
 #: Where the kernel says what changes, and nothing waits, the folder is looked at this often all the same: others may write.
@@ -115,6 +117,7 @@ class Engine:
         self._is_ready = False
         self._is_final = self._is_missing = False
         self._final_since_s = 0.0
+        self._idle_since_s: float | None = None
         self._said: set[str] = set()
         self._file_trouble: dict[str, str] = {}
         self._is_loaded = False
@@ -162,7 +165,9 @@ class Engine:
             self._collect()
             if final and not n_begun and not self._running:  # so the look that finds it complete comes after all was sent
                 self._finish()
-            elif not final and self.herald.is_due():
+            elif final:
+                self._idle_since_s = None
+            elif self.herald.is_due():
                 self.fence.check()
                 self.write_manifest("open")
         except MirrorFencedError as error:
@@ -365,7 +370,8 @@ class Engine:
             tracked.is_busy, tracked.is_broken = True, ""
             with self._counted:
                 self._n_running += 1
-            future = self._executor.submit(self._do, tracked, what, unbounded)
+            keep, stale = self.tracker.unsealed(tracked.record.path), self.tracker.stale(tracked.record)
+            future = self._executor.submit(self._do, tracked, what, unbounded, keep, stale)
             self._running[future] = (tracked, what)
             future.add_done_callback(self._ended)
             if future.done():
@@ -379,20 +385,20 @@ class Engine:
         if has_room:
             self._wake()
 
-    def _do(self, tracked: Tracked, what: str, unbounded: bool) -> bool:
-        """Work on one file, in a thread of the executor; False if it was not begun."""
+    def _do(self, tracked: Tracked, what: str, unbounded: bool, keep: frozenset[int], stale: frozenset[int]) -> bool:
+        """Work on one file, in a thread of the executor; False if it was not begun. `keep`, `stale`: as in Courier.seal()."""
         record = tracked.record
         if self._stopped.is_set() or self._is_resting():
             return False
         if what == "clean":
             if record.state != "sealed":  # more of it was sent in this very turn, and the next seal is going to have that
                 return False
-            self.courier.clean(record)
+            self.courier.clean(record, keep)
         elif what == "seal":
             if _needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
-                if self.courier.seal(record, self._now(), copied_from=tracked.source):
+                if self.courier.seal(record, self._now(), copied_from=tracked.source, keep=keep, stale=stale):
                     self._ledger.save([record])
                 elif self._is_final:
                     raise StillGrows("it grows while it is sealed: it stays in segments until its program has ended")
@@ -426,7 +432,9 @@ class Engine:
         if record.rule == "replace":
             status, crc = self.courier.send_copy(name, source)
         else:
-            status, crc = self.courier.send_whole(name, source, copied_from=tracked.source, is_there=self._is_new_ledger)
+            is_alike = record.state == "sealed" and (record.size, record.mtime_ns) == (found.size, found.mtime_ns)
+            is_there = is_alike or self._is_new_ledger
+            status, crc = self.courier.send_whole(name, source, copied_from=tracked.source, is_there=is_there)
         record.size, record.mtime_ns, record.device, record.inode = (
             status.st_size,
             status.st_mtime_ns,
@@ -515,20 +523,32 @@ class Engine:
     def _finish(self) -> None:
         """The end, as soon as nothing is left to send or to seal: the manifest first, then the segments go.
 
-        Also when what is left has failed often enough: then it is not complete.
+        Also when what is left has failed often enough, or waits for what will never be: then it is not complete.
         """
-        tracker = self.tracker
+        tracker, now_s = self.tracker, self._clock()
+        self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
+        is_stuck = now_s - self._idle_since_s >= _FINAL_IDLE_S
         unsealed = filter(_is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
         pending = {*tracker.active, *tracker.rotated, *unsealed}
-        if not all(one.n_errors >= _FINAL_TRIES or self._goes_on(one) for one in pending):
+        if not is_stuck and not all(one.n_errors >= _FINAL_TRIES or self._goes_on(one) for one in pending):
+            if now_s - self._idle_since_s >= _FINAL_IDLE_S / 3:
+                self._break_a_tie()
             return
         if not pending and not self._final_manifest:
             self.fence.check(surely=True)
             self.write_manifest("sealed")
             self._final_manifest = True
-        if pending or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
+        if pending or is_stuck or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
             self.is_finished = True
             self.is_complete = not (pending or tracker.leftovers or tracker.refused or self.scan_trouble)
+
+    def _break_a_tie(self) -> None:
+        """Of renamed files each of which needs what is stored under the other's new name, one is sent anew."""
+        wanted = self.tracker.wanted()
+        for one in self.tracker.rotated:
+            if one.record.at in wanted and not one.n_errors:
+                one.is_broken = "it has changed places with another file"
+                return
 
     def _goes_on(self, tracked: Tracked) -> bool:
         """Whether it was waited for long enough that the file stops growing."""
@@ -586,11 +606,11 @@ def _is_open(tracked: Tracked) -> bool:
 
 def _needs_segments(tracked: Tracked) -> bool:
     """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
-    record = tracked.record
+    record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
     if record.has_segments or tracked.n_ends:
         return True
-    if record.state == "sealed":  # it has grown since
-        return tracked.found is not None and tracked.found.size >= _SENT_AGAIN_BYTES
+    if record.state == "sealed" or record.base:  # it was sealed, and may have grown since
+        return n_bytes > record.acked and n_bytes >= _SENT_AGAIN_BYTES
     # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
     # a chain of its own, which readers then prefer.
     return record.generation > 1 and record.at == record.path

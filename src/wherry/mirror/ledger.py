@@ -2,7 +2,7 @@
 
 spool/mirrors/<folder's hash>/
   lock                held by the one mirror of that folder
-  <target's hash>-2.db  the ledger of one URI and writer, in this format: one in another format is made again
+  <target's hash>-3.db  the ledger of one URI and writer, in this format: one in another format is made again
   scratch/            segments on their way; emptied at each start
 """
 
@@ -25,12 +25,12 @@ CREATE TABLE files (
     path TEXT NOT NULL, generation INTEGER NOT NULL, rule TEXT NOT NULL, state TEXT NOT NULL, at TEXT NOT NULL,
     device INTEGER NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
     acked INTEGER NOT NULL, crc32c INTEGER NOT NULL, tail TEXT NOT NULL, boundary INTEGER NOT NULL,
-    has_segments INTEGER NOT NULL, in_doubt INTEGER NOT NULL, sealed_s REAL NOT NULL,
+    base INTEGER NOT NULL, has_segments INTEGER NOT NULL, in_doubt INTEGER NOT NULL, sealed_s REAL NOT NULL,
     PRIMARY KEY (path, generation)
 ) WITHOUT ROWID;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID
 """
-_VERSION = 2
+_VERSION = 3
 
 _all_locks: weakref.WeakSet[MirrorLock] = weakref.WeakSet()
 
@@ -41,6 +41,7 @@ class Record:
 
     States as in `manifest.FileEntry`. `size` and `mtime_ns` are those of the file when it was last found to be in the store.
     `acked` bytes are there, `crc32c` is theirs, `tail` a hash of the last of them; `boundary` is the last end of a whole record.
+    `base`: so many bytes at the beginning are in no segment, as the plain object of `path` has them.
     `in_doubt`: a segment that begins at `acked` may be in the store; it was sent, and how that went is not known.
     Files that are not of the kind append have generation 0, and are recorded once they are there.
     """
@@ -58,6 +59,7 @@ class Record:
     crc32c: int = 0
     tail: str = ""
     boundary: int = 0
+    base: int = 0
     has_segments: bool = False
     in_doubt: bool = False
     sealed_s: float = 0.0

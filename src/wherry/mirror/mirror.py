@@ -249,7 +249,8 @@ class Mirror:
                 self._engine.turn(force=wanted > self._flushed, final=final)
                 self._tell(wanted if self._engine.is_flushed() else self._flushed)
                 self._watch()
-                is_watched = self._watcher is not None and self._engine.is_idle() and self._watcher.arm()
+                watcher = self._watcher
+                is_watched = watcher is not None and self._engine.is_idle() and watcher.arm() and watcher.has_begun
                 self._woken.wait(self._engine.pause_s(is_watched=is_watched))
         except MirrorFencedError:
             pass  # it has been said, and flush() says it again

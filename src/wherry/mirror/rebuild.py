@@ -103,6 +103,7 @@ def _record(
             at, crc = at + length, combine_crc32c(crc, segment_crc, length)
             record.state = "live"
     record.acked, record.crc32c, record.size = at, crc, at
+    record.base = linked[0].start if record.state == "live" else 0
     if local is None:
         record.state = "deleted"
         return record

@@ -83,6 +83,11 @@ def check_promise(file: int, record: Record) -> os.stat_result:
     return status
 
 
+def is_hot(status: os.stat_result) -> bool:
+    """Whether it was written to so lately that another change might have the same time."""
+    return time.time_ns() - status.st_mtime_ns < _TICKS_NS
+
+
 def cut_segment(
     source: Path, record: Record, scratch: Path, *, most: int, compression: str | None, all_of_it: bool
 ) -> Cut | None:
@@ -104,8 +109,9 @@ def cut_segment(
             return None
         crc = _copy(file, start, end, scratch, compressor(compression))
         after = check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
-        may_be_changed = after.st_mtime_ns != status.st_mtime_ns or time.time_ns() - after.st_mtime_ns < _TICKS_NS
-        if may_be_changed and _sum(file, start, end) != crc:  # truncated and filled again in this moment
+        if (after.st_mtime_ns != status.st_mtime_ns or is_hot(after)) and _sum(
+            file, start, end
+        ) != crc:  # truncated and filled again in this moment
             raise BrokenPromise("it changed while it was read")
         return Cut(start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
     finally:

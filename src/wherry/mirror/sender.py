@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +20,7 @@ from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, Sto
 from wherry.jobs import Job, JobId, JobKind, JobState
 from wherry.mirror.layout import Segment, chain, key_for, list_segments, parse_segment, read_segment, segment_name
 from wherry.mirror.ledger import Record, Stored
-from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, tail_of
+from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
 from wherry.transfer import Sender
 from wherry.uri import StoreURI, check_name
@@ -120,6 +120,7 @@ class Courier:
                 if not record.in_doubt:
                     with self._lock:
                         record.in_doubt = record.has_segments = True
+                        record.base = record.acked if record.state == "sealed" else record.base
                     save(record)
                 try:
                     self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
@@ -143,11 +144,21 @@ class Courier:
         with self._lock:
             return replace(record)
 
-    def seal(self, record: Record, now_s: float, *, copied_from: Stored | None = None) -> bool:
+    def seal(
+        self,
+        record: Record,
+        now_s: float,
+        *,
+        copied_from: Stored | None = None,
+        keep: Collection[int] = (),
+        stale: Collection[int] = (),
+    ) -> bool:
         """Make the plain object of a file that is sent to its end, or of which nothing is sent; False if it has grown meanwhile.
 
         What it holds now is what counts, should something in its middle have been rewritten unnoticed. Where that is what its
         segments hold, the store joins them, if it can; else the file is sent. `copied_from`: as in send_whole().
+        `keep`: earlier generations that are still to be sealed, under other names. `stale`: those of another file, whose segments
+        go on behind the object that this one replaces: with this one they would be a mixture.
         """
         source = self.folder / record.at
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -164,7 +175,9 @@ class Courier:
         if os.stat(source).st_size != size:
             return False
         if not size and record.generation > 1 and record.at == record.path:
-            self._remove_earlier(record)  # behind an empty object they would be a gap
+            self._remove(_earlier(self._segments_of(record.path), record, keep))  # behind an empty object they would be a gap
+        if stale:
+            self._remove([one for one in self._segments_of(name) if one.generation in stale])
         try:
             is_copied = copied_from is not None and copied_from.crc32c == crc and self._copy(copied_from, name, os.stat(source))
             if not is_copied and not self._join(record, name, size, crc):
@@ -176,7 +189,7 @@ class Courier:
         with self._lock:
             record.acked = record.size = size
             record.crc32c, record.tail, record.mtime_ns = crc, tail, status.st_mtime_ns
-            record.state, record.sealed_s = "sealed", now_s
+            record.state, record.sealed_s, record.base = "sealed", now_s, 0
         return True
 
     def _join(self, record: Record, name: str, size: int, crc: int) -> bool:
@@ -188,7 +201,7 @@ class Courier:
             return False
         if not record.has_segments or (record.acked, record.crc32c) != (size, crc):
             return False
-        found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
+        found = self._segments_of(record.path)
         segments = chain([one for one in found if one.generation == record.generation], record.generation)
         pieces = [(one.key, one.start, one.size_bytes) for one in segments]
         if any(one.compression for one in segments):
@@ -221,35 +234,32 @@ class Courier:
         is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
         return is_able and size >= _WORTH_JOINING_BYTES
 
-    def clean(self, record: Record) -> None:
+    def clean(self, record: Record, keep: Collection[int] = ()) -> None:
         """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
+
+        Those of earlier generations go, too, but for those to `keep`, which are still to be sealed under other names.
 
         The plain object of the same name has their bytes, so the oldest go first. Those of earlier generations, and of a rotated
         file, are another file's than the plain object of that name: they go before, and from their end on. What was sent after
         the seal, with an answer that was lost, is beyond the plain object's end, and stays until it is known what it is.
         """
-        found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
+        found = self._segments_of(record.path)
         own = [one for one in found if one.generation == record.generation]
         beyond = [one for one in own if one.start >= record.acked]
         own = own[: len(own) - len(beyond)]
-        if record.at == record.path:
-            self._remove_earlier(record, found)
-        else:
-            own.reverse()
-        for one in [*([] if record.in_doubt else reversed(beyond)), *own]:
-            self._remove(one)
+        self._remove(_earlier(found, record, keep))
+        if not record.in_doubt:
+            self._remove(beyond)
+        self._remove(own if record.at != record.path else own[::-1])
 
-    def _remove_earlier(self, record: Record, found: Sequence[Segment] | None = None) -> None:
-        """Delete the segments of earlier generations, from their end on."""
-        if found is None:
-            found = list_segments(self.store, self.prefix, self.writer, check_name(record.path))
-        for one in reversed(found):
-            if one.generation < record.generation:
-                self._remove(one)
+    def _segments_of(self, path: str) -> list[Segment]:
+        return list_segments(self.store, self.prefix, self.writer, check_name(path))
 
-    def _remove(self, segment: Segment) -> None:
-        self.store.delete(segment.key)
-        self.n_done += 1
+    def _remove(self, segments: Sequence[Segment]) -> None:
+        """Delete segments, from the last one on."""
+        for one in reversed(segments):
+            self.store.delete(one.key)
+            self.n_done += 1
 
     def _adopt(self, record: Record, name: str, boundary: int) -> Cut | None:
         """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.
@@ -330,9 +340,10 @@ class Courier:
                 after = os.fstat(file)
             finally:
                 os.close(file)
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size:
-                raise BrokenPromise("it changed while it was read")
             crc = crc32c_of_file(scratch)
+            is_changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size
+            if is_changed or (is_hot(after) and _sum(name, source, at) != crc):
+                raise BrokenPromise("it changed while it was read")
             self._put(name, scratch, overwrite=True, crc32c=crc)
             return before, crc
 
@@ -364,6 +375,11 @@ class Courier:
         self.sent_bytes += job.size_bytes
         self.n_done += 1
         return meta
+
+
+def _earlier(found: Sequence[Segment], record: Record, keep: Collection[int]) -> list[Segment]:
+    """The segments of earlier generations, but for those to keep."""
+    return [one for one in found if one.generation < record.generation and one.generation not in keep]
 
 
 def _sum(name: str, source: Path, size: int) -> int:

@@ -185,7 +185,8 @@ class Tracker:
 
     def sent(self, tracked: Tracked, now_s: float) -> None:
         """A sender has brought the record up to date. What has come since then is new."""
-        self._note_stored(tracked.record)
+        if tracked.record.rule != "append":
+            self._note_stored(tracked.record)
         tracked.source = None
         if tracked.found is not None and self._is_sent(tracked.record, tracked.found):
             tracked.since_s = None
@@ -221,11 +222,11 @@ class Tracker:
         self.leftovers.remove(tracked)
         if record.at != record.path:
             self._ledger.drop([record])
-            return
-        record.has_segments = False
-        gone = [one for one in self.superseded if one.path == record.path]
-        self.superseded = [one for one in self.superseded if one.path != record.path]
-        self._ledger.save([record])
+        else:
+            record.has_segments = record.in_doubt
+            self._ledger.save([record])
+        gone = [one for one in self.superseded if one.path == record.path and one.generation < record.generation]
+        self.superseded = [one for one in self.superseded if one not in gone]
         self._ledger.drop(gone)
 
     def _has_segments(self, record: Record) -> bool:
@@ -234,8 +235,21 @@ class Tracker:
         return record.has_segments or earlier
 
     def wanted(self) -> set[str]:
-        """Names of objects that are to be copied to other names before they may be replaced."""
-        return {one.source.name for one in (*self.active, *self.rotated) if one.source is not None}
+        """Names of objects that may not be replaced yet: to be copied, or segments of a renamed file go on behind them."""
+        copied = {one.source.name for one in (*self.active, *self.rotated) if one.source is not None}
+        return copied | {one.record.path for one in self.rotated if one.record.base}
+
+    def unsealed(self, path: str) -> frozenset[int]:
+        """Generations of a path that are to be sealed under other names."""
+        return frozenset(one.record.generation for one in self.rotated if one.record.path == path)
+
+    def stale(self, record: Record) -> frozenset[int]:
+        """Generations of which segments go on behind the plain object that a renamed file is going to replace."""
+        if record.at == record.path:
+            return frozenset()
+        here = self.files.get(record.at)
+        others = [*self.superseded, *([] if here is None else [here.record])]
+        return frozenset(one.generation for one in others if one.path == record.at and one.base)
 
     def _note_stored(self, record: Record) -> None:
         """The plain object of that name has that file's bytes from now on."""
@@ -268,7 +282,8 @@ class Tracker:
     def _is_sent(self, record: Record, found: Found) -> bool:
         if record.rule == "append":
             return found.size <= record.acked and not record.in_doubt
-        return record.state == "sealed" and (record.size, record.mtime_ns) == (found.size, found.mtime_ns)
+        known = (record.size, record.mtime_ns, record.device, record.inode)
+        return record.state == "sealed" and known == (found.size, found.mtime_ns, found.device, found.inode)
 
     def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
         """Take over what was found, and whether there is something to send."""
@@ -389,13 +404,8 @@ class Tracker:
         old = tracked.record
         if old.acked or tracked.is_broken:  # or a segment with other bytes lies under its name
             log.warning("%s: %s: it is sent anew as generation %d", shown(old.path), reason, old.generation + 1)
-            old.state = "superseded"
-            self.superseded.append(old)
-            if tracked in self.leftovers:  # its segments go with those of the next generation
-                self.leftovers.remove(tracked)
-            look.changed.append(old)
-            self.active.discard(tracked)
             del self.files[old.path]
+            self._leave(tracked, look)
             self._begin(found, look)
             return
         # Nothing of it is in the store: it may as well be this file.
@@ -408,6 +418,7 @@ class Tracker:
         """The file has another name now: what is left of it is read there."""
         record = tracked.record
         record.at = elsewhere.path
+        record.base = record.acked if record.state == "sealed" else record.base
         record.state = "rotated"
         del self.files[record.path]
         self.rotated.append(tracked)
@@ -454,12 +465,22 @@ class Tracker:
         record = tracked.record
         log.warning("%s: %s before it was finished under this name: it is sent anew", shown(record.at), reason)
         self.rotated.remove(tracked)
-        self.active.discard(tracked)
+        self._leave(tracked, look)
+        if found.path not in self.files:
+            self._begin(found, look)
+
+    def _leave(self, tracked: Tracked, look: _Pass) -> None:
+        """What was sent of it is no file's any more: it goes with the segments of a later generation."""
+        record = tracked.record
         record.state, record.at = "superseded", record.path
         self.superseded.append(record)
         look.changed.append(record)
-        if found.path not in self.files:
-            self._begin(found, look)
+        self.active.discard(tracked)
+        if tracked in self.leftovers:
+            self.leftovers.remove(tracked)
+        now = self.files.get(record.path)
+        if now is not None and now.record.state == "sealed" and now not in self.leftovers:
+            self.leftovers.append(now)
 
     def _is_quiet(self, tracked: Tracked, now_s: float) -> bool:
         return now_s - tracked.changed_s >= self._settle_s
@@ -487,7 +508,10 @@ class Tracker:
             return
         if tracked in self.rotated:
             self.rotated.remove(tracked)
-            record.at = record.path
+            self._leave(tracked, look)
+            return
         if record.state != "sealed":  # else the plain object has it all
             record.state = "deleted"
             look.changed.append(record)
+            if tracked in self.leftovers:
+                self.leftovers.remove(tracked)

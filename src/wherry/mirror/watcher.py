@@ -15,6 +15,8 @@ log = logging.getLogger("wherry.mirror")
 _TOGETHER_MS = 200
 #: The kernel's queue is asked whether to stop so often; a stop does not wait for it.
 _STOP_MS = 1000
+#: Once told to, it watches after this long.
+_BEGINS_S = 0.5
 #: To find all folders takes at most this share of the time, also where something changes all the time ...
 _SHARE = 0.01
 #: ... but so often somebody looks anyway.
@@ -49,6 +51,7 @@ class Watcher:
         self._changed = changed
         self._stop = threading.Event()
         self._armed = threading.Event()
+        self._armed_s = 0.0
         self._is_alive = can_watch()
         if self._is_alive:
             threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
@@ -59,8 +62,15 @@ class Watcher:
         There is not where watchfiles is not installed, nor once it has failed (the kernel's limit of watches, a name that is no
         UTF-8, a folder that has gone).
         """
-        self._armed.set()
+        if not self._armed.is_set():
+            self._armed_s = time.monotonic()
+            self._armed.set()
         return self._is_alive
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was told to watch so long ago that it does. Changes before that may have been missed: look once more."""
+        return self._armed.is_set() and time.monotonic() - self._armed_s >= _BEGINS_S
 
     def stop(self) -> None:
         """Tell nobody any more. The thread ends by itself, within a second."""

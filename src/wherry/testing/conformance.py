@@ -647,6 +647,24 @@ class StoreConformance:
         assert contents == [_get(store, name, tmp_path) for name in names]
         self._nothing_else_is_left(store, prefix, {key, *names})
 
+    def test_join_of_an_object_and_more_replaces_it(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Its own old bytes may be the first piece; where that fails it is as it was."""
+        key, more = f"{prefix}/joined", f"{prefix}/more"
+        if (least := _joins(store, key)) is None:
+            return
+        data = _bytes(least)
+        store.put_file(key, _file(tmp_path, data), crc32c=crc32c(data))
+        store.put_file(more, _file(tmp_path, b"more"), crc32c=crc32c(b"more"))
+        for _ in range(2):
+            longer = data + b"more"
+            with pytest.raises(IntegrityError):
+                store.join(key, [key, more], size_bytes=len(longer), crc32c=crc32c(longer) ^ 1)
+            assert data == _get(store, key, tmp_path)
+            store.join(key, [key, more], size_bytes=len(longer), crc32c=crc32c(longer))
+            assert longer == _get(store, key, tmp_path)
+            data = longer
+        self._nothing_else_is_left(store, prefix, {key, more})
+
     def test_join_of_other_bytes_changes_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """A wrong CRC32C or size is found before anybody sees the object; the right ones work afterwards."""
         key = f"{prefix}/joined"
