@@ -291,8 +291,12 @@ def seal(
             writer = min(known)
         confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
         assert reader.scratch is not None
+        n_sealed = 0
         for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
             show(f"sealed  {size_text(one.size_bytes):>8}  {one.name}" + (f"  ({one.note})" if one.note else ""))
+            n_sealed += 1
+        if not n_sealed:
+            show(f"nothing of {writer} was in segments")
 
 
 # -- what they share

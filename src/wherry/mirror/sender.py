@@ -189,7 +189,9 @@ class Courier:
         with self._lock:
             record.acked = record.size = size
             record.crc32c, record.tail, record.mtime_ns = crc, tail, status.st_mtime_ns
-            record.state, record.sealed_s, record.base = "sealed", now_s, 0
+            record.state, record.sealed_s = "sealed", now_s
+            if record.at == record.path:  # else what is left of its segments goes on behind the old object until it is tidied up
+                record.base = 0
         return True
 
     def _join(self, record: Record, name: str, size: int, crc: int) -> bool:

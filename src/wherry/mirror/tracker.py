@@ -141,11 +141,13 @@ class Tracker:
             tracked = Tracked(record)
             if record.state == "superseded":
                 self.superseded.append(record)
+            elif record.state == "rotated":  # also one that has its old name again
+                self.rotated.append(tracked)
             elif record.at == record.path:
+                if (earlier := self.files.get(record.path)) is not None:
+                    self.superseded.append(replace(earlier.record, state="superseded"))
                 self.files[record.path] = tracked
                 self._note_stored(record)
-            elif record.state == "rotated":
-                self.rotated.append(tracked)
             elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
                 self.leftovers.append(tracked)
         for tracked in self.files.values():
@@ -209,7 +211,7 @@ class Tracker:
             return
         generation = self._generations.get(old.at, 0) + 1 if kind == "append" else 0
         was_another = any(one.path == old.at for one in self.superseded)  # its segments are still there, and go with this one's
-        record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=was_another)
+        record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=was_another, base=0)
         self.note_generation(old.at, generation)
         self.files[old.at] = Tracked(record, tracked.found)
         if was_another:
@@ -248,7 +250,7 @@ class Tracker:
         if record.at == record.path:
             return frozenset()
         here = self.files.get(record.at)
-        others = [*self.superseded, *([] if here is None else [here.record])]
+        others = [*self.superseded, *([] if here is None else [here.record]), *(one.record for one in self.leftovers)]
         return frozenset(one.generation for one in others if one.path == record.at and one.base)
 
     def _note_stored(self, record: Record) -> None:
@@ -450,6 +452,14 @@ class Tracker:
         if found is None or (found.path != record.at and not self._is_moved(found, record)):
             if not look.may_be_there(record.at):
                 self._gone(tracked, look)
+            return
+        if found.path == record.path and record.path not in self.files:  # it has its old name again
+            is_sealed = record.acked > 0 and not record.has_segments and record.base == record.acked
+            record.at, record.state, record.base = record.path, *(("sealed", 0) if is_sealed else ("live", record.base))
+            look.changed.append(record)
+            self.rotated.remove(tracked)
+            self.files[record.path] = tracked
+            self._see(tracked, found, look)
             return
         if found.path != record.at:
             record.at = found.path

@@ -1,0 +1,34 @@
+"""Anything may happen to a folder at any moment: readers find beginnings of what files were, and the seal equals the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirror_fuzz import play
+from wherry.mirror import engine, sender
+from wherry.testing.servers import fast_folder
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """With limits that small files reach, too."""
+    monkeypatch.setattr(sender, "_WORTH_JOINING_BYTES", 200)
+    monkeypatch.setattr(engine, "_SENT_AGAIN_BYTES", 300)
+    with fast_folder() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_whatever_is_done_to_a_folder(place: Path, first: int) -> None:
+    for seed in range(first, first + 50):
+        play(place, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(200, 6200, 100))
+def test_six_thousand_seeds(place: Path, first: int) -> None:
+    for seed in range(first, first + 100):
+        play(place, seed)
