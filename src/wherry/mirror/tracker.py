@@ -453,7 +453,8 @@ class Tracker:
             if not look.may_be_there(record.at):
                 self._gone(tracked, look)
             return
-        if found.path == record.path and record.path not in self.files:  # it has its old name again
+        is_newest = record.generation >= self._generations.get(record.path, 0)
+        if found.path == record.path and record.path not in self.files and is_newest:  # it has its old name again
             is_sealed = record.acked > 0 and not record.has_segments and record.base == record.acked
             record.at, record.state, record.base = record.path, *(("sealed", 0) if is_sealed else ("live", record.base))
             look.changed.append(record)
