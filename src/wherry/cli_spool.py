@@ -58,15 +58,16 @@ def status(
             raise ConfigError("--watch needs a terminal; for a program, --watch --json writes a line every second")
         cli_status.watch(folder)
         return
-    while True:
-        found = cli_status.look(folder)
-        typer.echo(found.as_json() if as_json else "\n".join(cli_status.status_lines(found)))
-        if not watch:
-            return
-        try:
+    try:
+        while True:
+            found = cli_status.look(folder)
+            typer.echo(found.as_json() if as_json else "\n".join(cli_status.status_lines(found)))
+            if not watch:
+                return
             time.sleep(cli_status.REFRESH_S)
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:
+        if not watch:  # else that is how it ends, at any moment
+            raise
 
 
 def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
