@@ -15,8 +15,8 @@ from wherry.testing.servers import fast_folder
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """With limits that small files reach, too."""
-    monkeypatch.setattr(sender, "_WORTH_JOINING_BYTES", 200)
-    monkeypatch.setattr(engine, "_SENT_AGAIN_BYTES", 300)
+    monkeypatch.setattr(sender, "WORTH_JOINING_BYTES", 200)
+    monkeypatch.setattr(engine, "WORTH_JOINING_BYTES", 300)
     with fast_folder() as folder:
         yield folder
 

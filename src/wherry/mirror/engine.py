@@ -30,7 +30,7 @@ from wherry.mirror.report import MirrorReport, shown
 from wherry.mirror.rules import Rules
 from wherry.mirror.scan import scan
 from wherry.mirror.segments import BrokenPromise
-from wherry.mirror.sender import Courier
+from wherry.mirror.sender import WORTH_JOINING_BYTES, Courier
 from wherry.mirror.tracker import Tracked, Tracker
 from wherry.retry import job_wait_s
 from wherry.uri import check_name
@@ -62,8 +62,6 @@ _FINAL_WAIT_S = 2.0
 _FINAL_TRIES = 3
 #: What has come since the look goes along, in so many segments at most: a file may grow as fast as it is sent.
 _MOST_BEYOND = 10
-#: A sealed file that has grown by the end is sent whole again if it is smaller.
-_SENT_AGAIN_BYTES = 2**20
 #: Nothing at the end waits for longer than this by intention.
 _FINAL_IDLE_S = 10.0
 #: One that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
@@ -609,8 +607,8 @@ def _needs_segments(tracked: Tracked) -> bool:
     record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
     if record.has_segments or tracked.n_ends:
         return True
-    if record.state == "sealed" or record.base:  # it was sealed, and may have grown since
-        return n_bytes > record.acked and n_bytes >= _SENT_AGAIN_BYTES
+    if record.state == "sealed" or record.base:  # it was sealed, and may have grown since: a small one is sent whole again
+        return n_bytes > record.acked and n_bytes >= WORTH_JOINING_BYTES
     # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
     # a chain of its own, which readers then prefer.
     return record.generation > 1 and record.at == record.path

@@ -67,6 +67,11 @@ class Record:
     def __post_init__(self) -> None:
         self.has_segments, self.in_doubt = bool(self.has_segments), bool(self.in_doubt)  # SQLite knows 0 and 1
 
+    @property
+    def may_be_there(self) -> bool:
+        """Whether something of it is in the store, for all we know."""
+        return self.acked > 0 or self.in_doubt
+
 
 @dataclass(frozen=True)
 class Stored:

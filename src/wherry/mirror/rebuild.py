@@ -81,12 +81,10 @@ def _record(
     generation = max(1, entry.generation if entry else 0, *(one.generation for one in segments))
     linked = chain(segments, generation)
     record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
-    if linked and linked[0].start > 0 and (plain is None or plain.size_bytes < linked[0].start):
-        record.state = "superseded" if local else "deleted"  # its beginning is gone: it begins anew
-        return record
+    begins_at = linked[0].start if linked else 0
     at = crc = 0
-    if not linked or linked[0].start > 0:
-        if plain is None:
+    if not linked or begins_at > 0:
+        if plain is None or plain.size_bytes < begins_at:  # its beginning is gone: it begins anew
             record.state = "superseded" if local else "deleted"
             return record
         at, crc = plain.size_bytes, _crc_of_plain(courier, plain)
@@ -103,7 +101,7 @@ def _record(
             at, crc = at + length, combine_crc32c(crc, segment_crc, length)
             record.state = "live"
     record.acked, record.crc32c, record.size = at, crc, at
-    record.base = linked[0].start if record.state == "live" else 0
+    record.base = begins_at if record.state == "live" else 0
     if local is None:
         record.state = "deleted"
         return record

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 _COPY_BYTES = 2**20
 #: Smaller files are sent again: one request, where listing, joining and tidying take four and more, each as long as a megabyte
 #: takes at 100 Mbit/s; ten thousand small files must not take four times as long to close.
-_WORTH_JOINING_BYTES = 2**20
+WORTH_JOINING_BYTES = 2**20
 #: After so many in a row the store is not asked for a while: each may have been tried for as long as a call may take.
 _MOST_FAILED_JOINS = 3
 _NO_JOINS_S = 600.0
@@ -234,7 +234,7 @@ class Courier:
 
     def _may_join(self, size: int) -> bool:
         is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
-        return is_able and size >= _WORTH_JOINING_BYTES
+        return is_able and size >= WORTH_JOINING_BYTES
 
     def clean(self, record: Record, keep: Collection[int] = ()) -> None:
         """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.

@@ -125,7 +125,7 @@ class Tracker:
         self.rotated: list[Tracked] = []
         self.superseded: list[Record] = []
         #: Sealed, and their segments are still there.
-        self.leftovers: list[Tracked] = []
+        self.leftovers: set[Tracked] = set()
         #: Path -> why it is not mirrored.
         self.refused: dict[str, str] = {}
         #: Those with something to send.
@@ -149,10 +149,10 @@ class Tracker:
                 self.files[record.path] = tracked
                 self._note_stored(record)
             elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
-                self.leftovers.append(tracked)
+                self.leftovers.add(tracked)
         for tracked in self.files.values():
             if tracked.record.state == "sealed" and self._has_segments(tracked.record):
-                self.leftovers.append(tracked)
+                self.leftovers.add(tracked)
 
     def note_generation(self, path: str, generation: int) -> None:
         """That generation is in the store: the next one is a later one."""
@@ -200,8 +200,8 @@ class Tracker:
         """A file is sealed. One that was rotated is from now on a file like any other, under its new name."""
         old = tracked.record
         self._note_stored(old)
-        if self._has_segments(old) and tracked not in self.leftovers:
-            self.leftovers.append(tracked)
+        if self._has_segments(old):
+            self.leftovers.add(tracked)
         self.active.discard(tracked)
         tracked.since_s = None
         if tracked not in self.rotated:
@@ -215,7 +215,7 @@ class Tracker:
         self.note_generation(old.at, generation)
         self.files[old.at] = Tracked(record, tracked.found)
         if was_another:
-            self.leftovers.append(self.files[old.at])
+            self.leftovers.add(self.files[old.at])
         self._ledger.save([record])
 
     def cleaned(self, tracked: Tracked) -> None:
@@ -352,8 +352,7 @@ class Tracker:
             self._see(tracked, found, look)
             return
         elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
-        is_empty = not record.acked and not record.in_doubt
-        if elsewhere is not None and is_empty:  # nothing is there that had to be finished, and an inode is soon reused
+        if elsewhere is not None and not record.may_be_there:  # nothing had to be finished, and an inode is soon reused
             del self.files[record.path]
             self.active.discard(tracked)
             self._ledger.drop([record])
@@ -432,7 +431,7 @@ class Tracker:
 
     def _displaced(self, other: Tracked) -> bool:
         """A rotated file has taken this one's name: if there is nothing of it to look after, it is forgotten."""
-        if other.is_busy or (other.record.rule == "append" and (other.record.acked or other.record.in_doubt)):
+        if other.is_busy or (other.record.rule == "append" and other.record.may_be_there):
             return False
         del self.files[other.record.path]
         self.active.discard(other)
@@ -456,7 +455,8 @@ class Tracker:
         is_newest = record.generation >= self._generations.get(record.path, 0)
         if found.path == record.path and record.path not in self.files and is_newest:  # it has its old name again
             is_sealed = record.acked > 0 and not record.has_segments and record.base == record.acked
-            record.at, record.state, record.base = record.path, *(("sealed", 0) if is_sealed else ("live", record.base))
+            record.at = record.path
+            record.state, record.base = ("sealed", 0) if is_sealed else ("live", record.base)
             look.changed.append(record)
             self.rotated.remove(tracked)
             self.files[record.path] = tracked
@@ -487,11 +487,10 @@ class Tracker:
         self.superseded.append(record)
         look.changed.append(record)
         self.active.discard(tracked)
-        if tracked in self.leftovers:
-            self.leftovers.remove(tracked)
+        self.leftovers.discard(tracked)
         now = self.files.get(record.path)
-        if now is not None and now.record.state == "sealed" and now not in self.leftovers:
-            self.leftovers.append(now)
+        if now is not None and now.record.state == "sealed":
+            self.leftovers.add(now)
 
     def _is_quiet(self, tracked: Tracked, now_s: float) -> bool:
         return now_s - tracked.changed_s >= self._settle_s
@@ -524,5 +523,4 @@ class Tracker:
         if record.state != "sealed":  # else the plain object has it all
             record.state = "deleted"
             look.changed.append(record)
-            if tracked in self.leftovers:
-                self.leftovers.remove(tracked)
+            self.leftovers.discard(tracked)
