@@ -111,8 +111,9 @@ class GCSStore(MultipartStore):
                 return  # from the very end on: no bytes
             if answer.status_code not in (200, 206):
                 raise from_http_response(answer)
-            if if_match is not None and answer.headers.get("X-Goog-Generation", if_match) != if_match:
-                raise IntegrityError("the object is another by now", operation="get", uri=uri)
+            generation = answer.headers.get("X-Goog-Generation")
+            if generation is not None:
+                self._check_version(generation, if_match, uri)
             expected = announced(answer.headers, answer.status_code, start, end, uri)
             received = 0
             while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
@@ -121,6 +122,8 @@ class GCSStore(MultipartStore):
                 received += len(block)
             if expected not in (None, received):
                 raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)
+        if if_match is not None and generation is None:  # a server that leaves it out may well ignore the condition
+            self._check_version(self._bucket.look("get", key).etag, if_match, uri)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; `crc32c` is always the server's own figure."""
@@ -204,7 +207,11 @@ class GCSStore(MultipartStore):
 
     def _check_empty_range(self, key: str, start: int, end: int, if_match: str | None) -> None:
         meta, uri = self._bucket.look("get", key), self._uri.uri_for(key)
-        if if_match not in (None, meta.etag):
-            raise IntegrityError("the object is another by now", operation="get", uri=uri)
+        self._check_version(meta.etag, if_match, uri)
         if not 0 <= start <= end <= meta.size_bytes:
             raise IntegrityError(beyond(start, end, meta.size_bytes), operation="get", uri=uri)
+
+    def _check_version(self, etag: str | None, if_match: str | None, uri: str) -> None:
+        if if_match not in (None, etag):
+            words = f"the object is another by now: generation {etag}, not {if_match}"
+            raise IntegrityError(words, operation="get", uri=uri)

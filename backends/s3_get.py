@@ -13,6 +13,7 @@ import botocore.exceptions as sdk
 
 from wherry.backends.s3_body import BLOCK_BYTES
 from wherry.backends.s3_errors import Translator, status_of
+from wherry.backends.s3_figures import etag_of
 from wherry.errors import IntegrityError, PermanentError, StoreError, TransientError
 from wherry.store import ObjectMeta
 
@@ -60,6 +61,8 @@ class Reader:
                 self._check_range(key, start, end, if_match)
                 return
             with closing(answer["Body"]) as body:
+                if answer.get("ETag"):
+                    self._check_version(key, etag_of(answer["ETag"]), if_match)  # some servers ignore If-Match
                 at, size_bytes = 0, answer.get("ContentLength", 0)
                 if match := _CONTENT_RANGE.fullmatch(answer.get("ContentRange", "")):
                     at, size_bytes = int(match[1]), int(match[3])
@@ -77,6 +80,8 @@ class Reader:
                     at += len(block)
                 if at > stop and match:
                     raise self._error(IntegrityError, key, f"{at - stop} bytes more came than were asked for")
+            if if_match is not None and not answer.get("ETag"):
+                self._check_version(key, self._head(key).etag, if_match)
 
     def _write(self, key: str, target: int, data: memoryview, at: int) -> None:
         try:
@@ -89,11 +94,14 @@ class Reader:
     def _check_range(self, key: str, start: int, end: int | None, if_match: str | None) -> None:
         """Allow a range without bytes inside of the object, and no other."""
         meta = self._head(key)
-        if if_match is not None and meta.etag != if_match:
-            raise self._error(IntegrityError, key, f"the object is another by now: etag {meta.etag}, not {if_match}")
+        self._check_version(key, meta.etag, if_match)
         stop = meta.size_bytes if end is None else end
         if not 0 <= start == stop <= meta.size_bytes:
             raise self._beyond(key, start, stop, meta.size_bytes)
+
+    def _check_version(self, key: str, etag: str | None, if_match: str | None) -> None:
+        if if_match not in (None, etag):
+            raise self._error(IntegrityError, key, f"the object is another by now: etag {etag}, not {if_match}")
 
     def _beyond(self, key: str, start: int, end: int, size_bytes: int) -> StoreError:
         return self._error(IntegrityError, key, f"bytes {start} to {end} were asked for, the object has {size_bytes}")

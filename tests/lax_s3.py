@@ -42,6 +42,7 @@ Flaw = Literal[
     "may not delete",
     "keeps versions",
     "answers 404 to a deletion of nothing",
+    "leaves the ETag out of answers to GET",
 ]
 
 
@@ -252,7 +253,8 @@ class LaxHandler(BaseHTTPRequestHandler):
     def reply(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response_only(status)
         for name, value in {"ETag": '"0"', **(headers or {})}.items():
-            self.send_header(name, value)
+            if name != "ETag" or self.command != "GET" or not self.lacks("leaves the ETag out of answers to GET"):
+                self.send_header(name, value)
         if status != 204:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -50,8 +50,9 @@ def download(
     """Fetch the object `key` into the file `destination`; returns what the store says of it. `uri` is for messages.
 
     After return the file has the object's size and, where the store knows one, its CRC32C or other digest; all bytes are of one
-    version of the object, where the store has etags. Missing parent folders are made. The file's mode is that of any new file
-    (umask). Calls are made again after a TransientError, each for `retry.call_deadline_s`, so the store need not do it.
+    version of the object, as far as its etag, or else its size and time, tells versions apart. Missing parent folders are made.
+    The file's mode is that of any new file (umask). Calls are made again after a TransientError, each for
+    `retry.call_deadline_s`, so the store need not do it.
 
     A call that was killed, interrupted or given up goes on where it was when it is made again: ranges that are there are summed
     again and not fetched, unless the object has another etag or size by now. Of two calls to one destination at a time the
@@ -79,6 +80,8 @@ def download(
                 with _progress(destination.name, meta.size_bytes, shown=progress_bar) as advance:
                     fetch.all(advance)
                 is_right = fetch.agrees() or fetch.repair()
+                if meta.etag is None:
+                    _require_same(meta, call_with_retry(lambda: store.head(key), config=retry), uri)
             except IntegrityError as error:
                 restarts += 1
                 if error is fetch.damage or restarts > _MOST_RESTARTS:
@@ -315,6 +318,13 @@ class _Fetch:
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise CancelledError
+
+
+def _require_same(before: ObjectMeta, after: ObjectMeta, uri: str) -> None:
+    """Compare what a store without etags says of an object before and after its ranges came; IntegrityError if it differs."""
+    first, last = ((meta.size_bytes, meta.modified_s, meta.crc32c, meta.digest, meta.etag) for meta in (before, after))
+    if first != last:
+        raise IntegrityError("the object was replaced while it was fetched", operation="get", uri=uri)
 
 
 def _sums_of_ranges(meta: ObjectMeta, version: Version) -> tuple[int, list[int]] | None:
