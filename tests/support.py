@@ -173,6 +173,7 @@ def new_job(
     requires: tuple[str, ...] = (),
     root: str = "s3://bucket",
     deadline_s: float | None = None,
+    only_if_free: bool = False,
 ) -> NewJob:
     """An upload as the uploader hands it to the journal."""
     wanted = tuple((f"{root}/{key}", key) for key in requires)
@@ -187,6 +188,7 @@ def new_job(
         secrets.token_hex(16),
         until_s,
         wanted,
+        only_if_free=only_if_free,
     )
 
 

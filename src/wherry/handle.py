@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from wherry.errors import JobFailure, UploadFailed, upload_failed
@@ -77,8 +78,12 @@ class UploadHandle:
         return None if not found or None in found else all(found)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the upload is done or has failed; whether it is. `None`: as long as it takes."""
-        return self._wait(self.ids, timeout_s)
+        """Wait until the upload is verified in the store. True: it is, and the local file is needed no more. False: it is not
+        after `timeout_s`, and goes on in the background. `None`: as long as it takes.
+
+        Raises UploadFailed as result() does.
+        """
+        return self._made is not None or self._stored(timeout_s) is not None
 
     def result(self, timeout_s: float | None = None) -> ObjectMeta:
         """Wait, and describe the verified object; of a folder the sum of its files.
@@ -88,22 +93,30 @@ class UploadHandle:
         """
         if self._made is not None:
             return self._made
-        if not self.wait(timeout_s):
+        if (jobs := self._stored(timeout_s)) is None:
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
-        jobs = self._jobs()
-        if len(jobs) < len(self.ids):
-            why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
-            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why, "JournalError")])
-        pending = [job.id for job in jobs if not job.state.is_final]
-        if pending and not self._wait(pending, timeout_s):
-            raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
-        jobs = self._jobs() if pending else jobs
-        if bad := [job for job in jobs if job.state in (JobState.FAILED, JobState.DISCARDED)]:
-            self._journal.mark_reported([job.id for job in bad])
-            failures = (JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded", job.error_kind) for job in bad)
-            raise upload_failed(list(failures))
         if len(jobs) == 1:
             return ObjectMeta(
                 jobs[0].key, jobs[0].size_bytes, etag=jobs[0].etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].finished_s
             )
         return ObjectMeta(self.uri, sum(job.size_bytes for job in jobs))
+
+    def _stored(self, timeout_s: float | None) -> list[Job] | None:
+        """Wait for the jobs, or for what has superseded them; they are done then. None: not in that time. Raises UploadFailed."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        jobs: list[Job] = []
+        pending: Sequence[JobId] = self.ids
+        while pending:  # a job may be superseded while we wait for it
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            if not self._wait(pending, left_s):
+                return None
+            jobs = self._jobs()
+            pending = [job.id for job in jobs if not job.state.is_final]
+        if len(jobs) < len(self.ids) or any(job.state is JobState.SUPERSEDED for job in jobs):
+            why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
+            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why, "JournalError")])
+        if bad := [job for job in jobs if job.state is not JobState.DONE]:
+            self._journal.mark_reported([job.id for job in bad])
+            failures = (JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded", job.error_kind) for job in bad)
+            raise upload_failed(list(failures))
+        return jobs

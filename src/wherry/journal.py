@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from wherry.config import Durability
 from wherry.database import Database, JournalDamaged
-from wherry.errors import JobFailure, JournalError
+from wherry.errors import AlreadyExistsError, JobFailure, JournalError
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState, place_of
 from wherry.parts import PARTS_SCHEMA, Parts
 
@@ -118,6 +118,7 @@ class NewJob:
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
     crc32c: int | None = None
     pieces: tuple[int, ...] = ()  # the CRC32C of each piece of PIECE_BYTES, where it is known
+    only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class Journal:
 
         A queued, overwriting job for the same name is superseded by an overwriting one, unless another job requires it.
         `shared`: their staged files are those of other jobs; SnapshotGone if one of these is not open any more.
+        AlreadyExistsError for a job that is to be accepted `only_if_free`, if its name is held.
         """
         now = time.time()
         ids: list[JobId] = []
@@ -190,6 +192,8 @@ class Journal:
                 if db.execute(is_open, (one.object_id,)).fetchone() is None:
                     raise SnapshotGone(f"the staged file {one.object_id} is gone")
             for job in new:
+                if job.only_if_free and (holder := _newest_open(db, job.uri, place)) is not None:
+                    raise name_is_held(holder)
                 cursor = db.execute(
                     "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
                     " created_s, deadline_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
@@ -535,12 +539,7 @@ class Journal:
     def newest_open(self, uri: str, place: str) -> Job | None:
         """The newest job for this URI in that place, if it is still to be sent: what a reader of the name must see now."""
         with self._transaction(read_only=True) as db:
-            row = db.execute(
-                f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND place = ? AND state IN ('queued', 'leased') AND kind = 'put'"
-                " ORDER BY id DESC LIMIT 1",
-                (uri, place),
-            ).fetchone()
-        return _job(row) if row else None
+            return _newest_open(db, uri, place)
 
     def newest(self, uri: str, place: str) -> Job | None:
         """The newest upload for this URI in that place, in whatever state."""
@@ -634,6 +633,25 @@ class Journal:
         """Remove a finished check."""
         with self._transaction() as db:
             db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
+
+
+def _newest_open(db: sqlite3.Connection, uri: str, place: str) -> Job | None:
+    row = db.execute(
+        f"SELECT {_JOB_COLUMNS} FROM jobs WHERE uri = ? AND place = ? AND state IN ('queued', 'leased') AND kind = 'put'"
+        " ORDER BY id DESC LIMIT 1",
+        (uri, place),
+    ).fetchone()
+    return _job(row) if row else None
+
+
+def name_is_held(holder: Job) -> AlreadyExistsError:
+    """The error for an upload that must not overwrite, of a name that this spool is going to put another upload under."""
+    return AlreadyExistsError(
+        f"an upload of this name, job {holder.id}, is on its way from this spool already",
+        operation="put",
+        uri=holder.uri,
+        hint="overwrite to replace it, or use another name",
+    )
 
 
 def _packed(pieces: Sequence[int]) -> bytes | None:

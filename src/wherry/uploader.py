@@ -27,7 +27,7 @@ from wherry.environment import with_environment
 from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.journal import JournalReplaced, NewJob, SnapshotGone
+from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
 from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal
 from wherry.registry import backend_for, check_usable, split_options
@@ -145,7 +145,8 @@ class Uploader(Reader):
         nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
         the upload fails with AlreadyExistsError. `requires`: names that must exist in the store before this one is sent.
 
-        Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room).
+        Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room), and without
+        `overwrite` AlreadyExistsError for a name that another upload of this spool is on its way to. The store is not asked.
         Failures of the upload itself come later: from the handle, from flush() and close(), or as `Config.on_failure` says.
         """
         self._check_open()
@@ -158,6 +159,7 @@ class Uploader(Reader):
             _require_distinct(sources)
         else:
             sources = [(path, name)]
+        self._require_usable([each for _, each in sources], requires, only_if_free=not overwrite)
         size_bytes = sum(file.stat().st_size for file, _ in sources)
         if not self._make_room(size_bytes):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
@@ -170,14 +172,15 @@ class Uploader(Reader):
     def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
         """Open a new binary file in the spool for writing; closing it hands it over as `name`.
 
-        ``"wb"`` overwrites, ``"xb"`` does not. The writer's `handle` is the upload. An exception inside its ``with`` block
-        throws the file away.
+        ``"wb"`` overwrites, ``"xb"`` does not: AlreadyExistsError while another upload of the name is on its way from this spool.
+        The writer's `handle` is the upload. An exception inside its ``with`` block throws the file away.
         """
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
             raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
         name = check_name(name)
         self.raise_failures()
+        self._require_usable([name], requires, only_if_free=mode.startswith("x"))
         if not self._make_room(0):
             raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
         object_id, file = self.spool.open_writer(self._owner)
@@ -187,6 +190,8 @@ class Uploader(Reader):
             bring_back(self.spool, [object_id])
             path = self.spool.path(object_id)
             self.spool.make_durable(path)
+            # Not only_if_free: what was written is not thrown away because another upload of the name came meanwhile. Its job
+            # fails, and the file is kept.
             accepted.extend(
                 self._submit([Staged(object_id, path.stat().st_size, "open")], [name], not mode.startswith("x"), requires)
             )
@@ -198,6 +203,18 @@ class Uploader(Reader):
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
+    def _require_usable(self, names: Sequence[str], requires: Sequence[str], *, only_if_free: bool) -> None:
+        """Refuse before anything is copied or written what would be refused when it is accepted.
+
+        ConfigError for a name that the store cannot have. With `only_if_free` AlreadyExistsError for one that an upload which is
+        queued or under way holds; one that has failed, or is done, holds none.
+        """
+        for name in requires:
+            self.uri_for(name)
+        for uri in map(self.uri_for, names):
+            if only_if_free and (holder := self.journal.newest_open(uri, self._place)) is not None:
+                raise name_is_held(holder)
+
     def _submit_staged(
         self, sources: Sequence[tuple[Path, str]], overwrite: bool, requires: Sequence[str], *, move: bool
     ) -> list[JobId]:
@@ -206,7 +223,7 @@ class Uploader(Reader):
         try:
             for file, _ in sources:
                 staged.append(self.spool.stage(file, self._owner, move=move))
-            ids = self._submit(staged, [name for _, name in sources], overwrite, requires)
+            ids = self._submit(staged, [name for _, name in sources], overwrite, requires, only_if_free=not overwrite)
         except BaseException:
             self.spool.free([one.object_id for one in staged])
             raise
@@ -220,7 +237,8 @@ class Uploader(Reader):
         if len(staged) < len(sources):
             return None
         try:
-            return self._submit(staged, [name for _, name in sources], overwrite, requires, shared=True)
+            names = [name for _, name in sources]
+            return self._submit(staged, names, overwrite, requires, shared=True, only_if_free=not overwrite)
         except SnapshotGone:  # uploaded and freed in the meantime
             return None
 
@@ -232,6 +250,7 @@ class Uploader(Reader):
         requires: Sequence[str],
         *,
         shared: bool = False,
+        only_if_free: bool = False,
     ) -> list[JobId]:
         wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
         deadline_s = time.time() + self.config.retry.job_deadline_s
@@ -248,6 +267,7 @@ class Uploader(Reader):
                 wanted,
                 one.crc32c,
                 one.pieces,
+                only_if_free,
             )
             for one, name in zip(staged, names, strict=True)
         ]
@@ -387,7 +407,7 @@ class Uploader(Reader):
         if raising:
             self._seen_replacements = self.journal.replacements
         if raising and (checks or puts):
-            raise UploadFailed([*checks, *puts], remedy=self._remedy() if puts else "")
+            raise upload_failed([*checks, *puts], remedy=self._remedy() if puts else "")
         for failure in [*checks, *puts]:
             if failure.job_id not in self._warned:
                 self._warned.add(failure.job_id)

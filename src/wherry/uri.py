@@ -17,6 +17,9 @@ from wherry.errors import ConfigError
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
 MAX_NAME_BYTES = 1024
+#: The longest name of a file, NAME_MAX of nearly every file system, and the longest path (PATH_MAX, which counts a 0 at its end).
+MAX_FILE_NAME_BYTES = 255
+MAX_PATH_BYTES = 4095
 #: "Object name requirements" of Google Cloud Storage.
 _GOOGLES_OWN = ".well-known/acme-challenge/"
 #: Objects whose key has this in it are ours and half-made: no list shows them, and no name may have it.
@@ -44,8 +47,20 @@ class StoreURI:
                 f"remote name {name!r} makes the key {key!r}: Google Cloud Storage has no objects below {_GOOGLES_OWN}, "
                 "use another name"
             )
-        if self.scheme != "file" and (size := len(key.encode())) > MAX_NAME_BYTES:
-            shown = name if len(name) <= 100 else name[:97] + "..."
+        shown = name if len(name) <= 100 else name[:97] + "..."
+        if self.scheme == "file":
+            longest = max(len(part.encode(errors="surrogateescape")) for part in key.split("/"))
+            if longest > MAX_FILE_NAME_BYTES:
+                raise ConfigError(
+                    f"remote name {shown!r} has a part of {longest} bytes of UTF-8: a local folder has names of at most "
+                    f"{MAX_FILE_NAME_BYTES}"
+                )
+            if (size := len(key.encode(errors="surrogateescape")) + 1) > MAX_PATH_BYTES:
+                raise ConfigError(
+                    f"remote name {shown!r} makes a path of {size} bytes in the folder /{self.prefix}: at most {MAX_PATH_BYTES} "
+                    "are allowed"
+                )
+        elif (size := len(key.encode())) > MAX_NAME_BYTES:
             raise ConfigError(
                 f"remote name {shown!r} makes a key of {size} bytes of UTF-8 with the prefix {self.prefix!r}: "
                 f"at most {MAX_NAME_BYTES} are allowed"

@@ -152,3 +152,45 @@ def test_an_upload_that_the_journal_does_not_know_is_never_a_success(journal: Jo
 
 def test_a_handle_shows_its_uri_and_state(journal: Journal) -> None:
     assert "<UploadHandle s3://bucket/a queued>" == repr(accept(journal, "a"))
+
+
+def test_a_wait_is_over_with_the_object_in_the_store_and_with_nothing_else(journal: Journal) -> None:
+    """``if handle.wait(): os.remove(local)`` is what people write."""
+    stored = accept(journal, "a")
+    finish(journal)
+    assert stored.wait()
+    late = accept(journal, "b", wait=never)
+    assert not late.wait(0.0)
+    journal.cancel("s3://bucket/b", "")
+    failed = accept(journal, "c")
+    finish(journal, error="the server said no")
+    with pytest.raises(UploadFailed, match="the server said no"):
+        failed.wait()
+    with pytest.raises(UploadFailed, match="discarded"):
+        UploadHandle("s3://bucket/b", late.ids, journal, at_once).wait()
+    with pytest.raises(UploadFailed, match="journal"):
+        UploadHandle("s3://bucket/x", [JobId(77)], journal, at_once).wait()
+
+
+def test_a_failure_that_wait_has_raised_is_reported(journal: Journal) -> None:
+    handle = accept(journal, "a")
+    finish(journal, error="no")
+    with pytest.raises(UploadFailed):
+        handle.wait()
+    assert [] == journal.failures("me")
+
+
+def test_a_wait_for_a_superseded_upload_ends_with_its_newest_version(journal: Journal) -> None:
+    newer: list[UploadHandle] = []
+
+    def wait(ids: Sequence[JobId], timeout_s: float | None) -> bool:
+        if len(newer) < 3:  # replaced again each time that somebody waits
+            newer.append(accept(journal, "a"))
+        else:
+            finish(journal)
+        return True
+
+    first = accept(journal, "a", wait=wait)
+    assert first.wait()
+    assert 3 == len(newer)
+    assert JobState.DONE is state(newer[-1])

@@ -37,18 +37,6 @@ def test_a_taken_name_is_an_already_exists_error(way: str, config: Config | None
     assert [(handle.uri, "AlreadyExistsError")] == [(one.uri, one.kind) for one in caught.value.failures]
 
 
-def test_a_later_put_is_not_told_of_its_own_name(tmp_path: Path) -> None:
-    """`on_failure="raise"`: that an earlier upload lost its name does not mean that this one's is taken."""
-    file = file_of(tmp_path / "file", 5)
-    file_of(tmp_path / "store" / "x", 3)
-    config = Config(agent=CALLER.agent, retry=CALLER.retry, on_failure="raise")
-    with Uploader(tmp_path / "store", spool=tmp_path / "spool", config=config) as uploader:
-        uploader.put(file, "x", overwrite=False)
-        with pytest.raises(UploadFailed) as caught:
-            uploader.put(file, "y", overwrite=False)
-    assert not isinstance(caught.value, AlreadyExistsError)
-
-
 def test_a_retried_upload_forgets_why_it_failed(tmp_path: Path) -> None:
     file = file_of(tmp_path / "file", 5)
     taken = file_of(tmp_path / "store" / "x", 3)

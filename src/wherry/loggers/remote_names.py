@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from wherry.errors import PermanentError, UploadFailed
+from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
 from wherry.handle import UploadHandle
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.object_store import ObjectStoreLogger
@@ -251,7 +251,11 @@ def _is_claimed(destination: LoggerDestination, state: State, name: str, record:
     """Whether the object of that name holds our id; it is created if there is none."""
     holder = _holder(destination, state, name)
     if holder is None:
-        handle = destination.upload_file(state, name if destination.formats_names else state.fill(name), record, overwrite=False)
+        given = name if destination.formats_names else state.fill(name)
+        try:
+            handle = destination.upload_file(state, given, record, overwrite=False)
+        except AlreadyExistsError:  # another process of our spool was faster
+            return _holder(destination, state, name) == own_id
         if isinstance(handle, UploadHandle):
             try:
                 handle.result()

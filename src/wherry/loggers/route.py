@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wherry.errors import ConfigError, UploadFailed
+from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.level import LogLevel
@@ -97,9 +97,11 @@ class Route:
         return True
 
     def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
-        """Do with an error what the destination's policy says. UploadFailed comes through always: it is said on purpose."""
+        """Do with an error what the destination's policy says. UploadFailed and AlreadyExistsError come through always: they are
+        said on purpose.
+        """
         policy = self.destination.on_error
-        if isinstance(error, UploadFailed) or policy == "raise":
+        if isinstance(error, (UploadFailed, AlreadyExistsError)) or policy == "raise":
             errors.append(error)
             return
         text = f"{type(self.destination).__name__}.{what} failed: {error}"
