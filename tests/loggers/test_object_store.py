@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from gate import wait_until
 from wherry.config import AgentConfig, Config
 from wherry.errors import ConfigError, NotFoundError, UploadFailed
+from wherry.handle import UploadHandle
+from wherry.jobs import JobState
 from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
 from wherry.testing.servers import S3Server
 
 TIMEOUT_S = 60.0
+
+
+def failed(handle: UploadHandle) -> None:
+    """Wait until the upload has failed, without being told why."""
+    wait_until(lambda: handle.state is JobState.FAILED, what="the upload to fail")
 
 
 @pytest.fixture
@@ -196,7 +204,7 @@ def test_a_failed_upload_is_warned_of_during_training(
     (bucket / "run-a").mkdir()
     (bucket / "run-a" / "taken").write_text("theirs")
     logger = Logger(state, [destination])
-    destination.upload_file(state, "taken", source).wait(TIMEOUT_S)
+    failed(destination.upload_file(state, "taken", source))
     logger.run_event(event)
     logger.run_event(event)
     assert [text for text in caplog.messages if "run-a/taken failed" in text] == caplog.messages
@@ -208,7 +216,7 @@ def test_a_failed_upload_is_warned_of_during_training(
 def test_a_failed_upload_is_raised_during_training_on_request(bucket: Path, spool: Path, source: Path, state: State) -> None:
     (bucket / "taken").write_text("theirs")
     logger = Logger(state, [log := ObjectStoreLogger(bucket, spool=spool, config=Config(on_failure="raise"))])
-    log.upload_file(state, "taken", source).wait(TIMEOUT_S)
+    failed(log.upload_file(state, "taken", source))
     with pytest.raises(UploadFailed, match="taken"):
         logger.run_event(Event.BATCH_END)
     logger.run_event(Event.BATCH_END)
