@@ -25,6 +25,7 @@ LAYERS: dict[str, int] = {
     "doorbell": 1,
     "endpoints": 1,
     "environment": 1,
+    "forks": 1,
     "journal": 1,
     "names": 1,
     "partial": 1,

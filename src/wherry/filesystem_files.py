@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,6 +15,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from wherry.checksum import crc32c, format_crc32c
 from wherry.errors import IntegrityError, SpoolError
+from wherry.forks import temporary_folder
 from wherry.store import ObjectMeta
 from wherry.uploader import Uploader
 from wherry.writer import SpoolWriter
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from wherry.handle import UploadHandle
+
+
+log = logging.getLogger("wherry")
 
 
 class Version:
@@ -80,8 +83,8 @@ class Version:
                 pieces.append(piece)
                 start += len(piece)
             return b"".join(pieces)
-        with tempfile.TemporaryDirectory(prefix="wherry-") as folder:
-            path = Path(folder, "bytes")
+        with temporary_folder() as folder:
+            path = folder / "bytes"
             size_bytes = self.meta.size_bytes
             if start == 0 and end == size_bytes > self._uploader.config.transfer.range_size_bytes:  # then ranges side by side
                 if self._uploader.get(self._name, path, follow_symlinks=False).etag != self.meta.etag:
@@ -142,6 +145,8 @@ class ObjectWriter(io.BufferedIOBase):
     ``with fsspec.open(...)``), when a write has failed, or when it is lost without being closed.
 
     In a transaction (`autocommit` off) close() only ends the writing; commit() hands the file over, discard() throws it away.
+
+    As a SpoolWriter it belongs to the process that opened it. In a forked child it is closed, and what is written is dropped.
     """
 
     def __init__(self, writer: SpoolWriter, path: str, *, autocommit: bool = True, waits: bool = False) -> None:
@@ -152,6 +157,7 @@ class ObjectWriter(io.BufferedIOBase):
         self._autocommit = autocommit
         self._is_closed = False
         self._is_doomed = False
+        self._has_warned = False
 
     @property
     def handle(self) -> UploadHandle | None:
@@ -160,7 +166,16 @@ class ObjectWriter(io.BufferedIOBase):
 
     def write(self, data: Buffer, /) -> int:
         """Write all of `data`; returns how many bytes that is."""
+        if self._writer.is_disowned:
+            self._warn_of_fork()
+            return memoryview(data).nbytes
         return self._writer.write(data)
+
+    def _warn_of_fork(self) -> None:
+        """No error: fsspec's and Python's compressors write what they still have when a child ends that has never written."""
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("%s was opened by the process that this one was forked from: what this one writes is dropped", self.path)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read back what was written."""
@@ -200,8 +215,8 @@ class ObjectWriter(io.BufferedIOBase):
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
-        return self._is_closed
+        """Whether close() was called, or this is a forked child's copy."""
+        return self._is_closed or self._writer.closed
 
     def close(self) -> None:
         """Hand the file over, or throw it away, as the class says. Closing again does nothing."""

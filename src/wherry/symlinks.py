@@ -6,12 +6,11 @@ from the bucket's root; a name below the destination's prefix is understood, too
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from wherry.checksum import crc32c
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, PermanentError
+from wherry.forks import temporary_folder
 from wherry.store import ObjectStore
 from wherry.uri import StoreURI, check_name
 
@@ -61,8 +60,8 @@ def read_text(store: ObjectStore, key: str, max_bytes: int) -> str:
         raise PermanentError(
             f"the object has {meta.size_bytes} bytes, a small text has at most {max_bytes}", operation="get", uri=key
         )
-    with tempfile.TemporaryDirectory(prefix="wherry-") as folder:
-        path = Path(folder, "text")
+    with temporary_folder() as folder:
+        path = folder / "text"
         path.touch()
         if meta.size_bytes:
             store.get_file(key, path, end=meta.size_bytes, if_match=meta.etag)

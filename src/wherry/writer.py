@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
+from wherry.forks import disown_in_children
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -20,6 +22,9 @@ class SpoolWriter(io.BufferedIOBase):
 
     Leaving a ``with`` block by an exception, losing the file without closing it, or closing it after a write that failed,
     throws it away: half a checkpoint is never uploaded.
+
+    It belongs to the process that opened it. In a forked child it is closed: neither what the child does nor its end
+    hands it over, throws it away or writes to it.
     """
 
     def __init__(
@@ -38,6 +43,16 @@ class SpoolWriter(io.BufferedIOBase):
         self._accept = accept
         self._discard = discard
         self.handle: UploadHandle | None = None
+        #: Whether this is a forked child's copy.
+        self.is_disowned = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """In a forked child: close the descriptor only. The buffer is a copy: flushed, its bytes would be in the file twice."""
+        self.is_disowned = True
+        if not self._file.closed:
+            assert isinstance(self._file, io.BufferedRandom)
+            self._file.raw.close()  # the buffer counts as closed, too, and its finaliser does nothing then
 
     def write(self, data: Buffer, /) -> int:
         """Write all of `data`; returns how many bytes that is."""
@@ -69,6 +84,8 @@ class SpoolWriter(io.BufferedIOBase):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
+        if self.is_disowned:
+            raise ValueError(f"{self.name} was opened by the process that this one was forked from: only that one can write it")
         try:
             yield
         except OSError as error:

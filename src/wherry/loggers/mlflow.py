@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, PermanentError, TransientError
+from wherry.forks import temporary_folder
 from wherry.loggers import encode
 from wherry.loggers.arrays import to_number
 from wherry.loggers.format import format_json
@@ -296,8 +296,8 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
 
     def _send_file(self, run: MLflowRun, file: str, content: bytes | Callable[[Path], object]) -> None:
         folder, _, name = file.rpartition("/")
-        with tempfile.TemporaryDirectory(prefix="wherry-mlflow-") as temporary:
-            path = Path(temporary, name)
+        with temporary_folder("wherry-mlflow-") as temporary:
+            path = temporary / name
             if isinstance(content, bytes):
                 path.write_bytes(content)
             else:

@@ -6,7 +6,6 @@ import json
 import logging
 import secrets
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
+from wherry.forks import temporary_folder
 from wherry.handle import UploadHandle
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.object_store import ObjectStoreLogger
@@ -222,8 +222,8 @@ def _has(destination: LoggerDestination, state: State, name: str) -> bool:
     try:
         if isinstance(destination, ObjectStoreLogger):
             return destination.exists(state, name)
-        with tempfile.TemporaryDirectory(prefix="wherry-") as folder:
-            _download(destination, state, name, Path(folder) / "file")
+        with temporary_folder() as folder:
+            _download(destination, state, name, folder / "file")
             return True
     except (FileNotFoundError, PermissionError):
         return False
@@ -237,8 +237,8 @@ def _holder(destination: LoggerDestination, state: State, name: str) -> str | No
     """The id that the object holds; None if there is no such object, or we may not read it."""
     if isinstance(destination, ObjectStoreLogger) and not _has(destination, state, name):
         return None
-    with tempfile.TemporaryDirectory(prefix="wherry-") as folder:
-        path = Path(folder) / _RECORD
+    with temporary_folder() as folder:
+        path = folder / _RECORD
         try:
             _download(destination, state, name, path)
         except (FileNotFoundError, PermissionError):

@@ -28,6 +28,7 @@ from wherry.errors import (
     UploadFailed,
     WherryError,
 )
+from wherry.forks import temporary_folder
 from wherry.loggers.background import Background
 from wherry.loggers.checks import check_amounts
 from wherry.loggers.destination import LoggerDestination
@@ -168,9 +169,9 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         self._require_free(name, target, overwrite=overwrite)
         self._files.flush()
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".wherry-", dir=target.parent) as folder:
+        with temporary_folder(".wherry-", target.parent) as folder:
             try:
-                found = self._fetch(name, Path(folder), progress_bar=progress_bar)
+                found = self._fetch(name, folder, progress_bar=progress_bar)
             except Exception as error:
                 raise self._translated(error, "download", name) from error
             self._require_free(name, target, overwrite=overwrite)

@@ -7,13 +7,13 @@ import html
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, TransientError
+from wherry.forks import temporary_folder
 from wherry.loggers import encode
 from wherry.loggers.arrays import to_number
 from wherry.loggers.format import format_json
@@ -272,8 +272,8 @@ class WandbLogger(TrackerLogger["Run"]):
         name = self._free_name(safe_name(key, _MAX_MEDIA_BYTES), {})
 
         def write(run: Run) -> None:
-            with tempfile.TemporaryDirectory(prefix="wherry-wandb-") as folder:
-                run.log({name: make(Path(folder)), self._config.step_metric: step})
+            with temporary_folder("wherry-wandb-") as folder:
+                run.log({name: make(folder), self._config.step_metric: step})
 
         self._later(log_call, write, n_bytes, key=key)
 
