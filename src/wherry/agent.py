@@ -20,7 +20,10 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from wherry.spool import Spool
 
 log = logging.getLogger("wherry.agent")
 
@@ -76,38 +79,44 @@ def main(argv: list[str] | None = None) -> int:
     """Run as ``python -m wherry.agent``. Exit status 0: done or another agent is running; 1: the spool cannot be used."""
     import argparse
 
+    from wherry.errors import SpoolError
+    from wherry.spool import Spool
+
     parser = argparse.ArgumentParser(prog="python -m wherry.agent")
     parser.add_argument("--spool", type=Path, required=True)
     parser.add_argument("--settings", default="{}", help="AgentConfig as JSON")
     parser.add_argument("--detach", action="store_true", help="go on in the background, with the log in the spool")
     parser.add_argument("--stay", action="store_true", help="run as a service: do not leave when there is nothing to do")
     options = parser.parse_args(argv)
+    if options.detach and os.fork() > 0:
+        os._exit(0)  # the starter waits for this process only, so that it never has a zombie
+    try:
+        spool = Spool(options.spool)
+    except SpoolError as error:
+        sys.stderr.write(f"wherry: {error}\n")
+        return 1
     if options.detach:
-        if os.fork() > 0:
-            os._exit(0)  # the starter waits for this process only, so that it never has a zombie
-        _to_log(options.spool / "agent.log")
+        _to_log(spool.inside("agent.log"))
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    return run_agent(options.spool, json.loads(options.settings), stay=options.stay)
+    return run_agent(spool, json.loads(options.settings), stay=options.stay)
 
 
 def _to_log(path: Path) -> None:
     with suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
-    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.close(out)
 
 
-def run_agent(folder: Path, settings: dict[str, object], *, stay: bool = False) -> int:
+def run_agent(spool: Spool, settings: dict[str, object], *, stay: bool = False) -> int:
     """Be the agent of a spool until nobody needs it. 0: done, or another is running."""
     from wherry.config import AgentConfig
-    from wherry.spool import Spool
 
-    spool = Spool(folder)
     lock = _take_lock(spool)
     if lock is None:
         log.info("another agent has the spool %s", spool.folder)
@@ -124,13 +133,13 @@ def _take_lock(spool: object) -> int | None:
     from wherry.spool import Spool
 
     assert isinstance(spool, Spool)
-    lock = os.open(spool.folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(spool.inside("agent.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # noqa: PERF203  waits between rounds
-            if ring(spool.folder / "bell") or time.monotonic() > until_s:
+            if ring(spool.inside("bell")) or time.monotonic() > until_s:
                 os.close(lock)
                 return None
             time.sleep(0.05)  # flock has no time-out; the holder is starting, leaving, or a dead agent's last worker
@@ -157,7 +166,7 @@ class Agent:
         self._lock = lock
         self._stay = stay
         self._journal = open_journal(spool, checkpoints=True)
-        self._bell = Bell(spool.folder / "bell")
+        self._bell = Bell(spool.inside("bell"))
         self._stores = Stores()
         self._workers: dict[int, _Worker] = {}
         self._n_started = 0
@@ -210,10 +219,10 @@ class Agent:
         from wherry.partial import clean_stale_downloads
         from wherry.worker import living_callers
 
-        found = [entry.name for entry in os.scandir(self._spool.objects)]
+        found = [entry.name for entry in os.scandir(self._spool.inside("objects"))]
         queued, _ = self._journal.release(keep=living_callers(self._spool))
         orphans = self._spool.sweep(self._journal.referenced_objects(), found)
-        for left in (self._spool.folder / "scratch").glob("verify-*"):
+        for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
         self._journal.prune()
         for folder in self._spool.download_folders():
@@ -243,7 +252,7 @@ class Agent:
         self._bell.close()
         due, _ = self._journal.ready()
         if (due and not abandon and self._doable()) or self._spool.living_clients():
-            self._bell = Bell(self._spool.folder / "bell")
+            self._bell = Bell(self._spool.inside("bell"))
             return False
         return True
 

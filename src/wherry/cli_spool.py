@@ -285,4 +285,4 @@ def agent(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
-    raise typer.Exit(run_agent(place.folder, {} if workers is None else {"n_workers": workers}, stay=stay))
+    raise typer.Exit(run_agent(place, {} if workers is None else {"n_workers": workers}, stay=stay))

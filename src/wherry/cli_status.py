@@ -95,7 +95,7 @@ def look(folder: Path) -> SpoolStatus:
     if not (folder / "journal.db").exists():
         return SpoolStatus(folder)
     spool = Spool(folder)
-    journal = Journal(spool.journal_path)
+    journal = Journal(spool.held_journal())
     try:
         agent_pid = spool.agent_pid()
         return SpoolStatus(
@@ -283,7 +283,7 @@ def _frame(folder: Path, speed: Speed) -> RenderableType:
     head = Text("\n".join(status_lines(status)), overflow="fold")
     if not status.is_made:
         return head
-    journal = Journal(Spool(folder).journal_path)
+    journal = Journal(Spool(folder).held_journal())
     try:
         transfers = speed.look(journal, status.counts, time.time())
     finally:

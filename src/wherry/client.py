@@ -57,7 +57,7 @@ class Client:
             carried["secrets"] = self.secrets
         if warm is not None:
             carried["warm"] = [warm]
-        bell = self.spool.folder / "bell"
+        bell = self.spool.inside("bell")
         if ring(bell, carried):
             return
         start_agent(self.spool.folder, self._agent)
@@ -75,7 +75,8 @@ class Client:
         with self._bell_lock:
             if self._bell is None:
                 name = self.name if self.is_here else f"{self.name}.{os.getpid()}"
-                self._bell = Bell(self.spool.clients / f"{name}.bell")
+                with self.spool.explained("the bell of a client"):
+                    self._bell = Bell(self.spool.inside("clients", f"{name}.bell"))
             return self._bell
 
     def wait(self, timeout_s: float) -> None:
@@ -93,4 +94,4 @@ class Client:
             self.spool.forget_client(self.name)
         os.close(self._registration)
         if self._agent is not None:
-            ring(self.spool.folder / "bell")
+            ring(self.spool.inside("bell"))

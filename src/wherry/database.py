@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from wherry.config import Durability
 from wherry.errors import JournalError
@@ -38,19 +37,19 @@ def _use_write_ahead_log(db: sqlite3.Connection) -> None:
             return
 
 
-def _make_private(path: Path) -> None:
+def _make_private(path: str) -> None:
     """Make an empty file that only its owner may read; SQLite gives its companions the same mode.
 
     By a link, as to open and close the file itself would end the locks of this process's other threads on it
     (https://sqlite.org/howtocorrupt.html, 2.2). What goes wrong here goes wrong in SQLite, too, which says it.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}"
     with suppress(OSError):
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             os.link(temporary, path)
         finally:
-            temporary.unlink()
+            os.unlink(temporary)
 
 
 class JournalDamaged(JournalError):
@@ -67,7 +66,7 @@ class Database:
     JournalDamaged when it cannot be read.
     """
 
-    def __init__(self, path: Path, schema: str, version: int, durability: Durability, *, checkpoints: bool) -> None:
+    def __init__(self, path: os.PathLike[str], schema: str, version: int, durability: Durability, *, checkpoints: bool) -> None:
         self.path = path
         self._checkpoints = checkpoints
         self._schema = schema
@@ -122,7 +121,7 @@ class Database:
             if before is None and self._inode is not None:
                 before = self._wait_for_file()
             if before is None:
-                _make_private(self.path)
+                _make_private(os.fspath(self.path))
             db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
                 _use_write_ahead_log(db)

@@ -87,7 +87,7 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
         text = "copies: this file system shares no blocks (no reflink), so staging reads and writes every byte"
         remedy = "where that is too slow: move=True or open(), or a spool on XFS or Btrfs beside the checkpoints"
         yield Finding("snapshots", Level.OK, text, remedy)
-    bell = Bell(trial.folder / "bell")
+    bell = Bell(trial.inside("bell"))
     try:
         heard = ring(bell.path) and bell.wait(1.0)
     finally:
@@ -101,7 +101,7 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
     started_s = time.monotonic()
     journal = None
     try:
-        journal = Journal(spool.journal_path)
+        journal = Journal(spool.held_journal())
         journal.check()
         counts = journal.counts()
     except SpoolError as error:
@@ -128,7 +128,7 @@ def _examine_agent(spool: Spool, counts: Counts) -> Finding:
         if counts.queued + counts.leased:
             return Finding("agent", Level.WARN, "none, though uploads are left", "wherry drain")
         return Finding("agent", Level.OK, "none, and none is needed: it starts with the first upload")
-    if ring(spool.folder / "bell"):
+    if ring(spool.inside("bell")):
         return Finding("agent", Level.OK, f"process {pid} is listening")
     return Finding("agent", Level.WARN, f"process {pid} is starting, leaving or stuck", f"see {spool.folder / 'agent.log'}")
 

@@ -30,7 +30,7 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
         return
     try:
         spool = Spool(folder)
-        journal = Journal(spool.journal_path)
+        journal = Journal(spool.held_journal())
     except SpoolError as error:
         yield Finding("clean", Level.BAD, str(error), exit=Exit.SPOOL)
         return
@@ -58,7 +58,7 @@ def clean_store(
         journal = None
         try:
             if (folder / "journal.db").exists():
-                journal = Journal(Spool(folder).journal_path)
+                journal = Journal(Spool(folder).held_journal())
                 stack.callback(journal.close)
             check_usable(uri.scheme, options)
             store = RetryStore(open_store(uri, options))

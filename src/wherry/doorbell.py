@@ -45,6 +45,7 @@ class Bell:
         self.path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
+        os.fchmod(self._socket.fileno(), 0o600)  # bind() gives this mode to the name, at once, whatever the umask is
         path.unlink(missing_ok=True)  # a dead listener's
         with _address(path) as address:
             self._socket.bind(address)

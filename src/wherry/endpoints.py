@@ -93,6 +93,7 @@ class Endpoints:
         kept = {name: asdict(one) for name, one in {**self._read(), endpoint: found}.items()}
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
+            temporary.touch(mode=0o600)  # the names of servers are the user's own business
             temporary.write_text(json.dumps(kept, indent=1))
             temporary.replace(self._path)
         except OSError as error:  # a full disk: this process knows it all the same

@@ -45,7 +45,7 @@ class Version:
         view, self._key = uploader.view(), uploader.uri.key_for(name)
         while (job := view.queued(self._key)) is not None:
             try:
-                self._staged = os.open(uploader.spool.path(job.object_id), os.O_RDONLY | os.O_CLOEXEC)
+                self._staged = uploader.spool.open_staged(job.object_id)
             except FileNotFoundError as error:
                 if view.queued(self._key) == job:
                     raise SpoolError(f"the staged file of {job.uri}, {error.filename}, is gone: its upload will fail") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sqlite3
 import struct
 import time
@@ -133,7 +134,7 @@ class Requirement:
 class Journal:
     """The job table of one spool. Raises JournalError and JournalDamaged as `wherry.database` does."""
 
-    def __init__(self, path: Path, durability: Durability = "process", *, checkpoints: bool = False) -> None:
+    def __init__(self, path: os.PathLike[str], durability: Durability = "process", *, checkpoints: bool = False) -> None:
         self.path = path
         self._database = Database(path, _SCHEMA.rstrip() + PARTS_SCHEMA, _SCHEMA_VERSION, durability, checkpoints=checkpoints)
         self._transaction = self._database.transaction
@@ -670,11 +671,11 @@ def write_patiently(write: Callable[[], _T]) -> _T:
             time.sleep(_WRITE_AGAIN_S)  # nobody tells when a disk has room again
 
 
-def readable_jobs(path: Path) -> list[tuple[str, str, int]]:
+def readable_jobs(path: os.PathLike[str]) -> list[tuple[str, str, int]]:
     """What can still be read of a damaged journal: (object id, uri, size in bytes) of unfinished and failed jobs."""
     found: dict[int, tuple[str, str, int]] = {}
     with suppress(sqlite3.DatabaseError):
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        db = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
         try:
             for order in ("id", "id DESC"):  # from both ends up to the damage; an index may be damaged elsewhere
                 with suppress(sqlite3.DatabaseError):

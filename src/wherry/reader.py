@@ -12,10 +12,11 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.downloader import check_destination, download, place
 from wherry.errors import BucketNotFoundError, NotFoundError
+from wherry.file_copy import copy_out
 from wherry.jobs import JobState, place_of
 from wherry.journal import Journal
 from wherry.registry import open_store, split_options
-from wherry.spool import Spool, copy_out
+from wherry.spool import Spool
 from wherry.store import ObjectMeta
 from wherry.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.uri import StoreURI, check_name
@@ -94,14 +95,15 @@ class Reader(ABC):
     def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
         view = self.view()
         while (job := view.queued(key)) is not None:
-            staged = self.spool.path(job.object_id)
             try:
-                place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
+                staged = self.spool.open_staged(job.object_id)
             except FileNotFoundError:
-                if staged.exists():
-                    raise
                 self._wait(_LOST_FILE_S)  # it was uploaded and freed while we looked, or its job will fail
                 continue
+            try:
+                place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
+            finally:
+                os.close(staged)
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
         self.spool.note_download(dest.absolute().parent)
         return download(

@@ -30,7 +30,7 @@ class MendedJournal(Journal):
 
     def __init__(self, spool: Spool, *, checkpoints: bool) -> None:
         self._spool = spool
-        super().__init__(spool.journal_path, spool.config.durability, checkpoints=checkpoints)
+        super().__init__(spool.held_journal(), spool.config.durability, checkpoints=checkpoints)
         self.parts = _MendedParts(self)
 
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
@@ -96,7 +96,7 @@ def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
     """Fetch staged files back that were put aside with a damaged journal just before the new one accepted their jobs."""
     for object_id in object_ids:
         if not spool.path(object_id).exists():
-            for aside in spool.folder.glob(f"quarantine/*/objects/{object_id}"):
+            for aside in spool.inside("quarantine").glob(f"*/objects/{object_id}"):
                 aside.rename(spool.path(object_id))
 
 
@@ -114,10 +114,10 @@ def _opened(spool: Spool, checkpoints: bool) -> Journal:
 
 def _is_lost(spool: Spool) -> bool:
     """Whether there are staged files, but no journal to say what they are: a new one would take them for orphans."""
-    if _size_bytes(spool.journal_path) >= _SMALLEST_BYTES:
+    if _size_bytes(spool.inside("journal.db")) >= _SMALLEST_BYTES:
         return False
-    staged = os.listdir(spool.objects)  # before the second look: a journal is there before the first file is staged
-    return bool(staged) and _size_bytes(spool.journal_path) < _SMALLEST_BYTES
+    staged = os.listdir(spool.inside("objects"))  # before the second look: a journal is there before the first file is staged
+    return bool(staged) and _size_bytes(spool.inside("journal.db")) < _SMALLEST_BYTES
 
 
 def _size_bytes(path: Path) -> int:
@@ -128,13 +128,13 @@ def _size_bytes(path: Path) -> int:
 
 
 def _put_aside(spool: Spool, reason: str, keep: Sequence[str]) -> str:
-    known = {object_id: (uri, size) for object_id, uri, size in readable_jobs(spool.journal_path)}
+    known = {object_id: (uri, size) for object_id, uri, size in readable_jobs(spool.inside("journal.db"))}
     stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
     aside = quarantine(spool, reason, stamp, keep)
     lines = []
     for file in sorted((aside / "objects").iterdir()):
         uri = known.get(file.name, ("an unknown name", 0))[0]
-        lines.append(f"  {file} ({file.stat().st_size} bytes) was to become {uri}")
+        lines.append(f"  {file} ({file.lstat().st_size} bytes) was to become {uri}")
     listing = "\n".join(lines) if lines else "  (none)"
     (aside / "FILES").write_text(listing + "\n")
     return f"{reason}. It was put aside in {aside}, and a new one is in use. Staged files, none deleted:\n{listing}"

@@ -30,15 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from wherry.checksum import BLOCK_BYTES, PIECE_BYTES, crc32c, join_crc32c
+from wherry.checksum import PIECE_BYTES, join_crc32c
 from wherry.config import SpoolConfig, default_spool_folder
-from wherry.errors import ConfigError, SourceChangedError, SpoolError
+from wherry.errors import SourceChangedError, SpoolError
+from wherry.file_copy import CANNOT, copy_and_sum, reflink, require_regular, sync_folder
+from wherry.spool_folder import HeldFile, SpoolFolder
 
-#: ioctl_ficlone(2): share the blocks of another file, copy on write.
-_FICLONE = 0x40049409
-#: linkat(2), rename(2) and FICLONE say these where they cannot do it on this pair of files; then the next way is taken.
-_CANNOT = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.ETXTBSY}
-_COPY_CHUNK_BYTES = 2**30
 #: What a broken download leaves is stale after a week; in this time an agent has seen it.
 _DOWNLOADS_KEEP_S = 30 * 86_400.0
 #: A file that changes while it is copied is copied again; a third change says that its writer is still at it.
@@ -46,6 +43,7 @@ _COPY_ATTEMPTS = 3
 #: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they forget at a reboot.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "lustre", "beegfs", "ceph"}
 _VOLATILE = {"tmpfs", "ramfs"}
+_REMEDY = "It must be a folder that you can write: name one with spool= or $WHERRY_SPOOL"
 
 
 @dataclass(frozen=True)
@@ -67,41 +65,57 @@ class Spool:
     """One spool folder, opened by this process. Making it is safe from several processes at once."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, config: SpoolConfig | None = None) -> None:
-        self.folder = default_spool_folder() if folder is None else Path(folder).expanduser().absolute()
+        self._folder = SpoolFolder(default_spool_folder() if folder is None else Path(folder).expanduser().absolute())
+        #: The name of the folder. For reading and writing there is inside(), which follows no name.
+        self.folder = self._folder.path
         self.config = config or SpoolConfig()
         self.objects = self.folder / "objects"
         self.clients = self.folder / "clients"
         self.journal_path = self.folder / "journal.db"
-        self._prepare()
+        with self.explained("its folders"):
+            for name in ("objects", "clients"):
+                self.inside(name).mkdir(mode=0o700, exist_ok=True)
+            if not os.access(self.inside("objects"), os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, "it is not writable", str(self.inside("objects")))
 
-    def _prepare(self) -> None:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.folder.stat()
-            if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
-            if found.st_uid != os.getuid():
-                raise SpoolError(
-                    f"the spool {self.folder} belongs to user {_user_name(found.st_uid)}, not to {_user_name(os.getuid())}: "
-                    "name one of your own with spool= or $WHERRY_SPOOL"
-                )
-            if stat.S_IMODE(found.st_mode) != 0o700:
-                self.folder.chmod(0o700)
-            self.objects.mkdir(mode=0o700, exist_ok=True)
-            self.clients.mkdir(mode=0o700, exist_ok=True)
-            if not os.access(self.objects, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, "it is not writable")
-        except SpoolError:
-            raise
-        except OSError as error:
-            raise SpoolError(
-                f"the spool {self.folder} cannot be used: {error.strerror or error}. "
-                "It must be a folder that you can write: name one with spool= or $WHERRY_SPOOL"
-            ) from error
+    def inside(self, *names: str) -> Path:
+        """The path of something in the spool, by the descriptor of its folder: nobody can lead it elsewhere."""
+        return self._folder.inside(*names)
+
+    def held_journal(self) -> os.PathLike[str]:
+        """The journal's file, shown by its name and opened by the folder's descriptor."""
+        return HeldFile(self._folder, "journal.db")
 
     def path(self, object_id: str) -> Path:
-        """Where a staged file lies."""
-        return self.objects / object_id
+        """Where a staged file lies. SpoolError for what is no name of a file in the spool: a damaged journal may say anything."""
+        if not _is_name(object_id):
+            raise SpoolError(
+                f"the journal of the spool {self.folder} names a staged file {object_id!r}, which is no name of a file there: "
+                "it was changed by somebody else; give the upload up with wherry discard"
+            )
+        return self.inside("objects", object_id)
+
+    def open_staged(self, object_id: str) -> int:
+        """Open a staged file for reading, not through a link: its descriptor. FileNotFoundError if it is gone."""
+        path = self.path(object_id)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise self._no_staged_file(object_id) from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._no_staged_file(object_id)
+        return descriptor
+
+    def staged_path(self, object_id: str) -> Path:
+        """The path of a staged file for a store that opens it itself, checked as open_staged() does."""
+        os.close(self.open_staged(object_id))
+        return self.path(object_id)
+
+    def _no_staged_file(self, object_id: str) -> SpoolError:
+        return SpoolError(f"{self.objects / object_id} is no regular file, so it is none that was staged there")
 
     def stage(self, source: Path, client: str, *, move: bool = False) -> Staged:
         """Make a snapshot of a regular file; after return its bytes no longer depend on `source`.
@@ -119,7 +133,7 @@ class Spool:
             try:
                 os.link(source, target)
             except OSError as error:
-                if error.errno not in _CANNOT:
+                if error.errno not in CANNOT:
                     raise self.explain(error, source, found.st_size) from error
             else:
                 staged = os.stat(target)
@@ -152,11 +166,11 @@ class Spool:
             out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 pieces: tuple[int, ...] = ()
-                method = "reflink" if _reflink(reader.fileno(), out) else "copy"
+                method = "reflink" if reflink(reader.fileno(), out) else "copy"
                 if method == "copy":
                     if before.st_size > self.free_bytes():
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    pieces = _copy_and_sum(reader.fileno(), out, before.st_size)
+                    pieces = copy_and_sum(reader.fileno(), out, before.st_size)
                 after = os.fstat(reader.fileno())
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     raise SourceChangedError(
@@ -168,7 +182,7 @@ class Spool:
             finally:
                 os.close(out)
         if self.config.durability == "power":
-            sync_folder(self.objects)
+            sync_folder(self.inside("objects"))
         crc = join_crc32c(pieces, PIECE_BYTES, before.st_size) if method == "copy" else None
         return Staged(object_id, before.st_size, method, crc, pieces)
 
@@ -177,7 +191,7 @@ class Spool:
         if self.config.durability == "power":
             with open(target, "rb") as file:
                 os.fsync(file.fileno())
-            sync_folder(self.objects)
+            sync_folder(self.inside("objects"))
 
     def release_source(self, source: Path) -> None:
         """Take away the old name of a file that was given away. Called after the journal has the job, never before."""
@@ -186,7 +200,8 @@ class Spool:
     def open_writer(self, client: str) -> tuple[str, BinaryIO]:
         """A new, private file in the spool, open for writing and reading: (object id, file)."""
         object_id = f"{client}-{secrets.token_hex(8)}"
-        descriptor = os.open(self.path(object_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with self.explained("a new file"):
+            descriptor = os.open(self.path(object_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return object_id, open(
             descriptor, "w+b", buffering=2**17
         )  # larger writes, which checkpoints are made of, go around the buffer
@@ -194,12 +209,12 @@ class Spool:
     def free(self, object_ids: Iterator[str] | list[str] | tuple[str, ...]) -> None:
         """Remove staged files that no job needs any more."""
         for object_id in object_ids:
-            if object_id:
+            if _is_name(object_id):  # nothing else is a file of ours
                 self.path(object_id).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
         """What the file system under the spool has left for us."""
-        found = os.statvfs(self.folder)
+        found = os.statvfs(self.inside())
         return found.f_bavail * found.f_frsize
 
     def explain(self, error: OSError, what: object, size_bytes: int | None = None) -> OSError:
@@ -207,31 +222,63 @@ class Spool:
 
         `what` was to be staged; it takes `size_bytes`, if that is known.
         """
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            needed = "more than that is needed" if size_bytes is None else f"{size_bytes} bytes are needed"
+        if isinstance(error, SpoolError):
+            return error
+        if self._folder.is_deleted() or not self.inside("objects").is_dir():
             return SpoolError(
                 error.errno,
-                f"no room in the spool {self.folder} for {what}: {needed}, {self.free_bytes()} are free. "
-                "Free some space, or put the spool elsewhere (spool= or $WHERRY_SPOOL): where the files are, "
-                "move=True takes no room",
+                f"the spool {self.folder} was removed while it was in use, and what had been accepted there with it: "
+                "open a new one (another Uploader), and let nothing else tidy up that folder",
             )
-        if error.errno == errno.EROFS or error.filename == str(self.path("")).rstrip("/"):
-            return SpoolError(error.errno, f"the spool {self.folder} cannot be written: {error.strerror}")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return SpoolError(error.errno, f"no room in the spool {self.folder} for {what}: {self._shortage(error, size_bytes)}")
+        if error.errno == errno.EROFS or str(error.filename).startswith(str(self.inside())):
+            return SpoolError(error.errno, f"the spool {self.folder} cannot be used: {error.strerror}. {_REMEDY}")
         return error
+
+    def _shortage(self, error: OSError, size_bytes: int | None) -> str:
+        found = os.statvfs(self.inside())
+        if found.f_files and not found.f_favail:
+            return (
+                f"its file system has no inodes left (all {found.f_files} are in use), so no file can be made there. "
+                "Delete files there, also small and empty ones, or put the spool elsewhere (spool= or $WHERRY_SPOOL)"
+            )
+        if error.errno == errno.EDQUOT:
+            return "your disk quota is used up. Free some space, or put the spool elsewhere (spool= or $WHERRY_SPOOL)"
+        needed = "more than that is needed" if size_bytes is None else f"{size_bytes} bytes are needed"
+        return (
+            f"{needed}, {self.free_bytes()} are free. Free some space, or put the spool elsewhere (spool= or $WHERRY_SPOOL): "
+            "where the files are, move=True takes no room"
+        )
+
+    @contextmanager
+    def explained(self, what: object) -> Iterator[None]:
+        """Make SpoolErrors of the errors that come from making `what` in the spool."""
+        try:
+            yield
+        except OSError as error:
+            told = self.explain(error, what)
+            if told is error:
+                raise
+            raise told from error
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """Hold the lock file `name` in the spool, waiting for whoever has it."""
-        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_lock(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
 
+    def _open_lock(self, name: str) -> int:
+        with self.explained(f"its lock {name}"):
+            return os.open(self.inside(name), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
     def try_lock(self, name: str) -> int | None:
         """The descriptor that holds the lock file `name`, until it is closed; None if somebody else does."""
-        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open_lock(name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -241,9 +288,10 @@ class Spool:
 
     def register_client(self, client: str) -> int:
         """Announce a living client and return the descriptor whose lock says so; closing it signs off."""
-        path = self.clients / client
+        path = self.inside("clients", client)
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with self.explained("its mark of a living client"):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
@@ -252,17 +300,17 @@ class Spool:
 
     def forget_client(self, client: str) -> None:
         """Remove what register_client() and the client's bell left."""
-        (self.clients / client).unlink(missing_ok=True)
-        (self.clients / f"{client}.bell").unlink(missing_ok=True)
+        self.inside("clients", client).unlink(missing_ok=True)
+        self.inside("clients", f"{client}.bell").unlink(missing_ok=True)
 
     def living_clients(self) -> set[str]:
         """The clients whose process lives; the traces of the others are removed."""
         living: set[str] = set()
-        for entry in os.scandir(self.clients):
+        for entry in os.scandir(self.inside("clients")):
             if entry.name.endswith(".bell"):
                 continue
             with suppress(FileNotFoundError):  # it signed off while we looked
-                if self.is_free(self.clients / entry.name):
+                if self.is_free(Path(entry.path)):
                     self.forget_client(entry.name)
                 else:
                     living.add(entry.name)
@@ -283,7 +331,7 @@ class Spool:
 
     def agent_pid(self) -> int | None:
         """The process id of the agent of this spool, or None if there is none."""
-        lock = self.folder / "agent.lock"
+        lock = self.inside("agent.lock")
         try:
             if self.is_free(lock):
                 return None
@@ -303,7 +351,7 @@ class Spool:
 
     def note_download(self, folder: Path) -> None:
         """Remember that a download writes into `folder`, where a broken one leaves files that are to be cleaned away some day."""
-        notes = self.folder / "downloads"
+        notes = self.inside("downloads")
         note = notes / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         try:
             os.utime(note)
@@ -315,7 +363,7 @@ class Spool:
     def download_folders(self) -> list[Path]:
         """The folders into which something was downloaded lately and that are still there."""
         found: list[Path] = []
-        for note in (self.folder / "downloads").glob("*"):
+        for note in self.inside("downloads").glob("*"):
             folder = Path(os.fsdecode(note.read_bytes()))
             if os.access(folder, os.R_OK | os.W_OK | os.X_OK) and time.time() - note.stat().st_mtime < _DOWNLOADS_KEEP_S:
                 found.append(folder)
@@ -326,7 +374,7 @@ class Spool:
     def file_system(self) -> str:
         """The type of file system under the spool (``ext4``, ``tmpfs``, ...); empty where it cannot be told."""
         try:
-            device = os.stat(self.folder).st_dev
+            device = os.stat(self.inside()).st_dev
             wanted = f"{os.major(device)}:{os.minor(device)}"
             with open("/proc/self/mountinfo") as lines:
                 for line in lines:
@@ -353,108 +401,21 @@ class Spool:
         return []
 
 
-def require_regular(path: Path, found: os.stat_result) -> None:
-    """Raise ConfigError for a folder, FIFO, socket or device; none of them is opened, for that may block."""
-    if not stat.S_ISREG(found.st_mode):
-        names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-        kind = names.get(stat.S_IFMT(found.st_mode), "a device")
-        raise ConfigError(f"{path} is {kind}: only regular files can be uploaded")
-
-
-def _reflink(source: int, target: int) -> bool:
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError as error:
-        if error.errno in _CANNOT:
-            return False
-        raise
-    return True
-
-
-def _copy_and_sum(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
-    """Copy by blocks that stay in the processor's cache while they are summed: (the CRC32C of each piece of PIECE_BYTES).
-
-    That is as fast as a copy inside the kernel, which the sum would have to read again, and
-    the checksum covers everything that happens to the bytes from here on.
-    """
-    pieces: list[int] = []
-    left = size_bytes
-    while left:
-        crc, in_piece = 0, min(PIECE_BYTES, left)
-        left -= in_piece
-        while in_piece:
-            block = os.read(source, min(BLOCK_BYTES, in_piece))
-            if not block:
-                there = size_bytes - left - in_piece
-                raise SourceChangedError(f"the file shrank while it was being copied: {there} of {size_bytes} bytes were there")
-            crc = crc32c(block, crc)
-            in_piece -= len(block)
-            while block:
-                block = block[os.write(target, block) :]
-        pieces.append(crc)
-    return tuple(pieces)
-
-
-def _copy_bytes(source: int, target: int, size_bytes: int) -> None:
-    """Copy a staged file, in the kernel where it can."""
-    copied = 0
-    in_kernel = hasattr(os, "copy_file_range")
-    while copied < size_bytes:
-        left = min(_COPY_CHUNK_BYTES, size_bytes - copied)
-        if in_kernel:
-            try:
-                n = os.copy_file_range(source, target, left)
-            except OSError as error:
-                if error.errno not in _CANNOT:
-                    raise
-                in_kernel = False
-                continue
-        else:
-            block = os.read(source, min(left, 2**20))
-            n = len(block)
-            while block:
-                block = block[os.write(target, block) :]
-        if n == 0:
-            raise SourceChangedError(f"the file shrank while it was being copied: {copied} of {size_bytes} bytes were there")
-        copied += n
-
-
-def sync_folder(folder: Path) -> None:
-    """Put a folder on disk (fsync), so that the names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def copy_out(staged: Path, target: int) -> None:
-    """Copy a staged file into the open, empty file `target`: reflink where possible."""
-    with open(staged, "rb", buffering=0) as reader:
-        if not _reflink(reader.fileno(), target):
-            _copy_bytes(reader.fileno(), target, os.fstat(reader.fileno()).st_size)
-
-
-def _user_name(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+def _is_name(object_id: str) -> bool:
+    """Whether it can be the name of a file in a folder, and of nothing else."""
+    return object_id not in ("", ".", "..") and "/" not in object_id and "\0" not in object_id
 
 
 def quarantine(spool: Spool, reason: str, stamp: str, keep: Sequence[str] = ()) -> Path:
     """Move a damaged journal and the staged files, all but `keep`, aside, into quarantine/<stamp>; nothing is deleted."""
-    aside = spool.folder / "quarantine" / stamp
-    (aside / "objects").mkdir(mode=0o700, parents=True)
-    for folder in (aside.parent, aside):
-        folder.chmod(0o700)
+    aside = spool.inside("quarantine", stamp)
+    for folder in (aside.parent, aside, aside / "objects"):
+        folder.mkdir(mode=0o700, exist_ok=True)
     (aside / "REASON").write_text(reason + "\n")
-    for entry in list(os.scandir(spool.objects)):  # one by one: who stages a file just now needs the folder
+    for entry in list(os.scandir(spool.inside("objects"))):  # one by one: who stages a file just now needs the folder
         if entry.name not in keep:
             os.rename(entry.path, aside / "objects" / entry.name)
     for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
-        if (spool.folder / name).exists():
-            os.rename(spool.folder / name, aside / name)
-    return aside
+        if spool.inside(name).exists():
+            os.rename(spool.inside(name), aside / name)
+    return spool.folder / "quarantine" / stamp

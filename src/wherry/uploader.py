@@ -25,6 +25,7 @@ from wherry.config import Config
 from wherry.drain import wait_until_drained
 from wherry.environment import with_environment
 from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
+from wherry.file_copy import require_regular
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
@@ -32,7 +33,7 @@ from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal
 from wherry.registry import backend_for, check_usable, split_options
 from wherry.snapshots import share_snapshot, shared_snapshot
-from wherry.spool import Spool, Staged, require_regular
+from wherry.spool import Spool, Staged
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
 from wherry.transfer import POOL_THREADS, Sender

@@ -42,7 +42,7 @@ class QueuedView(WrappedStore):
         """Read from the staged file while the upload is queued."""
         while (job := self.queued(key)) is not None:
             try:
-                with open(self._spool.path(job.object_id), "rb") as staged, open(path, "r+b") as target:
+                with open(self._spool.open_staged(job.object_id), "rb") as staged, open(path, "r+b") as target:
                     staged.seek(start)
                     target.seek(start)
                     left = (job.size_bytes if end is None else end) - start

@@ -81,7 +81,7 @@ class Performer:
             else:
                 self._require(job, opened)
                 self.stores.learn_endpoint(opened, job.key)
-                path = self.spool.path(job.object_id)
+                path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
                 frozen = not self.journal.is_shared(job.object_id)
                 etag = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, frozen=frozen).etag
@@ -137,7 +137,7 @@ class Performer:
         return self.stores.scrub(text)
 
     def _ring_clients(self) -> None:
-        for bell in self.spool.clients.glob("*.bell"):
+        for bell in self.spool.inside("clients").glob("*.bell"):
             if not ring(bell):
                 bell.unlink(missing_ok=True)
 
@@ -148,12 +148,12 @@ class Performer:
             if job is None or job.upload_id is None:
                 raise TransientError("the upload in parts was given up meanwhile")
             store = self.stores.open(self.record(job.store_id)).store
-            self.sender.send_part(job, self.spool.path(job.object_id), store, number, crc32c)
+            self.sender.send_part(job, self.spool.staged_path(job.object_id), store, number, crc32c)
         except Exception as error:  # the job's own worker sends the part, and reports what is wrong with it
             log.info("part %d of job %d is given back: %s", number, job_id, self._text(error))
             write_patiently(lambda: self.journal.parts.give_back(job_id, self.worker, number))
         if self.journal.parts.left(job_id)[0] == 0 or job is None:
-            ring(self.spool.folder / "bell")  # the last ones: its own worker waits for them
+            ring(self.spool.inside("bell"))  # the last ones: its own worker waits for them
 
     def clean(self) -> None:
         """Abort the uploads in parts that nobody is going to complete, as far as this process can open their stores."""
@@ -191,14 +191,14 @@ class Worker:
         self._config = config
         self._name = name
         self._journal = journal
-        self._stores = Stores(spool.folder / "endpoints.json")
+        self._stores = Stores(spool.inside("endpoints.json"))
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         self._sender = Sender(
             *(journal, self._pieces, scratch_folder(spool)),
             worker=name,
             n_workers=config.n_workers,
-            call_help=lambda: ring(spool.folder / "bell"),
+            call_help=lambda: ring(spool.inside("bell")),
         )
         self._performer = Performer(spool, journal, self._stores, name, self._sender)
         self._running: set[Future[None]] = set()
@@ -376,6 +376,6 @@ def _release_dead_workers(spool: Spool, journal: Journal) -> bool:
 
 def scratch_folder(spool: Spool) -> Path:
     """Where reading back puts its small temporary files."""
-    folder = spool.folder / "scratch"
+    folder = spool.inside("scratch")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
