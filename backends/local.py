@@ -39,7 +39,9 @@ from wherry.backends.local_files import (
     umask,
     unlink,
 )
+from wherry.backends.local_options import LocalOptions
 from wherry.backends.local_parts import LocalUploads
+from wherry.backends.local_root import Root
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError
 from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
 from wherry.uri import StoreURI
@@ -50,19 +52,14 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errn
 _TRIED_BYTES = 2**16
 
 
-def is_synced(options: Mapping[str, object]) -> bool:
-    """The storage option ``fsync``: whether a write ends when the disk has it. ConfigError for anything else in `options`."""
-    if unknown := set(options) - {"fsync"}:
-        raise ConfigError(f"storage option {min(unknown)!r} is unknown to a local folder: it takes 'fsync' (True or False)")
-    fsync = options.get("fsync", False)
-    if not isinstance(fsync, bool):
-        raise ConfigError(f"storage option 'fsync' is {fsync!r}: use True or False")
-    return fsync
+_LINKS = "remove the link, or allow it by the storage option links_within='/' (or the folder that it leads to)"
 
 
 class LocalStore(MultipartStore):
-    """A folder tree as a store. Option `fsync` (False): a finished put also survives a power cut.
+    """A folder tree as a store. What an option means stands in `LocalOptions`.
 
+    Links are followed as long as they stay in the URI's folder; others are refused, and list() leaves them out. Keys outside of
+    that folder are refused, too.
     A key and a longer one below it (``a`` and ``a/b``) cannot both be there. Parent folders are made and never removed.
     """
 
@@ -82,12 +79,13 @@ class LocalStore(MultipartStore):
     _o_tmpfile = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
-        fsync = is_synced(options)
+        checked = LocalOptions.read(options)
         if uri.root:
             raise ConfigError(f"{uri} names the host {uri.root!r}: a local folder is written file:///folder")
         self._uri = uri
-        self._fsync = fsync
-        self._uploads = LocalUploads(fsync)
+        self._fsync = checked.fsync
+        self._root = Root(checked.links_within or f"/{uri.prefix}", _LINKS)
+        self._uploads = LocalUploads(checked.fsync)
 
     def can_share(self, key: str, path: Path) -> bool:
         """As the contract says: on the same file system a file of ours with one name is linked, any other cloned or not."""
@@ -142,8 +140,7 @@ class LocalStore(MultipartStore):
         crc = None
         with ExitStack() as stack:
             with self._translated("get", key):
-                source = open_object(self._path(key, "get"))
-                stack.callback(os.close, source)
+                source = stack.enter_context(self._opened("get", key))
             before = os.fstat(source)
             self._check_etag(key, before, if_match)
             end = before.st_size if end is None else end
@@ -171,21 +168,20 @@ class LocalStore(MultipartStore):
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; a folder, socket or device is no object. `crc32c` is the one that the put was given."""
-        with self._translated("head", key):
-            fd = open_object(self._path(key, "head"))
-            try:
-                return describe(key, fd)
-            finally:
-                os.close(fd)
+        with self._translated("head", key), self._opened("head", key) as fd:
+            return describe(key, fd)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """As the contract says. Links to files count as files; folders behind links are not entered.
+        """As the contract says. Links to files of the store count as files; folders behind links are not entered.
 
         A folder that may not be read is an AccessDeniedError, not a gap.
         """
         folder, _, start = prefix.rpartition("/")
+        if f"{self._root.key}/".startswith(prefix):  # all of the store, and nothing beside it
+            folder, start = self._root.key, ""
         with self._translated("list", prefix):
-            yield from _walk(folder, os.fsencode(start))
+            self._root.require(Path("/", folder, "*"), "list", self._uri.uri_for(prefix))
+            yield from _walk(folder, self._root, os.fsencode(start))
 
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay, also when they are empty now."""
@@ -265,7 +261,20 @@ class LocalStore(MultipartStore):
             raise PermanentError(
                 "a key of a local folder has no empty part, '.', '..' or NUL", operation=operation, uri=self._uri.uri_for(key)
             )
-        return Path("/", key)
+        path = Path("/", key)
+        self._root.require(path, operation, self._uri.uri_for(key))
+        return path
+
+    @contextmanager
+    def _opened(self, operation: str, key: str) -> Iterator[int]:
+        """The file of an object, open for reading."""
+        path = self._path(key, operation)
+        fd = open_object(path)
+        try:
+            self._root.require_open(fd, path, operation, self._uri.uri_for(key))
+            yield fd
+        finally:
+            os.close(fd)
 
     def _taken(self, operation: str, key: str, target: Path, source: int | None, if_absent: bool) -> ObjectMeta | None:
         """Look at what has the name already, before any byte is moved: our own earlier attempt is returned."""
@@ -371,7 +380,7 @@ class LocalStore(MultipartStore):
             raise translate(error, operation, self._uri.uri_for(key), writing) from error
 
 
-def _walk(folder: str, start: bytes = b"") -> Iterator[ObjectMeta]:
+def _walk(folder: str, root: Root, start: bytes = b"") -> Iterator[ObjectMeta]:
     """The files below `folder` (a key) whose first name starts with `start`, in the order of their keys' bytes.
 
     ``a-b`` comes before ``a/b``: a folder is sorted with the slash that follows it in the keys.
@@ -386,7 +395,9 @@ def _walk(folder: str, start: bytes = b"") -> Iterator[ObjectMeta]:
             continue
         key = f"{folder}/{entry.name}" if folder else entry.name
         if sort_name.endswith(b"/"):
-            yield from _walk(key)
+            yield from _walk(key, root)
+            continue
+        if entry.is_symlink() and not root.holds(entry.path):
             continue
         try:
             status = entry.stat()

@@ -66,9 +66,9 @@ _GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connection
 BACKENDS: dict[str, BackendEntry] = {
     "file": BackendEntry(
         "wherry.backends.local:LocalStore",
-        public_options=frozenset({"fsync"}),
+        public_options=frozenset({"fsync", "links_within"}),
         secret_options=frozenset(),
-        options="wherry.backends.local:is_synced",
+        options="wherry.backends.local_options:LocalOptions.read",
     ),
     "s3": BackendEntry(
         "wherry.backends.s3:S3Store",

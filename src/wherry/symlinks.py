@@ -17,14 +17,17 @@ from wherry.uri import StoreURI, check_name
 SYMLINK_SUFFIX = ".symlink"
 #: A key has at most 1024 bytes; around it there may be white space.
 _MAX_TARGET_BYTES = 4096
+#: As many as Linux follows (path_resolution(7)).
+_MOST_FOLLOWED = 40
 
 
 def resolve(store: ObjectStore, uri: StoreURI, name: str) -> str:
     """The key of the object that `name` stands for: its own, or, when that is absent, where ``<name>.symlink`` leads.
 
-    A name that ends in ``.symlink`` is followed, too, and so is each target. `store` is asked as it is: give one that retries.
+    A name that ends in ``.symlink`` is followed, too, and so is each target. Targets are keys of the store that `uri` names:
+    below its prefix, or anywhere in its bucket. `store` is asked as it is: give one that retries.
     Raises NotFoundError (says what was tried), AccessDeniedError for any "forbidden" on the way (that is never taken for
-    "missing"), PermanentError for a circle and for content that is no name.
+    "missing"), PermanentError for a circle, for a chain without end and for content that is no name.
     """
     candidates: Sequence[str] = (uri.key_for(name),)
     followed: list[str] = []
@@ -49,8 +52,15 @@ def resolve(store: ObjectStore, uri: StoreURI, name: str) -> str:
                 hint="delete or rewrite one of them",
             )
         followed.append(pointer)
+        if len(followed) > _MOST_FOLLOWED:
+            raise PermanentError(
+                f"more than {_MOST_FOLLOWED} symlink objects lead to one another, the last is {uri.uri_for(pointer)}",
+                operation="get",
+                uri=uri.uri_for(uri.key_for(name)),
+                hint="let the first one name the object",
+            )
         target = _target(store, uri, pointer)
-        candidates = tuple(dict.fromkeys((uri.key_for(target), target)))
+        candidates = tuple(dict.fromkeys((uri.key_for(target), *([target] if uri.holds(target) else []))))
 
 
 def read_text(store: ObjectStore, key: str, max_bytes: int) -> str:
@@ -97,6 +107,8 @@ def _target(store: ObjectStore, uri: StoreURI, pointer: str) -> str:
 def _missing(uri: StoreURI, candidates: Sequence[str], followed: Sequence[str]) -> NotFoundError:
     if followed:
         message = f"{uri.uri_for(followed[-1])} points to an object that is not there"
+        if not uri.holds(""):
+            message += f": its text must be a name below {uri}"
     else:
         message = f"there is no such object, and no {SYMLINK_SUFFIX} object that leads to one"
     return NotFoundError(message, operation="get", uri=uri.uri_for(candidates[0]))

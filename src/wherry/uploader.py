@@ -72,8 +72,10 @@ class Uploader(Reader):
         self._given = frozenset(storage_options or ())
         options = with_environment(target.scheme, storage_options or {}, os.environ)
         check_usable(target.scheme, options, target.root)
-        if target.scheme == "file" and config.spool.durability == "power":
-            options.setdefault("fsync", True)
+        if target.scheme == "file":
+            options.setdefault("links_within", f"/{target.prefix}")  # workers open the store without the prefix
+            if config.spool.durability == "power":
+                options.setdefault("fsync", True)
         public, self._secrets = split_options(target.scheme, options)
         try:
             json.dumps(self._secrets)

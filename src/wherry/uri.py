@@ -16,6 +16,8 @@ from wherry.errors import ConfigError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
+#: Their root is a machine with all its files, and no bucket.
+_FILE_SERVERS = frozenset({"dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
 MAX_NAME_BYTES = 1024
 #: The longest name of a file, NAME_MAX of nearly every file system, and the longest path (PATH_MAX, which counts a 0 at its end).
 MAX_FILE_NAME_BYTES = 255
@@ -66,6 +68,11 @@ class StoreURI:
                 f"at most {MAX_NAME_BYTES} are allowed"
             )
         return key
+
+    def holds(self, key: str) -> bool:
+        """Whether the key is one of this store's: anywhere in a bucket, only below the prefix where the root is a machine."""
+        is_bucket = self.scheme != "file" and self.scheme not in _FILE_SERVERS
+        return is_bucket or not self.prefix or key.startswith(f"{self.prefix}/")
 
     def name_for(self, key: str) -> str:
         """The remote name of `key`: what key_for() turns into it."""

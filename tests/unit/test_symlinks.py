@@ -143,3 +143,22 @@ def test_read_text_gives_the_text(store: MemoryStore, put: Put) -> None:
     put("a", "käse")
     put("empty", "")
     assert (read_text(store, "a", 5), read_text(store, "empty", 5)) == ("käse", "")
+
+
+def test_a_chain_to_ever_new_names_ends_with_an_error(store: MemoryStore, put: Put) -> None:
+    for number in range(100):
+        put(f"runs/{number}.symlink", f"{number + 1}")
+    put("runs/100")
+    with pytest.raises(PermanentError, match="more than 40 symlink objects"):
+        resolve(store, URI, "0")
+    assert resolve(store, URI, "61") == "runs/100"
+
+
+@pytest.mark.parametrize("scheme", ["file", "sftp"])
+def test_a_target_outside_of_the_folder_is_no_target_where_the_root_is_a_machine(
+    store: MemoryStore, put: Put, scheme: str
+) -> None:
+    put("etc/passwd")
+    put("runs/latest.symlink", "/etc/passwd")
+    with pytest.raises(NotFoundError, match="below"):
+        resolve(store, StoreURI(scheme, "", "runs"), "latest")

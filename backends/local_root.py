@@ -1,0 +1,56 @@
+"""The folder that a local store must not leave: whoever may write there could place a link to any file of the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wherry.errors import PermanentError
+
+
+class Root:
+    """A folder, which need not be there yet. It may be reached through links itself; those below it must not lead out of it.
+
+    `hint` is the remedy that errors name.
+    """
+
+    def __init__(self, folder: str, hint: str) -> None:
+        self._folder = folder
+        self._hint = hint
+
+    @property
+    def key(self) -> str:
+        """The folder's own path as the start of keys."""
+        return self._folder.strip("/")
+
+    def holds(self, path: str | Path) -> bool:
+        """Whether what a path leads to, through whatever links, is in the folder or the folder itself."""
+        return self._contains(os.path.realpath(path))
+
+    def require(self, path: Path, operation: str, uri: str) -> None:
+        """Raise PermanentError unless the folder that `path` is in lies in this one."""
+        real = os.path.realpath(path.parent)
+        if not self._contains(real):
+            raise self._leads_out(os.path.join(real, path.name), operation, uri)
+
+    def require_open(self, fd: int, path: Path, operation: str, uri: str) -> None:
+        """Raise PermanentError unless the open file lies in the folder; `path` is how it was opened.
+
+        The kernel tells where the open file is, so that nobody can exchange the link after a look at it.
+        """
+        try:
+            real = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:  # no /proc here
+            real = os.path.realpath(path)
+        if not self._contains(real):
+            raise self._leads_out(real, operation, uri)
+
+    def _contains(self, real: str) -> bool:
+        if self._folder == "/":
+            return True
+        folder = os.path.realpath(self._folder)
+        return real == folder or real.startswith(f"{folder.rstrip('/')}/")
+
+    def _leads_out(self, real: str, operation: str, uri: str) -> PermanentError:
+        words = f"this leads to {real}, outside of the store's folder {self._folder}"
+        return PermanentError(words, operation=operation, uri=uri, hint=self._hint)

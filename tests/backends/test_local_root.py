@@ -1,0 +1,131 @@
+"""Who may write into a local store cannot make its readers and writers leave it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import CALLER
+from wherry import Uploader
+from wherry.backends.local import LocalStore
+from wherry.errors import ConfigError, NotFoundError, PermanentError, UploadFailed
+from wherry.uri import StoreURI
+
+SECRET = b"root:x:0:0"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder beside the store, with a secret."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(SECRET)
+    return tmp_path / "outside"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The store's."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "a").write_bytes(b"data")
+    return tmp_path / "store"
+
+
+def opened(folder: Path, **options: object) -> LocalStore:
+    return LocalStore(StoreURI("file", "", str(folder).strip("/")), options)
+
+
+def key(folder: Path, name: str) -> str:
+    return f"{folder}/{name}".lstrip("/")
+
+
+@pytest.mark.parametrize("target", ["{outside}/secret", "../outside/secret"])
+def test_a_symlink_object_reads_no_file_outside_of_its_store(
+    folder: Path, outside: Path, spool_folder: Path, target: str
+) -> None:
+    """`target`: as text of the object, with and without its first slash."""
+    text = target.format(outside=outside)
+    for pointer in (text, text.strip("/")):
+        (folder / "x.symlink").write_text(pointer)
+        with Uploader(folder, spool=spool_folder, config=CALLER) as uploader, pytest.raises(PermanentError):
+            uploader.get("x", folder.parent / "out")
+        assert not (folder.parent / "out").exists()
+
+
+def test_a_symlink_object_may_name_its_target_from_the_root_on(folder: Path, spool_folder: Path) -> None:
+    (folder / "x.symlink").write_text(f"{folder}/a")
+    with Uploader(folder, spool=spool_folder, config=CALLER) as uploader:
+        uploader.get("x", folder.parent / "out")
+    assert (folder.parent / "out").read_bytes() == b"data"
+
+
+READERS: dict[str, Callable[[LocalStore, str, Path], object]] = {
+    "get": lambda store, key, target: store.get_file(key, target),
+    "head": lambda store, key, target: store.head(key),
+}
+
+
+@pytest.mark.parametrize("verb", READERS)
+@pytest.mark.parametrize("name", ["link", "folder/secret"])
+def test_a_link_that_leads_out_of_the_store_is_not_read(
+    folder: Path, outside: Path, tmp_path: Path, verb: str, name: str
+) -> None:
+    (folder / "link").symlink_to(outside / "secret")
+    (folder / "folder").symlink_to(outside)
+    (tmp_path / "out").touch()
+    with opened(folder) as store:
+        with pytest.raises(PermanentError, match="links_within") as caught:
+            READERS[verb](store, key(folder, name), tmp_path / "out")
+        assert not isinstance(caught.value, NotFoundError)
+        assert ["a"] == [Path(meta.key).name for meta in store.list(key(folder, ""))]
+        with pytest.raises(PermanentError, match="links_within"):
+            list(store.list(key(folder, "folder/")))
+    assert (tmp_path / "out").read_bytes() == b""
+    with opened(folder, links_within="/") as store:
+        READERS[verb](store, key(folder, name), tmp_path / "out")
+        assert ["a", "link"] == [Path(meta.key).name for meta in store.list(key(folder, ""))]
+
+
+def test_a_link_that_leads_out_of_the_store_is_not_written_through(folder: Path, outside: Path, spool_folder: Path) -> None:
+    """By a worker, which knows no more of the store than its record says."""
+    (folder / "folder").symlink_to(outside)
+    (folder.parent / "source").write_bytes(b"new")
+    with Uploader(folder, spool=spool_folder, config=CALLER) as uploader:
+        handle = uploader.put(folder.parent / "source", "folder/secret", overwrite=True)
+        with pytest.raises(UploadFailed, match="links_within"):
+            handle.result()
+    assert (outside / "secret").read_bytes() == SECRET
+    options = {"links_within": str(folder.parent)}
+    with Uploader(folder, storage_options=options, spool=spool_folder, config=CALLER) as uploader:
+        uploader.put(folder.parent / "source", "folder/secret", overwrite=True).result()
+    assert (outside / "secret").read_bytes() == b"new"
+
+
+def test_links_inside_of_a_store_and_to_the_store_are_followed(folder: Path, tmp_path: Path) -> None:
+    (folder / "link").symlink_to("a")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "up").symlink_to(folder)
+    (tmp_path / "way").symlink_to(folder)
+    with opened(tmp_path / "way") as store:
+        assert ["a", "link"] == [Path(meta.key).name for meta in store.list(key(tmp_path / "way", ""))]
+        (tmp_path / "store2").mkdir()
+        (tmp_path / "store2" / "b").touch()
+        assert ["a", "link"] == [Path(meta.key).name for meta in store.list(key(tmp_path, "w"))]
+        for name in ("a", "link", "deep/up/a"):
+            assert store.head(key(tmp_path / "way", name)).size_bytes == 4
+
+
+def test_a_file_that_is_replaced_while_it_is_open_stays_readable(folder: Path) -> None:
+    """The kernel says that such a file is deleted; it was the store's all the same."""
+    path = folder / "a"
+    with opened(folder) as store, store._opened("get", key(folder, "a")) as fd:
+        os.unlink(path)
+        store._root.require_open(fd, path, "get", "")
+
+
+@pytest.mark.parametrize("value", ["relative", 1, True])
+def test_a_wrong_folder_for_links_is_refused(folder: Path, value: object) -> None:
+    with pytest.raises(ConfigError, match="links_within"):
+        opened(folder, links_within=value)
