@@ -28,7 +28,8 @@ from wherry.backends.gcs_bytes import FileBody
 from wherry.backends.gcs_client import Connection, connect
 from wherry.backends.gcs_errors import failed, refused, words_of
 from wherry.backends.gcs_options import Options
-from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, StoreError, TransientError
+from wherry.backends.pages import Pages
+from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError, StoreError, TransientError
 from wherry.store import ObjectMeta
 from wherry.uri import StoreURI
 
@@ -151,9 +152,13 @@ class Bucket:
     def listed(self, operation: str, key: str, prefix: str) -> Iterator[ObjectMeta]:
         """All objects whose name starts with `prefix`, temporary ones too."""
         with self.translated(operation, key, makes=True):
-            client = self.connected().client
-            for blob in client.list_blobs(self.uri.root, prefix=prefix, fields=_LISTED, timeout=self.timeout_s, retry=None):
-                yield describe(blob)
+            client, pages = self.connected().client, Pages()
+            found = client.list_blobs(self.uri.root, prefix=prefix, fields=_LISTED, timeout=self.timeout_s, retry=None)
+            for page in found.pages:
+                yield from map(describe, page)
+                if found.next_page_token and pages.is_endless(found.next_page_token, page.num_items):
+                    words = "the server gives the same page of the listing again: it has no end"
+                    raise PermanentError(words, operation=operation, uri=self.uri.uri_for(key))
 
     def remove(self, operation: str, key: str, name: str) -> None:
         """Delete an object; that it is absent is fine."""

@@ -37,6 +37,10 @@ CREDENTIALS_HINT = (
 )
 
 
+#: Google redirects nothing; a balancer before another server may, to https say.
+_MOST_REDIRECTS = 3
+
+
 @dataclass(frozen=True)
 class Connection:
     """A client, its authorized session, and one that sends no credentials: the URL of an upload session is permission enough."""
@@ -64,6 +68,7 @@ def connect(options: Options) -> Connection:
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
     for session in (authorized, bare):
         session.verify = options.verify
+        session.max_redirects = _MOST_REDIRECTS
         session.mount("http://", adapter)
         session.mount("https://", adapter)
     endpoint = {} if options.endpoint_url is None else {"api_endpoint": options.endpoint_url.rstrip("/")}

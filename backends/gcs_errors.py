@@ -11,7 +11,7 @@ from time import time
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
-from requests.exceptions import ConnectTimeout, SSLError, Timeout
+from requests.exceptions import ConnectTimeout, SSLError, Timeout, TooManyRedirects
 from urllib3.exceptions import TimeoutError as PoolTimeout
 
 from wherry.backends.gcs_client import CREDENTIALS_HINT, scrub
@@ -27,6 +27,8 @@ from wherry.errors import (
 
 _RATE_LIMITS = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _CLOCK_HINT = "a clock that is off makes tokens that are not valid yet, or no longer: set this machine's"
+
+_PORTAL_HINT = "is it a login page of this machine's network? log in there; else correct the endpoint"
 
 
 def words_of(error: GoogleAPICallError) -> str:
@@ -68,6 +70,9 @@ def failed(error: Exception, endpoint: str, timeout_s: float, where: Mapping[str
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         words = f"the server's certificate is not trusted: {scrub(str(error))}"
         return PermanentError(words, **where, hint="give its CA file as verify")
+    if isinstance(error, TooManyRedirects):
+        to = scrub(str(getattr(error.response, "headers", {}).get("Location", "")))
+        return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", **where, hint=_PORTAL_HINT)
     if isinstance(error, ConnectTimeout):
         return TransientError(f"no connection to {endpoint} within {timeout_s:g} s", **where)
     if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in _causes(error)):

@@ -24,6 +24,7 @@ from wherry.backends.s3_client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3_errors import DigestError, Translator, status_of
 from wherry.backends.s3_figures import crc32c_of, digest_of, encode_crc32c, etag_of
 from wherry.backends.s3_get import Reader
+from wherry.backends.s3_listing import Listings
 from wherry.backends.s3_options import S3Options
 from wherry.backends.s3_probe import AMAZON, Findings, Trial
 from wherry.errors import (
@@ -83,6 +84,7 @@ class S3Store(MultipartStore):
         self._findings = AMAZON if self.endpoint is None else None
         self._errors = Translator(uri, self._renew, self._options.read_timeout_s, self.endpoint or "Amazon S3")
         self._reader = Reader(lambda: self._client, self._bucket, self._errors, self.head)
+        self._listings = Listings(lambda: self._client, self._bucket, self._errors, only_folders=self._is_directory_bucket)
         self.capabilities = self._capable(self._findings or Findings())
 
     def probe(self, key_prefix: str) -> Mapping[str, bool]:
@@ -150,7 +152,7 @@ class S3Store(MultipartStore):
         """
         with self._errors.translated("list", prefix):
             in_order = self._connected().lists_in_order
-        found = (meta for meta in self._pages(prefix) if TEMPORARY_MARK not in meta.key)
+        found = (meta for meta in self._listings.objects(prefix) if TEMPORARY_MARK not in meta.key)
         yield from found if in_order else sorted(found, key=lambda meta: meta.key.encode())
 
     def left_by_trials(self, prefix: str = "") -> Iterator[ObjectMeta]:
@@ -158,7 +160,7 @@ class S3Store(MultipartStore):
 
         S3 cannot be asked for them alone: everything below the prefix is listed, a request for a thousand objects.
         """
-        return (meta for meta in self._pages(prefix) if _TRIAL.fullmatch(meta.key))
+        return (meta for meta in self._listings.objects(prefix) if _TRIAL.fullmatch(meta.key))
 
     def delete(self, key: str) -> None:
         """As the contract says."""
@@ -255,20 +257,7 @@ class S3Store(MultipartStore):
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says."""
-        parts: builtins.list[StoredPart] = []
-        marker = 0
-        while True:
-            with self._errors.translated("list_parts", key):
-                answer = self._client.list_parts(
-                    Bucket=self._bucket, Key=key, UploadId=_split_id(upload_id)[1], PartNumberMarker=marker
-                )
-            parts += [
-                StoredPart(part["PartNumber"], part["Size"], etag_of(part.get("ETag")), crc32c_of(part))
-                for part in answer.get("Parts", [])
-            ]
-            if not answer.get("IsTruncated") or not answer.get("Parts"):
-                return sorted(parts, key=lambda part: part.number)
-            marker = parts[-1].number
+        return self._listings.parts(key, _split_id(upload_id)[1])
 
     def complete(
         self,
@@ -314,28 +303,9 @@ class S3Store(MultipartStore):
             return
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
-        """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is only what a killed trial has left.
-
-        One request for a thousand uploads, or for those of one key. SeaweedFS gives them in the order of their ids, and no
-        key to go on from, only an id.
-        """
-        asked = self._askable(prefix)
-        markers: dict[str, Any] = {}
-        while True:
-            with self._errors.translated("list_uploads", prefix):
-                answer = self._client.list_multipart_uploads(
-                    Bucket=self._bucket, Prefix=asked, MaxUploads=self._uploads_a_page, **markers
-                )
-            for upload in answer.get("Uploads", []):
-                if upload["Key"].startswith(prefix):
-                    is_ours = _TRIAL.fullmatch(upload["Key"]) is not None
-                    yield PendingUpload(upload["Key"], upload["UploadId"], upload["Initiated"].timestamp(), is_ours=is_ours)
-            names = {"KeyMarker": answer.get("NextKeyMarker"), "UploadIdMarker": answer.get("NextUploadIdMarker")}
-            last, markers = markers, {name: marker for name, marker in names.items() if marker}
-            if not answer.get("IsTruncated") or not answer.get("Uploads"):
-                return
-            if markers in ({}, last):
-                raise self._errors.error(PermanentError, "list_uploads", prefix, "the server does not say how the list goes on")
+        """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is what a killed trial has left."""
+        for key, upload_id, begun_s in self._listings.uploads(prefix, self._uploads_a_page):
+            yield PendingUpload(key, upload_id, begun_s, is_ours=_TRIAL.fullmatch(key) is not None)
 
     @property
     def _client(self) -> S3Client:
@@ -408,10 +378,6 @@ class S3Store(MultipartStore):
             return asked
         raise self._errors.taken(operation, key)
 
-    def _askable(self, prefix: str) -> str:
-        """A prefix that the server can be asked for: a directory bucket knows only folders ("ListObjectsV2", API Reference)."""
-        return prefix[: prefix.rfind("/") + 1] if self._is_directory_bucket else prefix
-
     def _create(self, key: str, metadata: Mapping[str, str] | None, **checksum: Any) -> tuple[str, str | None, str | None]:
         with self._errors.translated("begin", key):
             answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata or {}), **checksum)
@@ -430,22 +396,6 @@ class S3Store(MultipartStore):
         if crc32c is None and self.capabilities.checks_crc32c:
             self.capabilities = replace(self.capabilities, checks_crc32c=False)
         return crc32c
-
-    def _pages(self, prefix: str) -> Iterator[ObjectMeta]:
-        asked = self._askable(prefix)
-        extra: dict[str, Any] = {}
-        while True:
-            with self._errors.translated("list", prefix):
-                answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
-            for found in answer.get("Contents", []):
-                if found["Key"].startswith(prefix):
-                    etag, modified_s = etag_of(found.get("ETag")), found["LastModified"].timestamp()
-                    yield ObjectMeta(found["Key"], found["Size"], etag, modified_s=modified_s)
-            if not answer.get("IsTruncated"):
-                return
-            if not (token := answer.get("NextContinuationToken")):
-                raise self._errors.error(TransientError, "list", prefix, "the answer breaks off, and does not say how to go on")
-            extra = {"ContinuationToken": token}
 
 
 def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:

@@ -89,6 +89,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     except ValueError as error:  # no host name, no region
         raise ConfigError(f"no S3 client can be made: {error}") from error
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
+    client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
     _cut_stalled_sends(client, options.read_timeout_s)
     credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
     return Connection(
@@ -133,6 +134,15 @@ def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
     """Take back the "Expect: 100-continue" that botocore adds to every body."""
     if not isinstance(params["body"], Source):
         params["headers"].pop("Expect", None)
+
+
+def _do_not_redirect(context: dict[str, Any], **_: object) -> None:
+    """Have botocore (1.44) ask for a bucket's region once.
+
+    It does so, with a HEAD, after a redirect that does not say the region; one more such answer would have it ask again, and so
+    on until Python's stack is full.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _cut_stalled_sends(client: Any, timeout_s: float) -> None:

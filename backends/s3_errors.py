@@ -45,6 +45,7 @@ _OVER = "these credentials are over: supply new ones"
 _LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
 #: Where the answer says which region it is, botocore goes there by itself.
 _REGION = "give the bucket's region as storage option 'region'"
+_PORTAL = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
 #: Code -> our error and the next step. What is not here is judged by its HTTP status. From "Error responses" of the Amazon S3 API
 #: Reference, and from what MinIO and SeaweedFS add.
@@ -81,7 +82,8 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
     "TooManyRequestsException": (ThrottledError, ""),
 }
 _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
-    **dict.fromkeys((301, 302, 308), (PermanentError, f"{_REGION}, or correct the endpoint")),
+    **dict.fromkeys((301, 308), (PermanentError, f"{_REGION}, or correct the endpoint")),
+    **dict.fromkeys((302, 303, 307, 511), (TransientError, _PORTAL)),
     401: (AccessDeniedError, _KEYS),
     403: (AccessDeniedError, _KEYS),
     404: (NotFoundError, ""),
@@ -174,6 +176,8 @@ class Translator:
         if not is_s3s:  # a body of something else, or none
             code, said = str(status), responses.get(status, "") if code != str(status) else said
         text = f"{code}: {said}" if said else code
+        if 300 <= status < 400 and (where := error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")):
+            text = f"{text.rstrip('.')} (to {where[:200]})"
         if is_s3s and not issubclass(kind, (BucketNotFoundError, AccessDeniedError)) and not 300 <= status < 400:
             return text
         return f"{text.rstrip('.')}, says {self._server}"

@@ -67,8 +67,8 @@ SURFACE_MODULES = (
 )
 SURFACE = 3
 LAYER_NAMES = ("contract", "mechanism", "service", "surface")
-#: The last one is of no backend, and knows the standard library only.
-BACKENDS_MAY_IMPORT = frozenset({"errors", "store", "uri", "backends.at_once"})
+#: The last two are of no backend, and know the standard library only.
+BACKENDS_MAY_IMPORT = frozenset({"errors", "store", "uri", "backends.at_once", "backends.pages"})
 HEAVY = (
     "boto3",
     "botocore",

@@ -277,9 +277,9 @@ class TestForeignObjects:
 def test_a_directory_bucket_is_asked_for_folders_only(file: Path) -> None:
     """And gives what begins with the prefix all the same: in them "a/b" is found by "a/" alone."""
     with S3Store(StoreURI("s3", "models--usw2-az1--x-s3"), {}) as store:
-        assert ["", "a/", "a/b/"] == [store._askable(prefix) for prefix in ("a", "a/b", "a/b/")]
+        assert ["", "a/", "a/b/"] == [store._listings._askable(prefix) for prefix in ("a", "a/b", "a/b/")]
     with store_at(1) as store:
-        assert store._askable("a/b") == "a/b"
+        assert store._listings._askable("a/b") == "a/b"
 
 
 def test_a_missing_upload_is_no_missing_bucket(server: S3Server, key: str, file: Path) -> None:

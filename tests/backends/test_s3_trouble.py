@@ -210,7 +210,6 @@ class TestServersThatWereNotMeant:
             (s3_error(403, "AccessDenied"), "AccessDenied", "check the access key"),
             (s3_error(404, "NoSuchBucket"), "NoSuchBucket", "create the bucket"),
             (Answer(301), "301: Moved Permanently", "storage option 'region', or correct the endpoint"),
-            (Answer(302, b"<html>over there</html>"), "302: Found", "storage option 'region', or correct the endpoint"),
             (Answer(418, b"a teapot"), "418: I'm a Teapot", ""),
         ],
     )
