@@ -45,6 +45,12 @@ def with_environment(scheme: str, options: Mapping[str, object], environ: Mappin
     return found if names_credentials else {**found, **secrets_from_environment(scheme, environ)}
 
 
+def variables_for(scheme: str) -> tuple[str, ...]:
+    """The variables that hold secrets of a scheme: the vendor's, and those of fsspec's own configuration."""
+    own = {"s3": (*_S3_KEYS.values(), "FSSPEC_S3_KEY", "FSSPEC_S3_SECRET", "FSSPEC_S3_TOKEN"), "gs": ("FSSPEC_GS_TOKEN",)}
+    return own.get(scheme, ())
+
+
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The secret options that the environment gives for a scheme."""
     if scheme != "s3" or not (environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY")):

@@ -28,16 +28,19 @@ from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, 
 from wherry.filesystem_files import CompressedWriter, ObjectReader, ObjectWriter, TextWriter, Version
 from wherry.filesystem_listing import Folder, Info, describe
 from wherry.filesystem_options import place_and_options, strip_scheme
+from wherry.filesystem_secrets import Portable
 from wherry.filesystem_uploaders import Uploaders
 from wherry.registry import check_usable
 from wherry.uploader import Uploader
 
 #: Deletions side by side: each is one short request.
 _DELETERS = 16
+#: What the file system here says of an object that can have no file: a name too long, a file where a folder has to be.
+_NO_FILE_HERE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _BLOCK_BYTES = 16 * 2**20
 
 
-class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
+class WherryFileSystem(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """Objects behind a spool. A write returns once its upload is accepted; flush() waits until everything is in the store.
 
     `target_protocol` and `target_options` come from the inner URL, `spool` and `config` are those of `wherry.Uploader`:
@@ -76,9 +79,9 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
                 "wherry:: stands before the URL of a store: write wherry::s3://bucket/name or wherry::file:///folder"
             )
         super().__init__(**others)
-        self._place, options = place_and_options(target_protocol, target_options or {})
-        check_usable(self._place.scheme, options)
-        self._uploaders = Uploaders(self._place, options, spool, config)
+        self._place, self._opened = place_and_options(target_protocol, target_options or {})
+        check_usable(self._place.scheme, self._opened)
+        self._uploaders = Uploaders(self._place, self._opened, spool, config)
 
     # -- paths
 
@@ -211,18 +214,63 @@ class WherryFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships
         finally:
             version.close()
 
-    def get_file(self, rpath: str, lpath: Any = None, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **_: Any) -> None:
-        """Download one object to a local file, verified; the file appears whole or not at all. A folder makes a folder."""
+    def get(self, rpath: Any, lpath: Any, *args: Any, **options: Any) -> None:
+        """Download objects, and folders with `recursive`, as fsspec does.
+
+        An object that cannot have a file here (a key that breaks the rules for names, a file where a folder has to be, a name
+        that is too long) keeps none of the others back: when these are here, ConfigError names it.
+        """
+        refused: dict[str, str] = {}
+        super().get(rpath, lpath, *args, refused=refused, **options)
+        if refused:
+            folders = {path[:at] for path in refused for at, letter in enumerate(path) if letter == "/"}
+            reasons = [reason for path, reason in refused.items() if path not in folders]
+            raise ConfigError(
+                f"{len(reasons)} of the objects cannot be files below {lpath}; all others are there: " + "; ".join(reasons[:3])
+            )
+
+    def expand_path(
+        self, path: Any, recursive: bool = False, maxdepth: int | None = None, refused: dict[str, str] | None = None, **how: Any
+    ) -> list[str]:
+        """The paths that a path with wildcards, or a folder, stands for. `refused` takes those that cannot be opened."""
+        found: list[str] = super().expand_path(path, recursive=recursive, maxdepth=maxdepth, **how)
+        return found if refused is None else [one for one in found if self._is_usable(one, refused)]
+
+    def _is_usable(self, path: str, refused: dict[str, str]) -> bool:
+        try:
+            self._locate(path)
+        except ConfigError as error:
+            refused[path] = str(error)
+            return False
+        return True
+
+    def get_file(
+        self,
+        rpath: str,
+        lpath: Any = None,
+        callback: Any = DEFAULT_CALLBACK,
+        outfile: Any = None,
+        *,
+        refused: dict[str, str] | None = None,
+        **_: Any,
+    ) -> None:
+        """Download one object to a local file, verified; the file appears whole or not at all. A folder makes a folder.
+
+        `refused` takes the reason why this name cannot be a file here, which is raised otherwise.
+        """
         if outfile is not None or isfilelike(lpath):
             super().get_file(rpath, lpath, callback=callback, outfile=outfile)
             return
         try:
-            meta = self._object(rpath)
-            size_bytes = meta[0].get(meta[1], lpath, overwrite=True, follow_symlinks=False).size_bytes
-        except (NotFoundError, IsADirectoryError):
-            if not self.isdir(rpath):
+            uploader, name = self._object(rpath)
+            size_bytes = uploader.get(name, lpath, overwrite=True, follow_symlinks=False).size_bytes
+        except OSError as error:  # NotFoundError is one, too
+            if isinstance(error, (NotFoundError, IsADirectoryError)) and self.isdir(rpath):
+                os.makedirs(lpath, exist_ok=True)
+            elif refused is not None and error.errno in _NO_FILE_HERE:
+                refused[rpath] = f"{rpath}: {error.strerror}"
+            else:
                 raise
-            os.makedirs(lpath, exist_ok=True)
             return
         callback.set_size(size_bytes)
         callback.absolute_update(size_bytes)

@@ -25,10 +25,10 @@ class _DirectFileSystem(WherryFileSystem):
         """Raises ConfigError for options that are unknown or contradict each other."""
         super(WherryFileSystem, self).__init__()
         config = config or Config()
-        self._place, ours = place_and_options(self.target, options)
-        check_usable(self._place.scheme, ours)
+        self._place, self._opened = place_and_options(self.target, options)
+        check_usable(self._place.scheme, self._opened)
         in_caller = replace(config, agent=replace(config.agent, run_in="caller"))
-        self._uploaders = Uploaders(self._place, ours, private_folder, in_caller)
+        self._uploaders = Uploaders(self._place, self._opened, private_folder, in_caller)
 
     def unstrip_protocol(self, name: str) -> str:
         """The full URL of a path, as fsspec.open() takes it."""

@@ -15,6 +15,7 @@ from fsspec.config import conf
 from fsspec.registry import available_protocols, get_filesystem_class
 
 from wherry.errors import ConfigError
+from wherry.filesystem_secrets import resolve
 from wherry.registry import backend_for
 from wherry.uri import StoreURI, check_name, parse_uri
 
@@ -63,9 +64,10 @@ def place_and_options(protocol: str, given: Mapping[str, object]) -> tuple[Place
     """Where the file system `protocol` with the options `given` is, and the same options as our backend takes them.
 
     What fsspec's own configuration says of that protocol (``fsspec.config.conf``, FSSPEC_S3_KEY ...) counts where `given` says
-    nothing. Raises ConfigError for options that are unknown, contradict each other or have no meaning here.
+    nothing, and references to the environment (``{"from_env": "NAME"}``) are replaced by what it has. Raises ConfigError for
+    options that are unknown, contradict each other or have no meaning here.
     """
-    given = {**conf.get(protocol, {}), **given}
+    given = resolve({**conf.get(protocol, {}), **given})
     if "target_protocol" in given or "fo" in given:
         raise ConfigError(
             f"wherry:: must stand directly before the store, and {protocol}:: is none: write {protocol}::wherry::..."

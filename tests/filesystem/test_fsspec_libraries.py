@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -164,7 +163,7 @@ def test_upath_is_a_path(url: str, folder: str, options: dict[str, Any]) -> None
     assert ("words", "another", "a.txt.tmp") == (path.read_text(), other.read_text(), other.name)
     other.unlink()
     moved = path.rename(path.with_name("b.txt"))
-    assert (False, "words") == (path.exists(), pickle.loads(pickle.dumps(moved)).read_text())  # noqa: S301
+    assert (False, "words") == (path.exists(), moved.read_text())
     root.joinpath("new").mkdir(parents=True, exist_ok=True)
     moved.unlink()
     assert not moved.exists()
