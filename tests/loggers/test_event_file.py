@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -338,3 +339,20 @@ def test_fsync_keeps_every_event(tmp_path: Path) -> None:
         file.roll()
     file.close()
     assert [(0, 1.0), (1, 1.0), (2, 1.0)] == read_scalars(tmp_path)["a"]
+
+
+def test_events_after_the_folder_was_removed_are_in_a_new_file_and_that_is_said_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "tb"
+    file = EventFile(folder)
+    file.add_scalars({"a": 1.0}, 0)
+    shutil.rmtree(folder)
+    file.add_scalars({"a": 2.0}, 1)
+    (said,) = (record.message for record in caplog.records)
+    assert "was removed while it was being written" in said
+    file.add_scalars({"a": 3.0}, 2)
+    file.close()
+    assert event_files(folder) == file.take_closed()
+    assert {"a": [(1, 2.0), (2, 3.0)]} == read_scalars(folder)
+    assert 1 == len(caplog.records)

@@ -598,7 +598,7 @@ def test_a_full_disk_loses_lines_and_not_the_run_and_is_said_once(tmp_path: Path
     )
     kept = [line for line in lines if line.startswith("[text]")]
     (lost,) = (line for line in lines if "could not be written and are lost" in line)
-    assert "[text][step=0] Text: room again" == lines[-1]
+    assert "[text][step=0] Text: room again" == [line for line in lines if not line.startswith("[stderr]")][-1]
     warnings = [line for line in lines if "No space left on device" in line]
     n_lost = int(lost.split()[1])
     assert 100 + 1 + 1 <= len(kept) + n_lost <= 100 + 1 + 3 - len(warnings)
@@ -671,3 +671,26 @@ def test_nothing_is_left_open(tmp_path: Path) -> None:
             raise ValueError
     assert n_before == len(os.listdir("/proc/self/fd"))
     assert logging.getLogger("wherry").handlers == []
+
+
+def test_a_log_that_is_removed_meanwhile_is_begun_anew_and_that_is_said(tmp_path: Path) -> None:
+    shown = run_script(
+        PROLOGUE
+        + """
+import shutil
+file = FileLogger("logs/log.txt", folder=folder)
+logger = Logger(State("run"), file)
+logger.run_event(Event.INIT)
+logger.log_text("before")
+file.flush()
+shutil.rmtree(os.path.join(folder, "logs"))
+logger.log_text("after")
+logger.log_text("and on")
+logger.close()
+""",
+        tmp_path,
+    )
+    assert 1 == shown.count("log.txt was removed while it was being written")
+    assert ["log.txt"] == os.listdir(tmp_path / "logs")
+    lines = (tmp_path / "logs/log.txt").read_text().splitlines()
+    assert ["after", "and on"] == [line.split(": ")[1] for line in lines if line.startswith("[text]")]

@@ -473,7 +473,7 @@ def test_a_folder_whose_process_was_killed_is_free_though_its_workers_live_on(tm
     assert [line["a"] for line in metrics_of(tmp_path)] == [1, 2]
 
 
-def test_the_child_of_a_fork_adds_to_the_folder_and_does_not_end_it(tmp_path: Path) -> None:
+def test_the_child_of_a_fork_writes_files_of_its_own_and_does_not_end_the_folder(tmp_path: Path) -> None:
     """In an interpreter of its own: what threads and pools other tests have left is not forked along."""
     script = """
     import multiprocessing, sys, warnings
@@ -496,6 +496,7 @@ def test_the_child_of_a_fork_adds_to_the_folder_and_does_not_end_it(tmp_path: Pa
     child.start()
     child.join(60)
     assert child.exitcode == 0, child.exitcode
+    print(child.pid)
     assert not (folder / "metrics.parquet").exists()
     try:
         RunFolderLogger(folder).log_metrics({"a": 1})
@@ -508,18 +509,20 @@ def test_the_child_of_a_fork_adds_to_the_folder_and_does_not_end_it(tmp_path: Pa
     """
     done = run_script(script, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line["step"] for line in metrics_of(tmp_path)] == [0, 1, 2]
-    assert len(check_index(tmp_path)) == 2
-    assert pq.read_table(tmp_path / "metrics.parquet").num_rows == 3
+    own = tmp_path / "children" / done.stdout.strip()
+    assert [line["step"] for line in metrics_of(tmp_path)] == [0, 2]
+    assert [line["step"] for line in metrics_of(own)] == [1]
+    assert [len(check_index(tmp_path)), len(check_index(own))] == [1, 1]
+    assert pq.read_table(tmp_path / "metrics.parquet").num_rows == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # from Python 3.12 on; that it works is the point
-def test_a_logger_made_before_a_fork_and_first_used_in_the_child_is_the_childs(tmp_path: Path) -> None:
+def test_a_run_that_begins_in_a_child_has_its_folder_there(tmp_path: Path) -> None:
     run = RunFolderLogger(tmp_path)
 
     def work() -> None:
-        run.log_metrics({"child": 1}, 1)
-        run.close()
+        with Logger(State("r"), run) as logger:
+            logger.log_metrics({"child": 1}, 1)
 
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
@@ -698,37 +701,72 @@ def test_media_that_cannot_be_written_are_one_error_of_flush_and_leave_nothing(t
     check_index(tmp_path)
 
 
-def test_a_folder_that_is_removed_is_said_once_and_a_new_one_is_made(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_is_made_anew_by_the_next_call_and_that_is_said_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     import shutil
 
     folder = tmp_path / "run"
     run = RunFolderLogger(folder)
+    run.log_hyperparameters({"lr": 0.1})
     run.log_metrics({"a": 1}, 0)
+    run.log_text("t")
     shutil.rmtree(folder)
     run.log_metrics({"a": 2}, 1)
-    with pytest.raises(FileNotFoundError, match="was removed or replaced"):
-        run.flush()
-    run.flush()
-    run.log_metrics({"a": 3}, 2)
+    run.log_text("t")
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith(f"the folder {folder} was removed or replaced while it was being written")
     with pytest.raises(RuntimeError, match="is being written by"):
         RunFolderLogger(folder).log_metrics({"a": 4})
     run.close()
-    assert [line["step"] for line in metrics_of(folder)] == [2]
+    assert [line["step"] for line in metrics_of(folder)] == [1]
+    assert len(lines_of(folder / "text.jsonl")) == 1
+    assert json.loads((folder / "hparams.json").read_text()) == {"lr": 0.1}
+    assert len(caplog.records) == 1
 
 
-def test_a_router_reports_a_removed_folder_once_and_training_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_is_moved_away_is_said_by_the_next_flush_and_a_new_one_is_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    with Logger(State("r"), RunFolderLogger(folder)) as logger:
+        logger.log_metrics({"a": 0})
+        folder.rename(tmp_path / "elsewhere")
+        logger.run_event(Event.EPOCH_END)
+        logger.log_metrics({"a": 9})
+    (said,) = (record.message for record in caplog.records)
+    assert "was removed or replaced while it was being written" in said
+    assert [line["a"] for line in metrics_of(folder)] == [9]
+
+
+def test_a_file_that_is_removed_alone_is_made_anew_and_the_others_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RunFolderLogger(tmp_path) as run:
+        run.log_text("before")
+        run.log_metrics({"a": 0})
+        (tmp_path / "metrics.jsonl").unlink()
+        run.log_metrics({"a": 1})
+        run.log_text("after")
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith(f"{tmp_path / 'metrics.jsonl'} was removed or replaced")
+    assert [line["a"] for line in metrics_of(tmp_path)] == [1]
+    assert [line["text"] for line in lines_of(tmp_path / "text.jsonl")] == ["before", "after"]
+
+
+def test_a_removed_folder_that_another_run_has_taken_is_left_to_it(tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "run"
-    with Logger(State("r"), RunFolderLogger(folder)) as logger:
-        for epoch in range(3):
-            logger.log_metrics({"a": epoch})
-            shutil.rmtree(folder)
-            logger.run_event(Event.EPOCH_END)
-        logger.log_metrics({"a": 9})
-    (said,) = (record.message for record in caplog.records)
-    assert "was removed or replaced: lines are lost" in said
-    assert [line["a"] for line in metrics_of(folder)] == [9]
+    run = RunFolderLogger(folder)
+    run.log_metrics({"a": 1})
+    shutil.rmtree(folder)
+    with RunFolderLogger(folder) as other:
+        other.log_metrics({"b": 1})
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="is being written by"):
+                run.log_metrics({"a": 2})
+    run.log_metrics({"a": 3})
+    run.close()
+    assert metrics_of(folder) == [{"step": 0, "b": 1}, {"step": 3, "a": 3}]
 
 
 def test_a_place_where_nothing_can_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:

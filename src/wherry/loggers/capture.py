@@ -224,6 +224,8 @@ class Capture:
     def _hear(self, kind: str, text: str) -> None:
         if kind == "f":
             self._report(f"cannot write {text}: lines are lost until it can; the run goes on")
+        if kind == "g":
+            self._report(f"{text} was removed while it was being written: its lines are lost, and it is begun anew")
         with self._news:
             if kind == "s":
                 self._n_synced = max(self._n_synced, int(text))

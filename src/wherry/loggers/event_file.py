@@ -8,6 +8,7 @@ of the format. TensorBoard reads all files of a folder whose names hold ``tfeven
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -23,6 +24,8 @@ import google_crc32c
 
 from wherry.loggers.protobuf_wire import binary, double, float32, string, varint
 from wherry.loggers.tensorboard_summaries import scalar_prefix
+
+log = logging.getLogger("wherry")
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -41,7 +44,9 @@ class EventFile:
 
     Guarantees: an event is in the operating system's hands when its call returns, so that SIGKILL of this process loses nothing,
     with or without flush(); with `fsync`, flush() and the end of a file make it safe from power loss as well. A file holds whole
-    events only: what a full disk cut off is taken back, the call raises OSError, and the next event is tried anew.
+    events only: what a full disk cut off is taken back, the call raises OSError, and the next event is tried anew. When
+    somebody removes the file while it is written, the event that finds out goes to a new one, and that is said in the log
+    "wherry".
 
     The event that finds the file at `max_file_bytes` or `max_file_age_s` closes it for ever and starts another (None: no such
     bound), so a file exceeds its size by one event at most. No file is made before the first event. Their names:
@@ -145,11 +150,20 @@ class EventFile:
             if self._is_closed:
                 raise RuntimeError(f"{self!r} is closed: make a new one")
             self._end_file_if_due()
-            if self._file is None:
-                self._file = self._open_file()
-            self._file.append(record)
+            self._append(record)
+            if (file := self._file) is not None and file.is_removed():
+                log.warning(
+                    "%s was removed while it was being written: its events are lost, and what comes goes to a new file", file.path
+                )
+                self._file = None
+                self._append(record)
 
     # what follows is called with the lock held
+
+    def _append(self, record: bytes) -> None:
+        if self._file is None:
+            self._file = self._open_file()
+        self._file.append(record)
 
     def _open_file(self) -> _OpenFile:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +196,8 @@ class EventFile:
         if (file := self._file) is None:
             return
         self._file = None
-        self._closed_paths.append(file.path)
+        if not file.is_removed():
+            self._closed_paths.append(file.path)
         if self._fsync:
             os.fsync(file.descriptor)
 
@@ -217,6 +232,10 @@ class _OpenFile:
             raise OSError(error.errno, text, str(self.path)) from error
         self.size_bytes += len(record)
         self.is_unfinished = False
+
+    def is_removed(self) -> bool:
+        """Whether it has no name any more."""
+        return not os.fstat(self.descriptor).st_nlink
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.loggers.json_lines import is_same_file
@@ -20,7 +21,7 @@ _all: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 class FolderLock:
-    """Locks `folder`, which it makes, until release(), or until this process ends in whatever way.
+    """Locks `folder`, which it makes if there is none, until release(), or until this process ends in whatever way.
 
     RuntimeError, which names the other process, if there is one. The child of a fork does not hold the lock, so that
     a loader's worker that outlives its parent does not keep the next run out. Where the file system has no locks, that is said
@@ -30,6 +31,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / _NAME
+        self._has_made_folder = not folder.exists()
         self._descriptor = self._take()
         _all.add(self)
 
@@ -38,19 +40,27 @@ class FolderLock:
         return self._descriptor >= 0 and is_same_file(self._descriptor, self._path)
 
     def release(self) -> None:
-        """Unlock, and leave no trace. Again, it does nothing."""
+        """Unlock, and leave no trace: a folder that it has made and that is empty is removed. Again, it does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             try:
                 if is_same_file(descriptor, self._path):
                     self._path.unlink()  # first, for who finds it afterwards makes a new one
+                    if self._has_made_folder and not any(self.folder.iterdir()):
+                        with suppress(OSError):  # somebody has put something there just now
+                            self.folder.rmdir()
             finally:
                 os.close(descriptor)
 
     def _take(self) -> int:
         while True:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                if self.folder.exists():
+                    raise
+                continue  # who released it just now has removed the folder
             try:
                 self._lock(descriptor)
             except BaseException:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wherry.loggers.arrays import to_number
@@ -51,24 +51,42 @@ def _careful_line(record: Mapping[str, object]) -> bytes:
     return format_json(plain, significant_digits=None).encode() + b"\n"
 
 
+def say_removed(path: Path) -> None:
+    """Say in the log "wherry" that somebody removed a file that was being written."""
+    log.warning(
+        "%s was removed or replaced while it was being written: its lines are lost, and what comes goes to a new file", path
+    )
+
+
 class JsonLines:
-    """Appends lines to the file `path`, which is made by the first. Any thread may call, and the child of a fork as well.
+    """Appends lines to the file `path`, which is made by the first. Any thread of this process may call.
 
     Guarantees: a line is in the operating system's hands when append() returns, by one system call, so that SIGKILL loses none
     of them. The file holds whole lines only: what a full disk cut off is taken back and append() raises OSError; what an earlier
-    process left of a last line is taken off when the file is opened again (`may_repair`: nobody else writes it), and that is said
-    in the log "wherry". Whole lines are never touched. The next append() after an error tries again.
+    process left of a last line is taken off when the file is opened again, and that is said in the log "wherry". Whole lines
+    are never touched. The next append() after an error tries again.
+
+    When somebody removes the file while it is open, the line that finds out goes to a new file, and `on_removed` is called
+    first, with the path. What that raises append() raises, and the line is in no file.
     """
 
-    def __init__(self, path: Path, *, may_repair: bool = True) -> None:
+    def __init__(self, path: Path, *, on_removed: Callable[[Path], object] = say_removed) -> None:
         self.path = path
-        self._may_repair = may_repair
+        self._on_removed = on_removed
         self._descriptor = -1
         self._lock = threading.RLock()
 
     def append(self, lines: bytes) -> None:
         """Add one line, or several, each with its end."""
-        descriptor = self._descriptor if self._descriptor >= 0 else self._open()
+        with self._lock:
+            descriptor = self._descriptor if self._descriptor >= 0 else self._open()
+            self._write(descriptor, lines)
+            if not os.fstat(descriptor).st_nlink:  # it went to a file that nobody can open any more
+                self._on_removed(self.path)
+                self.close()
+                self._write(self._open(), lines)
+
+    def _write(self, descriptor: int, lines: bytes) -> None:
         written = 0
         try:
             written = os.write(descriptor, lines)
@@ -82,14 +100,14 @@ class JsonLines:
             raise OSError(error.errno, text, str(self.path)) from error
 
     def check(self, *, fsync: bool = False) -> None:
-        """Raise OSError if the file was removed or replaced: what was written to it is lost. The next line makes a new one."""
+        """See whether the file was removed, replaced or renamed: then the next line makes a new one."""
         with self._lock:
             if self._descriptor < 0:
                 return
             if not is_same_file(self._descriptor, self.path):
+                self._on_removed(self.path)
                 self.close()
-                raise FileNotFoundError(f"{self.path} was removed or replaced: lines are lost, and others go to a new file")
-            if fsync:
+            elif fsync:
                 os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -104,18 +122,15 @@ class JsonLines:
             os.close(self._descriptor)
 
     def _open(self) -> int:
-        with self._lock:
-            if self._descriptor < 0:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-                try:
-                    if self._may_repair:
-                        _repair(descriptor, self.path)
-                except BaseException:
-                    os.close(descriptor)
-                    raise
-                self._descriptor = descriptor
-            return self._descriptor
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            _repair(descriptor, self.path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return descriptor
 
     @staticmethod
     def _take_back(descriptor: int, n_bytes: int) -> None:

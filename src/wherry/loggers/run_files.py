@@ -3,57 +3,74 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 from wherry.loggers.folder_lock import FolderLock
 from wherry.loggers.format import format_json
-from wherry.loggers.json_lines import JsonLines
+from wherry.loggers.json_lines import JsonLines, say_removed
 from wherry.loggers.media_index import MediaIndex
 from wherry.loggers.parquet import has_parquet, write_parquet
 from wherry.loggers.safe_name import safe_name
 from wherry.loggers.whole_files import WholeFiles
 
+log = logging.getLogger("wherry")
+
 _INDEX = "media/index.jsonl"
+_CHILDREN = "children"
 _FILES = ("hparams.json", "metrics.jsonl", "metrics.parquet", "text.jsonl", "traces.jsonl", "histograms.jsonl", _INDEX)
 
 
 class RunFiles:
-    """Makes and locks the folder `root`; RuntimeError while another process has it. Any thread may call.
+    """The folder `root`, which this process alone writes. Any thread of it may call.
 
     What grows is JSON Lines (see `JsonLines`); all other files appear whole (see `WholeFiles`, whose folder is ``.tmp``).
-    `is_owner` is False in a child that was forked: it adds lines and files of its own, and neither locks nor repairs anything.
+
+    When somebody removes the folder, the next call that writes finds out, says it in the log "wherry", makes and locks the
+    folder anew, with the files of merge_json() as they were, and goes on there.
     """
 
-    def __init__(self, root: Path, *, fsync: bool = False, is_owner: bool = True) -> None:
+    def __init__(self, root: Path, lock: FolderLock | None, *, fsync: bool = False) -> None:
         self.root = root
         self._fsync = fsync
-        self._is_owner = is_owner
         self._mutex = threading.RLock()
-        self._lock = FolderLock(root) if is_owner else None
+        self._lock = lock
         self._whole = WholeFiles(root / ".tmp", fsync=fsync)
         self._lines: dict[str, JsonLines] = {}
-        self._merged: dict[Path, None] = {}  # the files of merge_json(), in their order
+        self._merged: dict[Path, dict[str, object]] = {}  # what merge_json() has written, in the order of the first calls
+        #: Files that went with a removed folder, which was said once for all.
+        self._gone: set[Path] = set()
         self.media = MediaIndex(root / "media", self.lines(_INDEX), self._whole)
-        if is_owner:
-            self._whole.sweep()
+        self._whole.sweep()
 
-    def for_child(self) -> RunFiles:
-        """The same folder, for a child that was forked."""
-        return RunFiles(self.root, fsync=self._fsync, is_owner=False)
+    @classmethod
+    def of_run(cls, root: Path, *, fsync: bool = False) -> RunFiles:
+        """Make and lock the folder `root`; RuntimeError while another process has it."""
+        return cls(root, FolderLock(root), fsync=fsync)
+
+    @classmethod
+    def of_child(cls, run: Path, *, fsync: bool = False) -> RunFiles:
+        """For a process forked from the one that writes the folder `run`: a new folder in that, ``children/<process>``.
+
+        Nobody else writes there, so it needs no lock, which would be one more thing that outlives a child.
+        """
+        return cls(_new_folder(run / _CHILDREN), None, fsync=fsync)
 
     def lines(self, name: str) -> JsonLines:
         """The JSON Lines file of that name, which stays open."""
         if name not in self._lines:
-            self._lines.setdefault(name, JsonLines(self.root / name, may_repair=self._is_owner))
+            self._lines.setdefault(name, JsonLines(self.root / name, on_removed=self._see_removed))
         return self._lines[name]
 
     def append_table(self, key: str, rows: bytes) -> None:
         """Add lines to a table. Its file is closed again: there may be more tables than a process may have files open."""
         with self._mutex:
-            file = JsonLines(self.root / "tables" / f"{safe_name(key)}.jsonl", may_repair=self._is_owner)
+            self._keep_folder()
+            file = JsonLines(self.root / "tables" / f"{safe_name(key)}.jsonl", on_removed=self._see_removed)
             file.append(rows)
             file.check(fsync=self._fsync)
             file.close()
@@ -62,18 +79,16 @@ class RunFiles:
         """Add `items` to the JSON object in the file of that name, which is whole at any time. ValueError if it is no object."""
         path = self.root / name
         with self._mutex:
+            self._keep_folder()
             before = _object(path) if path.exists() else {}
             known = {**before, **json.loads(format_json(items, significant_digits=None))}
-            self._merged[path] = None
-            if known == before and path.exists():  # as with the classes of masks, at every step
-                return
-            with self._whole.temporary(path.suffix) as temporary:
-                temporary.write_bytes(_readable(known))
-                self._whole.replace(temporary, path)
+            self._merged[path] = known
+            if known != before or not path.exists():  # equal are the classes of masks, at every step
+                self._write_object(path, known)
 
     def write_parquet(self) -> None:
         """Write the metrics and all tables as Parquet beside them, where they changed since then, if pyarrow is there."""
-        if not self._is_owner or not has_parquet():
+        if not has_parquet():
             return
         for source in (self.root / "metrics.jsonl", *sorted((self.root / "tables").rglob("*.jsonl"))):
             destination = source.with_suffix(".parquet")
@@ -83,9 +98,11 @@ class RunFiles:
                         self._whole.replace(temporary, destination)
 
     def all_but_media(self) -> list[Path]:
-        """The files that are finished when the run is. What else is in the folder belongs to others."""
+        """The files that are finished when the run is, and those of children. What else is in the folder belongs to others."""
         tables = (path for path in (self.root / "tables").rglob("*") if path.suffix in (".jsonl", ".parquet"))
-        all_of_them = dict.fromkeys((*(self.root / name for name in _FILES), *self._merged, *sorted(tables)))
+        children = (path for path in (self.root / _CHILDREN).rglob("*") if path.parent.name != ".tmp")
+        named = (self.root / name for name in _FILES)
+        all_of_them = dict.fromkeys((*named, *self._merged, *sorted(tables), *sorted(children)))
         return [path for path in all_of_them if path.is_file()]
 
     def name_of(self, path: Path) -> str:
@@ -93,26 +110,60 @@ class RunFiles:
         return path.relative_to(self.root).as_posix()
 
     def flush(self) -> None:
-        """Raise OSError if the folder, or a file of it that is being written, was removed or replaced. Else all is in it.
+        """See whether the folder, or a file of it that is being written, was removed or replaced, or its name changed.
 
-        What comes then goes to a new folder or file. With `fsync`, what was written is on the disk.
+        That is said, and what comes then goes to a new folder or file. With `fsync`, what was written is on the disk.
         """
-        with self._mutex:
-            if self._lock is not None and not self._lock.is_held():
-                self._lock.release()
-                self._lock = FolderLock(self.root)
-            with ExitStack() as checks:  # makes all of them, and raises then
-                for lines in self._lines.values():
-                    checks.callback(lines.check, fsync=self._fsync)
+        self._keep_folder()
+        for lines in list(self._lines.values()):  # not under our lock, which on_removed takes under theirs
+            lines.check(fsync=self._fsync)
 
     def close(self) -> None:
         """Close all files and unlock the folder. Again, it does nothing."""
+        for lines in list(self._lines.values()):
+            lines.close()
+        self._whole.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _see_removed(self, path: Path) -> None:
+        """A file that was open has lost its name, and perhaps with the folder."""
         with self._mutex:
-            for lines in self._lines.values():
-                lines.close()
-            if self._lock is not None:
-                self._whole.close()
-                self._lock.release()
+            self._keep_folder()
+            if path in self._gone:
+                self._gone.discard(path)
+            else:
+                say_removed(path)
+
+    def _keep_folder(self) -> None:
+        """Have the folder, and our lock on it: RuntimeError if another process has it by now."""
+        with self._mutex:
+            if self._lock is None or self._lock.is_held():
+                return
+            self._lock.release()
+            self._lock = FolderLock(self.root)
+            log.warning(
+                "the folder %s was removed or replaced while it was being written: what was in it is lost, and it is made anew",
+                self.root,
+            )
+            self._gone = {lines.path for lines in self._lines.values()}
+            for path, known in self._merged.items():
+                self._write_object(path, known)
+
+    def _write_object(self, path: Path, known: Mapping[str, object]) -> None:
+        with self._whole.temporary(path.suffix) as temporary:
+            temporary.write_bytes(_readable(known))
+            self._whole.replace(temporary, path)
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder that nobody had: in containers an earlier run's processes may have had the same number."""
+    parent.mkdir(parents=True, exist_ok=True)
+    numbers, folder = count(2), parent / f"{os.getpid()}"
+    while folder.exists():  # no other process has our number now
+        folder = parent / f"{os.getpid()}-{next(numbers)}"
+    folder.mkdir()
+    return folder
 
 
 def _object(path: Path) -> dict[str, object]:

@@ -25,6 +25,7 @@ from wherry.loggers.media_index import Media
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.remote_names import RunNames
 from wherry.loggers.run_files import RunFiles
+from wherry.loggers.run_place import RunPlace
 from wherry.loggers.safe_name import safe_name
 from wherry.loggers.state import State
 from wherry.loggers.steps import to_step
@@ -74,7 +75,7 @@ class RunFolderConfig:
 
 
 class RunFolderLogger(LoggerDestination):
-    """Writes to `folder`, a template (see `State.fill`), which is filled when something is logged first.
+    """Writes to `folder`, a template (see `State.fill`), which is filled when the run begins, or something is logged first.
 
     | file | holds |
     | --- | --- |
@@ -89,6 +90,7 @@ class RunFolderLogger(LoggerDestination):
     | ``media/audio/<name>/<step>.wav``, ``media/video/..mp4``, ``media/pointclouds/..ply`` | sound, videos, points |
     | ``.wherry-run.json`` | where stores keep it: whose the folder is here and there (see `RunNames`) |
     | ``media/index.jsonl`` | of each: ``t``, ``step``, ``key``, ``kind``, ``path``, ``sha256``, ``size_bytes``, ``shape`` |
+    | ``children/<process>/`` | what a forked child has logged, such as a DataLoader's worker: the same files again |
 
     Names are as they were given; in paths they are what `safe_name` makes of them. A figure or column called ``t``, ``step``
     or ``phase`` gets a ``_`` behind its name. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity" and
@@ -98,10 +100,15 @@ class RunFolderLogger(LoggerDestination):
     them. Media, histograms and tables are copied, and written by a thread of ours; flush() returns when they too are there, and
     raises the first error. Each media file appears whole, and before its line in the index. The folder of an earlier run is
     continued: nothing in it is replaced or removed, but for what a killed process left of a last line; steps may go back. While
-    one process writes a folder, for another each call is a RuntimeError.
+    one process writes a folder, for another each call is a RuntimeError. A folder that somebody removes meanwhile is made
+    anew by the next call, with the hyperparameters, and that is said in the log "wherry".
 
-    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). Any thread may call. The child of a fork
-    adds to the same folder, and leaves Parquet and uploads to its parent. After close() all calls that log raise RuntimeError.
+    The folder belongs to the process that gets the event INIT, or else that made the logger. Its forked children write to a
+    folder of their own in it, whoever logs first, and leave uploads to it: at its close it hands over what they have
+    written by then.
+
+    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). Any thread may call. After close() all
+    calls that log raise RuntimeError.
     """
 
     def __init__(
@@ -123,7 +130,8 @@ class RunFolderLogger(LoggerDestination):
         self._phase: str | None = None
         self._background = Background("run folder", max_pending_bytes=self._config.max_pending_bytes)
         self._mutex = threading.RLock()
-        self._run: RunFiles | None = None
+        self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
+        self._has_logged = False
         self._counts: dict[str, Iterator[int]] = {}
         self._finished = self._make_finished()
         self._is_closed = False
@@ -135,11 +143,7 @@ class RunFolderLogger(LoggerDestination):
     @property
     def folder(self) -> Path:
         """The folder of this run and rank, as the template is filled now."""
-        if self._run is not None:
-            return self._run.root
-        state = self._rank()
-        folder = Path(state.fill(self._folder))
-        return folder if self._config.rank_zero_only else folder / f"rank{state.rank}"
+        return self._place.folder
 
     # what is logged
 
@@ -308,15 +312,15 @@ class RunFolderLogger(LoggerDestination):
     def flush(self) -> None:
         """Return when all that was logged before is in its file.
 
-        Raises the first error of writing that was not raised yet, and OSError if the folder or one of its files was removed.
+        Raises the first error of writing that was not raised yet.
         """
         if self._is_closed:
             return
         try:
             self._background.flush()
         finally:
-            if self._run is not None:
-                self._run.flush()
+            if self._place.files is not None:
+                self._place.files.flush()
 
     # events
 
@@ -326,8 +330,11 @@ class RunFolderLogger(LoggerDestination):
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Take the state, and the logger, which uploads files."""
+        """Take the folder, before a child that is forked later can log; the state, and the logger, which uploads files."""
+        if self._place.begin_here():
+            self._finished = self._make_finished()
         self._see(state, logger)
+        self._take_folder()
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Flush."""
@@ -369,7 +376,7 @@ class RunFolderLogger(LoggerDestination):
             self._see(state, logger)
             self._is_closed = True
         with ExitStack() as stack:  # makes all its calls, the last that was added first, and raises their errors as one
-            if (run := self._run) is not None:
+            if (run := self._place.files) is not None:
                 stack.callback(run.close)
                 stack.callback(self._upload_all, run, in_haste=logger is not None and logger.error is not None)
                 if self._config.parquet:
@@ -397,13 +404,23 @@ class RunFolderLogger(LoggerDestination):
 
     def _open_run(self) -> RunFiles | None:
         """The files to write to; None on a rank that writes none. RuntimeError after close()."""
+        if self._has_logged and not self._is_closed:  # asked at every call
+            return self._place.files
+        run = self._take_folder()
+        if run is not None:
+            self._finished.begin()
+            self._has_logged = True
+        return run
+
+    def _take_folder(self) -> RunFiles | None:
         if self._is_closed:
             raise RuntimeError(f"{self!r}: make a new one to go on logging")
-        if self._run is None and not self._is_left_out():
-            with self._mutex:
-                self._run = self._run or RunFiles(self.folder, fsync=self._config.fsync)
-            self._finished.begin()
-        return self._run
+        return None if self._is_left_out() else self._place.take()
+
+    def _fill_folder(self) -> Path:
+        state = self._rank()
+        folder = Path(state.fill(self._folder))
+        return folder if self._config.rank_zero_only else folder / f"rank{state.rank}"
 
     def _rank(self) -> State:
         self._state = self._state or State()  # kept, as it may have made up a run name
@@ -431,7 +448,8 @@ class RunFolderLogger(LoggerDestination):
 
     def _make_finished(self) -> FinishedFiles:
         remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
-        return FinishedFiles(RunNames(remote, lambda: self.folder), upload=self._config.upload)
+        upload = self._config.upload and not self._place.is_child  # who has the run's folder uploads what is in it
+        return FinishedFiles(RunNames(remote, lambda: self.folder), upload=upload)
 
     def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
         try:
@@ -440,13 +458,11 @@ class RunFolderLogger(LoggerDestination):
             self._finished.finish(in_haste=in_haste)
 
     def _start_afresh(self) -> None:
-        """In a fork's child: another thread may have held a lock, and a folder that is open is its parent's."""
+        """In a fork's child: another thread may have held a lock, and the folder is its parent's."""
         self._mutex = threading.RLock()
-        if self._run is None:
-            self._finished = self._make_finished()
-        else:
-            self._finished = FinishedFiles(RunNames("", lambda: self.folder), upload=False)
-            self._run = self._run.for_child()
+        self._place.start_afresh()
+        self._finished = self._make_finished()
+        self._has_logged = False
 
 
 def _column(key: object, taken: Mapping[str, object]) -> str:

@@ -15,7 +15,8 @@ at most PIPE_BUF bytes in all, so that no other writer's bytes get into it (pipe
 file, ``T`` its last piece, ``L`` the last piece of a text that is to be the last in the file, ``n`` the file's name, ``s``
 sync (payload: a number, sent on every stream), ``d`` discard what waits and write no file, ``p`` text that Python has printed
 elsewhere, ``e`` end: sent on every stream; the file is closed, and from then on output is only passed on. Answers are a kind,
-a payload and a NUL: ``s`` number, ``r`` path of a file that is closed, ``f`` why nothing can be written, ``e`` ended.
+a payload and a NUL: ``s`` number, ``r`` path of a file that is closed, ``f`` why nothing can be written, ``g`` path of a file
+that was removed while it was open, ``e`` ended.
 """
 
 from __future__ import annotations
@@ -146,6 +147,9 @@ class RolledFile:
                 self._write(b"[wherry]: %d lines could not be written and are lost\n" % self._lost)
                 self._lost = 0
             self._write(lines)
+            if not os.fstat(self._fd).st_nlink:
+                self._replace_removed()
+                self._write(lines)
         except OSError as error:
             if not self._lost:
                 self.tell("f", f"{self._open_path or self._path}: {error.strerror}")
@@ -170,6 +174,14 @@ class RolledFile:
         os.close(self._fd)
         self._fd, self._size = -1, 0
         self.tell("r", self._open_path)
+
+    def _replace_removed(self) -> None:
+        """Somebody removed the file that is open: begin it anew."""
+        os.close(self._fd)
+        self._fd, self._size = -1, 0
+        self._number -= 1  # its name is free
+        self.tell("g", self._open_path)
+        self._open()
 
     def _open(self) -> None:
         if self._fd >= 0:
