@@ -148,6 +148,6 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
 
 def _check_endpoint(url: str, source: str) -> str:
     if not _ENDPOINT.fullmatch(url):
-        shown = re.sub(r"//[^/]*@", "//...@", url)
+        shown = f"...@{url.rpartition('@')[2]}" if "@" in url else url
         raise ConfigError(f"{source} is {shown!r}: write http://host:port or https://host, without a password")
     return url

@@ -32,6 +32,7 @@ LAYERS: dict[str, int] = {
     "partial": 1,
     "parts": 1,
     "recovery": 1,
+    "redactor": 1,
     "registry": 1,
     "retry": 1,
     "snapshots": 1,

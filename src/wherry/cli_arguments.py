@@ -17,7 +17,8 @@ import typer
 
 from wherry.config import AgentConfig, Config, default_spool_folder
 from wherry.errors import ConfigError, WherryError
-from wherry.uri import StoreURI, parse_uri
+from wherry.redactor import Redactor
+from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
     from wherry.uploader import Uploader
@@ -44,15 +45,16 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
 
-#: Secret option values of this command: every message is cleaned of them before it is shown.
-_secret_values: list[str] = []
-_SHORTEST_SECRET = 6
+#: Knows the secret option values of this command: every message is cleaned of them before it is shown.
+_redactor = Redactor()
 
 
 def parse_target(text: str) -> StoreURI:
     """Read a URI or a local path; what looks like a URI with a slash missing is no path."""
     if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in ("s3", "gs", "file")):
-        raise ConfigError(f"{text!r}: write {match[1]}://{match[3]}, or ./{text} for a local file of that name")
+        rest = hide_login(match[1], match[3])
+        shown = text[: match.start(3)] + rest
+        raise ConfigError(f"{shown!r}: write {match[1]}://{rest}, or ./{shown} for a local file of that name")
     return parse_uri(text)
 
 
@@ -130,19 +132,13 @@ def _value(text: str) -> object:
 
 
 def keep_quiet_about(value: object) -> None:
-    """From now on without_secrets() hides the texts in `value`."""
-    if isinstance(value, Mapping):
-        for inner in value.values():
-            keep_quiet_about(inner)
-    elif isinstance(value, str) and len(value) >= _SHORTEST_SECRET:
-        _secret_values.append(value)
+    """From now on without_secrets() hides the texts in `value`, however deep they lie."""
+    _redactor.learn(value)
 
 
 def without_secrets(text: str) -> str:
     """The text without any secret option of this command in it."""
-    for value in sorted(_secret_values, key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
+    return _redactor.scrub(text)
 
 
 def spool_folder(given: Path | None) -> Path:

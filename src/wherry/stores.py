@@ -9,18 +9,15 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from wherry.config import RetryConfig, TransferConfig
 from wherry.endpoints import Endpoints
 from wherry.journal import StoreRecord
+from wherry.redactor import Redactor
 from wherry.registry import open_store
 from wherry.store import ObjectStore
 from wherry.uri import StoreURI
 from wherry.wrappers import LimitStore, RetryStore
-
-#: Shorter values are words like "true"; hiding those would only garble messages.
-_SHORTEST_SECRET = 6
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Stores:
     def __init__(self, findings: Path | None = None) -> None:
         self._endpoints = Endpoints(findings)
         self._secrets: dict[int, Mapping[str, object]] = {}
-        self._values: set[str] = set()  # of replaced secrets, too: a late error may still name them
+        self._redactor = Redactor()
         self._open: dict[int, OpenStore] = {}
         self._lock = threading.Lock()
 
@@ -51,7 +48,7 @@ class Stores:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
             self._secrets[store_id] = dict(secrets)
-            self._values.update(_strings(secrets))
+            self._redactor.learn(secrets)
             self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
             return True
 
@@ -86,17 +83,4 @@ class Stores:
 
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""
-        with self._lock:
-            values = set(self._values)
-        forms = values | {quote(value) for value in values} | {quote(value, safe="") for value in values}  # as in a URL
-        for form in sorted(forms, key=len, reverse=True):
-            text = text.replace(form, "***")
-        return text
-
-
-def _strings(value: object) -> list[str]:
-    if isinstance(value, Mapping):
-        return [text for inner in value.values() for text in _strings(inner)]
-    if isinstance(value, (list, tuple)):
-        return [text for inner in value for text in _strings(inner)]
-    return [value] if isinstance(value, str) and len(value) >= _SHORTEST_SECRET else []
+        return self._redactor.scrub(text)

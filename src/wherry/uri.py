@@ -15,6 +15,11 @@ from dataclasses import dataclass
 from wherry.errors import ConfigError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+#: ``name:password@``. Names of access points begin with ``arn:``, and addresses of IPv6 have brackets.
+_LOGIN = re.compile(r"(?!arn:)[^/:\[]*:[^@]*@", re.DOTALL)
+_PORT = re.compile(r"[^/:\[]*:[0-9]+/")
+#: Their root is a bucket, never a host with a port.
+_WITHOUT_PORT = frozenset({"s3", "gs"})
 _ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
 #: Their root is a machine with all its files, and no bucket.
 _FILE_SERVERS = frozenset({"dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
@@ -103,9 +108,10 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
         return StoreURI("file", "", os.path.abspath(path).strip("/"))
     scheme = _ALIASES.get(match[1].lower(), match[1].lower())
     root, _, prefix = match[2].partition("/")
-    if "@" in root and ":" in root.partition("@")[0]:
+    shown = hide_login(scheme, match[2])
+    if shown != match[2]:
         raise ConfigError(
-            f"the URI {scheme}://...@{root.rpartition('@')[2]} carries a password, which would end in journals and logs: "
+            f"the URI {scheme}://{shown} carries a password, which would end in journals and logs: "
             "leave it out and give it in storage_options"
         )
     if not root and scheme != "memory":
@@ -114,6 +120,15 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
     if prefix:
         check_name(prefix, what="prefix")
     return StoreURI(scheme, root, prefix)
+
+
+def hide_login(scheme: str, rest: str) -> str:
+    """What follows a URI's ``scheme://``, as it may be shown: without all before the last ``@`` if there may be a password in it.
+
+    A secret key may have slashes, so that the first part of it looks like a bucket, and the second like a prefix.
+    """
+    is_login = _LOGIN.match(rest) and (scheme in _WITHOUT_PORT or not _PORT.match(rest))
+    return f"...@{rest.rpartition('@')[2]}" if is_login else rest
 
 
 def check_domain_like(bucket: str, allowed: str) -> None:

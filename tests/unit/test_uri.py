@@ -56,6 +56,41 @@ def test_password_is_refused_and_not_repeated() -> None:
     assert "storage_options" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "login",
+    [
+        "KEY:hunter2",
+        "KEY:hun/ter2",
+        "KEY:12/hunter2",
+        "KEY:hun@t/er2",
+        "KEY:h/u@n/ter2",
+        ":hunter2",
+        "me@corp:hunter2",
+        "KEY:h+//2=",
+    ],
+)
+@pytest.mark.parametrize("scheme", ["s3", "gs", "S3A"])
+def test_no_part_of_a_login_is_told_wherever_its_slashes_are(scheme: str, login: str) -> None:
+    with pytest.raises(ConfigError, match="carries a password") as caught:
+        parse_uri(f"{scheme}://{login}@bucket/runs")
+    assert str(caught.value).startswith(f"the URI {scheme.lower().rstrip('a')}://...@bucket/runs carries")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sftp://host:22/runs@home",
+        "sftp://me@host:22/runs@home",
+        "sftp://[::1]:22/runs@home",
+        "s3://bucket/run:1@home",
+        "s3://arn:aws:s3:us-east-1:123456789012:accesspoint:mine/runs@home",
+        "abfs://container@account/runs:1@home",
+    ],
+)
+def test_what_is_no_login_is_no_password(text: str) -> None:
+    assert text == str(parse_uri(text))
+
+
 @pytest.mark.parametrize("uri", [StoreURI("s3", "b"), StoreURI("s3", "b", "p/q"), StoreURI("file", "", "tmp/x")])
 def test_key_and_name_are_inverse(uri: StoreURI) -> None:
     assert uri.name_for(uri.key_for("run/ep0.pt")) == "run/ep0.pt"
@@ -109,7 +144,7 @@ def test_a_name_and_its_prefix_together_fit_the_longest_key() -> None:
     assert 1024 == len(uri.key_for("x" * (1024 - len("prefix/"))))
     with pytest.raises(ConfigError, match="a key of 1025 bytes of UTF-8 with the prefix 'prefix': at most 1024 are allowed"):
         uri.key_for("x" * (1025 - len("prefix/")))
-    assert parse_uri("/" + "f" * 200).key_for("x" * 1024)  # a local folder's path is no part of the name
+    assert parse_uri("/" + "f" * 200).key_for("/".join(["x" * 255] * 4))  # a local folder's path is no part of the name
 
 
 def test_no_name_carries_the_mark_of_what_is_half_written() -> None:

@@ -1,0 +1,80 @@
+"""Takes secrets out of texts: of messages, the journal and the log, in every form in which a library may show them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, quote_plus
+
+#: Shorter values are words like "true"; hiding those would only garble messages.
+_SHORTEST_CHARS = 6
+_HIDDEN = "***"
+_ESCAPE = re.compile("%[0-9A-F]{2}")
+
+
+class Redactor:
+    """Knows secrets and hides them, as they are and as they look in URLs, JSON, Python's repr and base64. Safe from threads."""
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()  # replaced ones, too: a late error may still name them
+        self._pattern: re.Pattern[str] | None = None
+        self._lock = threading.Lock()
+
+    def learn(self, value: object) -> None:
+        """Hide the texts and large numbers in `value` from now on: one, or a mapping or collection of them, however deep.
+
+        A text that is a JSON object, such as the content of a key file, is taken apart as well.
+        """
+        with self._lock:
+            new = set(_texts(value)) - self._values
+            if new:
+                self._values |= new
+                forms = {form for text in self._values for form in _forms(text)}
+                longest_first = sorted(forms, key=lambda form: (-len(form), form))
+                self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def scrub(self, text: str) -> str:
+        """The text without any secret in it."""
+        pattern = self._pattern
+        return text if pattern is None else pattern.sub(_HIDDEN, text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, (bytes, bytearray)):
+        yield from _texts(bytes(value).decode(errors="replace"))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield from _texts(str(value))
+    elif isinstance(value, str) and len(value) >= _SHORTEST_CHARS:
+        yield value
+        if value.lstrip().startswith("{"):
+            try:
+                yield from _texts(json.loads(value))
+            except (ValueError, RecursionError):
+                return
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """How a secret may look in a text. Each has at least as many characters as the shortest secret."""
+    yield secret
+    data = secret.encode(errors="replace")
+    for quoted in (quote(data), quote(data, safe=""), quote_plus(data)):
+        yield quoted
+        yield _ESCAPE.sub(lambda match: match[0].lower(), quoted)
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    for offset in range(3):  # as in the base64 of "user:secret": what the bytes of the secret alone decide, for each alignment
+        encoded = base64.b64encode(b"\0" * offset + data).decode()
+        first, last = (offset * 8 + 5) // 6, (offset + len(data)) * 8 // 6
+        if last - first >= _SHORTEST_CHARS:
+            yield encoded[first:last]
+            yield encoded[first:last].replace("+", "-").replace("/", "_")
