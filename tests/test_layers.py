@@ -28,6 +28,7 @@ LAYERS: dict[str, int] = {
     "file_copy": 1,
     "forks": 1,
     "journal": 1,
+    "lanes": 1,
     "names": 1,
     "partial": 1,
     "parts": 1,

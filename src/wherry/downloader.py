@@ -16,13 +16,14 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c, parse_range_sums, regroup_crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import IntegrityError, NotFoundError
+from wherry.lanes import Lanes
 from wherry.partial import Partial, Version, forget_partial, partial_beside, temporary_beside
 from wherry.retry import call_with_retry
 from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
@@ -273,7 +274,7 @@ class _Fetch:
                 done(number)  # an object of one range is judged as a whole
             return
         waiting, running = deque(numbers), dict[Future[int], int]()
-        pool = ThreadPoolExecutor(min(len(numbers), self._in_flight), thread_name_prefix="wherry-get")
+        pool = Lanes(min(len(numbers), self._in_flight), "wherry-get")
         try:
             while waiting or running:
                 while waiting and len(running) < self._in_flight:

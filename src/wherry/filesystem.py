@@ -13,7 +13,6 @@ import collections
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,6 +29,7 @@ from wherry.filesystem_listing import Folder, Info, describe
 from wherry.filesystem_options import place_and_options, strip_scheme
 from wherry.filesystem_secrets import Portable
 from wherry.filesystem_uploaders import Uploaders
+from wherry.lanes import Lanes
 from wherry.registry import check_usable
 from wherry.uploader import Uploader
 
@@ -477,7 +477,7 @@ class WherryFileSystem(Portable, ChainedFileSystem):  # type: ignore[misc]  # fs
         for uploader, name in doomed:
             if not name.endswith("/"):  # such a name is never queued
                 uploader.withdraw(name)
-        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="wherry-rm") as pool:
+        with Lanes(_DELETERS, "wherry-rm") as pool:
             deleted = pool.map(lambda each: each[0].view().delete(each[0].uri.key_for(each[1])), doomed)
             collections.deque(deleted, maxlen=0)  # raises the first error
 

@@ -445,9 +445,9 @@ class Journal:
         """Workers whose leases ran out: their process is stuck."""
         with self._transaction(read_only=True) as db:
             rows = db.execute(
-                "SELECT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < ?1"
-                " UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL AND lease_until_s < ?1",
-                (time.time() if now is None else now,),
+                "SELECT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < :now_s"
+                " UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL AND lease_until_s < :now_s",
+                {"now_s": time.time() if now is None else now},
             ).fetchall()
         return {row[0] for row in rows}
 

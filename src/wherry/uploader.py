@@ -14,7 +14,6 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from wherry.file_copy import require_regular
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
+from wherry.lanes import Lanes
 from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal
 from wherry.registry import backend_for, check_usable, split_options
@@ -322,7 +322,7 @@ class Uploader(Reader):
 
     def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
-        with ThreadPoolExecutor(POOL_THREADS) as pool:
+        with Lanes(POOL_THREADS, "wherry-put") as pool:
             sender = Sender(None, pool, scratch_folder(self.spool))
             made: list[ObjectMeta] = []
             for file, file_name in sources:

@@ -26,6 +26,7 @@ from wherry.doorbell import ring
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.jobs import LEASE_S, Job, JobId, JobKind, JobState
 from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
+from wherry.lanes import Lanes
 from wherry.retry import job_wait_s
 from wherry.spool import Spool
 from wherry.store import ObjectStore
@@ -315,7 +316,7 @@ class Caller:
     """An agent's work, done in the calling thread. Of no use after a fork: the threads of its pool are not there any more."""
 
     def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
-        self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="wherry")
+        self._pieces = Lanes(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
         name = f"{_CALLER}{client}"
         sender = Sender(journal, self._pieces, scratch_folder(spool), worker=name)
         self._performer = Performer(spool, journal, stores, name, sender)

@@ -20,7 +20,6 @@ from wherry.mirror import DEFAULT_RULES, MirrorConfig, MirrorFencedError, Rule
 from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.config import writer_name
 from wherry.mirror.fence import Fence
-from wherry.mirror.lanes import Lanes
 from wherry.mirror.layout import epoch_name, epoch_number, parse_segment, segment_name
 from wherry.mirror.ledger import Ledger, MirrorLock, Record, place_for
 from wherry.mirror.manifest import FileEntry, Manifest, parse_manifest
@@ -245,7 +244,7 @@ def test_a_folder_that_is_not_there_is_none_and_an_empty_one_is_empty(tmp_path: 
     assert {} == found.files
 
 
-# -- budget, outage, fence, lanes, lock
+# -- budget, outage, fence, lock
 
 
 def test_no_hour_sees_more_than_the_budget() -> None:
@@ -319,17 +318,6 @@ def test_an_epoch_whose_answer_was_lost_is_ours(tmp_path: Path) -> None:
     fence.take()
     fence.check()
     assert fence.epoch == len(list(inner.list("_mirror/w/epoch-")))
-
-
-def test_lanes_work_side_by_side_and_give_back_errors() -> None:
-    lanes = Lanes(2, "test-lanes")
-    meet = threading.Barrier(2, timeout=10)
-    futures = [lanes.submit(meet.wait) for _ in range(2)]
-    assert {0, 1} == {future.result(10) for future in futures}
-    with pytest.raises(ZeroDivisionError):
-        lanes.submit(lambda: 1 // 0).result(10)
-    lanes.shutdown()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-lanes")]
 
 
 def test_a_place_is_locked_once_and_free_after_a_release(tmp_path: Path) -> None:

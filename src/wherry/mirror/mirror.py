@@ -18,11 +18,11 @@ from wherry.config import TransferConfig, default_spool_folder
 from wherry.endpoints import Endpoints
 from wherry.environment import with_environment
 from wherry.errors import ConfigError, WherryError
+from wherry.lanes import Lanes
 from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.config import MirrorConfig, writer_name
 from wherry.mirror.engine import Engine
 from wherry.mirror.fence import MirrorFencedError
-from wherry.mirror.lanes import Lanes
 from wherry.mirror.layout import manifest_name
 from wherry.mirror.ledger import Ledger, MirrorLock, place_for
 from wherry.mirror.report import MirrorReport
@@ -106,18 +106,19 @@ class Mirror:
             )
             self._ledger = Ledger(self._lock.ledger_path(f"{self.uri} {self.writer}"))
             self._lanes = Lanes(self.config.sends_in_flight, "wherry-mirror")
+            self._lanes.start()  # and not when there is something to send: the interpreter may have begun to end by then
             self._engine = Engine(
                 courier, self._ledger, self.config, budget, self._lanes, prepare=self._prepare, wake=self._woken.set
             )
+            self._report = self._engine.report()
+            self._watcher: Watcher | None = None
+            can_watch()  # imported here and not by the thread, as the program may fork; and what compresses
+            compressor(self.config.compression)
+            self._thread = threading.Thread(target=self._run, name="wherry-mirror", daemon=True)
+            self._thread.start()  # RuntimeError when the interpreter has begun to end
         except BaseException:
             self._lock.release()
             raise
-        self._report = self._engine.report()
-        self._watcher: Watcher | None = None
-        can_watch()  # imported here and not by the thread, as the program may fork; and what compresses
-        compressor(self.config.compression)
-        self._thread = threading.Thread(target=self._run, name="wherry-mirror", daemon=True)
-        self._thread.start()
         _open_mirrors.add(self)
         _close_at_the_end_of_a_child()
         if self.config.exit_on_sigterm:

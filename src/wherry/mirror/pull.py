@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
@@ -34,6 +34,7 @@ from wherry.errors import (
     TransientError,
     WherryError,
 )
+from wherry.lanes import Lanes
 from wherry.mirror.growing import Growing, is_there, source_of, version_of
 from wherry.mirror.layout import Assembly
 from wherry.mirror.outage import Outage
@@ -207,7 +208,7 @@ class Puller:
         self._stop = threading.Event()
         self._store = _Stoppable(LimitStore(store, IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
-        self._pool = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="wherry-pull")
+        self._pool = Lanes(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)
         self._lock = threading.Lock()
         self._state: PullState | None = None

@@ -6,7 +6,7 @@ import io
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import IO, TypeVar, cast
 
 from wherry.checksum import crc32c, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError
+from wherry.lanes import Lanes
 from wherry.mirror.layout import FOLDER, Assembly, Segment, assemble, is_folder_marker, key_for, parse_segment, read_segment
 from wherry.mirror.manifest import FileEntry, Manifest, find_manifests, read_manifest_at
 from wherry.store import ObjectMeta, ObjectStore
@@ -94,7 +95,7 @@ class MirrorReader:
         self.prefix = prefix
         self.scratch = scratch
         self.in_flight = in_flight
-        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="wherry-read")
+        self._pool = Lanes(in_flight, "wherry-read")
         self._known: dict[str, tuple[object, Manifest]] = {}
 
     def __enter__(self: _Self) -> _Self:

@@ -54,7 +54,10 @@ class Watcher:
         self._armed_s = 0.0
         self._is_alive = can_watch()
         if self._is_alive:
-            threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
+            except RuntimeError:  # "can't start new thread": the interpreter ends; looking at every second does as well
+                self._is_alive = False
 
     def arm(self) -> bool:
         """Watch from now on, which takes a moment to begin; again, it goes on. Whether there is anybody to watch.

@@ -1,0 +1,119 @@
+"""Lanes: a small pool of threads that still works while the interpreter ends, and delays nothing then.
+
+A ThreadPoolExecutor takes no work from the moment on when the interpreter begins to end, which is before any atexit function is
+called; and from Python 3.12 on no thread can be started then at all. What has to be done at the end must not depend on either.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class _Call:
+    work: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.work()
+        except BaseException as error:  # it is raised where the result is taken
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class Lanes(Executor):
+    """Runs calls side by side in at most `n_lanes` daemon threads, which are started as they are needed, or by start().
+
+    Where no thread can be started and none is there, submit() makes the call itself. Calls must not wait for one another.
+    """
+
+    def __init__(self, n_lanes: int, name: str) -> None:
+        self._n_lanes = n_lanes
+        self._name = name
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._n_unfinished = 0
+        self._is_shut = False
+
+    def start(self) -> None:
+        """Start all threads now, for work that may come when the interpreter ends."""
+        with self._lock:
+            while len(self._threads) < self._n_lanes and self._start_one():
+                pass
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Have it done. RuntimeError after shutdown()."""
+        call = _Call(lambda: fn(*args, **kwargs))
+        with self._lock:
+            if self._is_shut:
+                raise RuntimeError(f"{self._name} was shut down")
+            self._n_unfinished += 1
+            if len(self._threads) < min(self._n_unfinished, self._n_lanes):
+                self._start_one()
+            has_threads = bool(self._threads)
+        call.future.add_done_callback(self._finished)
+        if has_threads:
+            self._calls.put(call)
+        else:
+            call.run()
+        return call.future
+
+    def _start_one(self) -> bool:
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # "can't start new thread": the interpreter ends, or the system has no more
+            return False
+        self._threads.append(thread)
+        return True
+
+    def _finished(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._n_unfinished -= 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the threads go when they have done what was submitted; with `wait`, wait for that."""
+        with self._lock:
+            self._is_shut = True
+            threads = list(self._threads)
+        if cancel_futures:
+            self._cancel_waiting()
+        for _ in threads:
+            self._calls.put(None)
+        if wait:
+            for thread in threads:
+                thread.join()
+
+    def _cancel_waiting(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if call is not None:
+                call.future.cancel()
+
+    def __del__(self) -> None:
+        """Threads of a pool that nobody has any more end as those of a ThreadPoolExecutor do."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+
+def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
+    """A thread's life. It has no reference to its pool, which may be dropped without shutdown()."""
+    while (call := calls.get()) is not None:
+        call.run()
+        del call  # its result is not kept while the next one is waited for

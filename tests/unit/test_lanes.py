@@ -1,0 +1,87 @@
+"""Lanes: a pool of threads that works while the interpreter ends."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from support import run_script
+from wherry.lanes import Lanes
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+def test_lanes_work_side_by_side_and_give_back_errors() -> None:
+    lanes = Lanes(2, "test-lanes")
+    meet = threading.Barrier(2, timeout=10)
+    futures = [lanes.submit(meet.wait) for _ in range(2)]
+    assert {0, 1} == {future.result(10) for future in futures}
+    with pytest.raises(ZeroDivisionError):
+        lanes.submit(lambda: 1 // 0).result(10)
+    lanes.shutdown()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-lanes")]
+
+
+def test_no_more_threads_than_lanes_and_than_calls_are_started() -> None:
+    lanes = Lanes(3, "few-lanes")
+    for _ in range(2):
+        lanes.submit(int).result(10)
+    assert 1 <= len(threads_of("few-lanes")) <= 2
+    lanes.start()
+    assert 3 == len(threads_of("few-lanes"))
+    lanes.shutdown()
+
+
+def test_a_pool_that_was_shut_down_takes_nothing_and_cancels_what_waits() -> None:
+    lanes = Lanes(1, "shut-lanes")
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> str:
+        begun.set()
+        assert may_end.wait(10)
+        return "done"
+
+    first: Future[str] = lanes.submit(work)
+    waiting = lanes.submit(work)
+    assert begun.wait(10)
+    lanes.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    may_end.set()
+    assert "done" == first.result(10)
+    with pytest.raises(RuntimeError, match="shut-lanes was shut down"):
+        lanes.submit(int)
+
+
+def test_the_threads_of_a_pool_that_was_dropped_end() -> None:
+    lanes = Lanes(2, "dropped-lanes")
+    lanes.start()
+    del lanes
+    gc.collect()
+    until_s = time.monotonic() + 10.0
+    while threads_of("dropped-lanes"):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("begun", ["", "lanes.start()", "lanes.submit(int).result()"])
+def test_calls_are_made_while_the_interpreter_ends(begun: str) -> None:
+    """Also by a pool none of whose threads was started in time: by the thread that submits."""
+    script = f"""
+    import atexit
+    from wherry.lanes import Lanes
+
+    lanes = Lanes(2, "lanes")
+    {begun}
+
+    @atexit.register
+    def end():
+        print([future.result() for future in [lanes.submit(divmod, i, 2) for i in range(4)]])
+        lanes.shutdown()
+    """
+    assert "[(0, 0), (0, 1), (1, 0), (1, 1)]\n" == run_script(script)
