@@ -67,6 +67,42 @@ def test_steps_that_go_back_lose_nothing(folder: Path) -> None:
     assert "step" == axes["*"].step_metric
 
 
+def test_several_calls_of_one_step_are_one_row(folder: Path) -> None:
+    with Logger(state_of(), logger_in(folder)) as logger:
+        for step in range(3):
+            logger.log_metrics({"loss": step / 2}, step)
+            logger.log_text("a text", "said", step)
+            logger.log_metrics({"accuracy": step / 4}, step)
+    rows = history(folder)
+    assert [(0, 0.0, 0.0), (1, 0.5, 0.25), (2, 1.0, 0.5)] == [(row["step"], row["loss"], row["accuracy"]) for row in rows]
+    assert ["html-file"] * 3 == [row["said"]["_type"] for row in rows]
+
+
+def test_a_name_that_comes_again_at_its_step_replaces_nothing(folder: Path) -> None:
+    with logger_in(folder) as logger:
+        for loss in (1.0, 2.0):
+            logger.log_metrics({"loss": loss}, 5)
+        logger.log_metrics({"other": 3.0}, 5)
+    assert [(5, 1.0, None), (5, 2.0, 3.0)] == [(row["step"], row["loss"], row.get("other")) for row in history(folder)]
+
+
+def test_a_flush_ends_the_row_and_an_empty_one_is_never_written(folder: Path) -> None:
+    import wandb
+
+    mine = wandb.init(project="mine", mode="offline", dir=str(folder))
+    with logger_in(folder) as logger:
+        logger.flush()
+        logger.log_metrics({"loss": 1.0}, 7)
+        logger.flush()
+        logger.flush()
+        logger.log_metrics({"loss": 2.0}, 8)
+    mine.log({"after": 3.0})
+    mine.finish()
+    assert [("loss", 1.0), ("loss", 2.0), ("after", 3.0)] == [
+        next((key, line[key]) for key in ("loss", "after") if key in line) for line in history(folder)
+    ]
+
+
 def test_odd_values_and_names_are_kept(folder: Path) -> None:
     import torch
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,6 +23,7 @@ from wherry.loggers.safe_name import safe_name
 from wherry.loggers.state import State
 from wherry.loggers.tables import check_table
 from wherry.loggers.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, size_of
+from wherry.loggers.wandb_row import WandbRow
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -85,6 +88,9 @@ class WandbLogger(TrackerLogger["Run"]):
     those of media, which are paths (see `safe_name`), and those of artifacts: `artifact_name` says how, the artifact's metadata
     has the remote name, and its file that path. NaN and infinities are kept.
 
+    What several calls log of one step, media too, is one row of W&B's history, which it shows when the next step is logged, or
+    at flush() or the close; a name that comes again at its step is another row.
+
     If a run of W&B is active already, it is used, and not ended at the close. ``overwrite=False`` looks whether the artifact is
     there; of two processes that do so at once both upload, and nothing is lost, as each is a version. Offline, only what this
     process uploaded is known, and can be downloaded. See `TrackerLogger` for threads, errors and the end.
@@ -97,6 +103,7 @@ class WandbLogger(TrackerLogger["Run"]):
         super().__init__(self._config, state)
         self._project = project
         self._is_ours = True
+        self._row = WandbRow(self._config.step_metric)
         #: Remote name -> the artifact's file in W&B's own staging folder, of what this process uploaded.
         self._uploaded: dict[str, Any] = {}
 
@@ -246,16 +253,24 @@ class WandbLogger(TrackerLogger["Run"]):
 
         self._media("log_point_cloud", key, self._step(step, f"points {key}"), make, size_of(clouds))
 
+    def flush(self) -> None:
+        """Return when W&B has all that was handed over before, and files have arrived. What comes then is in another row.
+
+        UploadFailed for files that did not, else the first error of a log call that was not raised yet.
+        """
+        if (run := self._run) is not None and not self._is_closed and self._pid == os.getpid():
+            self._calls.submit(partial(self._do, "flush", self._row.end, run, None))
+        super().flush()
+
     # inside
 
     def _record(self, values: Mapping[str, object], step: int) -> None:
-        """Send one record of figures, with its step."""
+        """Send figures, with their step."""
         record: dict[str, object] = {}
         for key, value in values.items():
             record[self._free_name(str(key), record)] = value
         if record:
-            record[self._config.step_metric] = step
-            self._later("log_metrics", lambda run: run.log(record), FIGURE_BYTES * len(record))
+            self._later("log_metrics", lambda run: self._row.add(run, record, step), FIGURE_BYTES * (1 + len(record)))
 
     def _html(self, log_call: str, text: str, key: str, step: int) -> None:
         shown = f"<pre>{html.escape(text)}</pre>"
@@ -273,7 +288,7 @@ class WandbLogger(TrackerLogger["Run"]):
 
         def write(run: Run) -> None:
             with temporary_folder("wherry-wandb-") as folder:
-                run.log({name: make(folder), self._config.step_metric: step})
+                self._row.add(run, {name: make(folder)}, step)
 
         self._later(log_call, write, n_bytes, key=key)
 
@@ -304,6 +319,7 @@ class WandbLogger(TrackerLogger["Run"]):
         return run
 
     def _end(self, run: Run, *, failed: bool) -> None:
+        self._row.end(run)
         if self._is_ours:
             run.finish(exit_code=1 if failed else 0)
 
