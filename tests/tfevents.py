@@ -118,6 +118,8 @@ def _value(message: dict[int, list[bytes | int]]) -> Value:
     if 2 in message:
         return Value(tag, struct.unpack("<f", _bytes(message, 2))[0])
     metadata, tensor = fields(_bytes(message, 9)), fields(_bytes(message, 8))
+    for field in {4, 5, 6} & message.keys():
+        return _value_of_a_kind(tag, field, message, _bytes(metadata, 3).decode())
     plugin = fields(_bytes(metadata, 1))
     shape = tuple(_whole_number(fields(_whole(dim)).get(1, [0])) for dim in fields(_bytes(tensor, 2)).get(2, ()))
     (kind,) = tensor[1]
@@ -125,6 +127,20 @@ def _value(message: dict[int, list[bytes | int]]) -> Value:
     array = np.frombuffer(_bytes(tensor, 4), dtype).reshape(shape).astype(np.float64) if dtype else None
     strings = tuple(_whole(one) for one in tensor.get(8, ()))
     return Value(tag, None, _bytes(plugin, 1).decode(), _bytes(plugin, 2), _bytes(metadata, 3).decode(), shape, strings, array)
+
+
+def _value_of_a_kind(tag: str, kind: int, message: dict[int, list[bytes | int]], description: str) -> Value:
+    """An image (strings: width, height, file), a histogram (array: left, right, count), or sound (strings: file)."""
+    content = fields(_bytes(message, kind))
+    if kind == 4:
+        sizes = (str(_whole_number(content[field])).encode() for field in (2, 1))
+        return Value(tag, None, "images", b"", description, strings=(*sizes, _bytes(content, 4)))
+    if kind == 6:
+        return Value(tag, None, "audio", b"", description, strings=(_bytes(content, 4),))
+    right, counts = (np.frombuffer(_bytes(content, field), "<f8") for field in (6, 7))
+    (least,) = struct.unpack("<d", _bytes(content, 1))
+    array = np.stack([np.concatenate([[least], right[:-1]]), right, counts], axis=1)
+    return Value(tag, None, "histograms", b"", description, array.shape, (), array)
 
 
 def _bytes(message: dict[int, list[bytes | int]], field: int) -> bytes:

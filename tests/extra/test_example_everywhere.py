@@ -46,7 +46,7 @@ def test_tensorboards_reader_finds_every_kind(folder: Path) -> None:
     reader.Reload()
     kinds = {tag: reader.SummaryMetadata(tag).plugin_data.plugin_name for tag in reader.Tags()["tensors"]}
     assert dict.fromkeys(FIGURES, "scalars").items() <= kinds.items()
-    images = ("shapes", "shapes/truth", "shapes/prediction", "learning", "typed/filters")
+    images = ("shapes/0", "shapes/truth/0", "shapes/prediction/0", "learning", "typed/filters")
     assert dict.fromkeys(images, "images").items() <= kinds.items()
     others = {"loss": "audio", "hidden_VERTEX": "mesh", "first layer": "histograms", "model": "text", "overlap": "text"}
     assert others.items() <= kinds.items()

@@ -169,15 +169,16 @@ def test_nan_and_infinity_are_points(server: Server) -> None:
 
 def test_images_masks_and_videos_are_images(server: Server) -> None:
     tags = server.json("plugin/images/tags")[RUN]
-    assert {"samples": 3, "samples/truth": 3, "walk": 1} == {tag: info["samples"] for tag, info in tags.items()}
-    assert "3 sun: #808000" in tags["samples/truth"]["description"]
-    for tag, expected in {"samples": "PNG", "samples/truth": "PNG", "walk": "GIF"}.items():
+    samples, truths = [[f"{name}/{number}" for number in range(3)] for name in ("samples", "samples/truth")]
+    assert dict.fromkeys([*samples, *truths, "walk"], 1) == {tag: info["samples"] for tag, info in tags.items()}
+    assert "3 sun: #808000" in tags["samples/truth/0"]["description"]
+    for tag, expected in {"samples/0": "PNG", "samples/truth/0": "PNG", "walk": "GIF"}.items():
         shown = server.json("plugin/images/images", run=RUN, tag=tag, sample=0)
         assert list(MEDIA_STEPS) == [one["step"] for one in shown]
         data = server.get(f"plugin/images/individualImage?{shown[1]['query']}")
         with Image.open(io.BytesIO(data)) as picture:
             assert (expected, (96, 96)) == (picture.format, picture.size)
-            if tag == "samples":
+            if tag == "samples/0":
                 np.testing.assert_array_equal(np.moveaxis(scene(MEDIA_STEPS[1])[0], 0, -1), np.asarray(picture))
             if tag == "walk":
                 assert 20 == getattr(picture, "n_frames")  # noqa: B009
@@ -265,8 +266,7 @@ def test_tensorboards_own_reader_agrees(runs: Path) -> None:
         "train/loss": "scalars",
         "train/accuracy": "scalars",
         "unusual/nan and infinity": "scalars",
-        "samples": "images",
-        "samples/truth": "images",
+        **{f"{name}/{number}": "images" for name in ("samples", "samples/truth") for number in range(3)},
         "walk": "images",
         "weights/layer 1": "histograms",
         "tone": "audio",
@@ -282,6 +282,25 @@ def test_tensorboards_own_reader_agrees(runs: Path) -> None:
     assert list(range(N_STEPS)) == [event.step for event in losses]
     assert np.float32(1 - math.exp(-100 / 60)) == tensor_util.make_ndarray(losses[100].tensor_proto)
     assert (64, 3) == tensor_util.make_ndarray(reader.Tensors("weights/layer 1")[0].tensor_proto).shape
+
+
+def test_readers_of_event_files_find_images_sound_and_histograms(runs: Path) -> None:
+    """As they find SummaryWriter's: this reader makes no tensors of what has a field of its own."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(runs / RUN), size_guidance={"images": 0, "audio": 0, "histograms": 0})
+    reader.Reload()
+    tags = reader.Tags()
+    assert {f"{name}/{number}" for name in ("samples", "samples/truth") for number in range(3)} | {"walk"} == set(tags["images"])
+    assert (["tone"], ["weights/layer 1"]) == (tags["audio"], tags["histograms"])
+    image, sound, values = reader.Images("samples/0"), reader.Audio("tone"), reader.Histograms("weights/layer 1")
+    assert [list(MEDIA_STEPS)] * 3 == [[event.step for event in events] for events in (image, sound, values)]
+    with Image.open(io.BytesIO(image[1].encoded_image_string)) as picture:
+        assert (image[1].width, image[1].height) == picture.size
+        np.testing.assert_array_equal(np.moveaxis(scene(MEDIA_STEPS[1])[0], 0, -1), np.asarray(picture))
+    assert (22_050, 22_050, "audio/wav") == (sound[0].sample_rate, sound[0].length_frames, sound[0].content_type)
+    distribution = values[0].histogram_value
+    assert (5000, 64, 5000) == (distribution.num, len(distribution.bucket_limit), sum(distribution.bucket))
 
 
 # what is seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-_VARINT, _FIXED_64, _BYTES = 0, 1, 2
+_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _ONE_BYTE = [bytes([number]) for number in range(128)]
 _FLOAT = struct.Struct("<f")
 
@@ -35,6 +35,11 @@ def integer(field: int, number: int) -> bytes:
 def double(field: int, number: float) -> bytes:
     """A double."""
     return varint(field << 3 | _FIXED_64) + struct.pack("<d", number)
+
+
+def float_field(field: int, number: float) -> bytes:
+    """A float."""
+    return varint(field << 3 | _FIXED_32) + float32(number)
 
 
 def binary(field: int, content: bytes) -> bytes:

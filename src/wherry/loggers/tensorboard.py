@@ -65,7 +65,7 @@ class TensorBoardLogger(LoggerDestination):
     | --- | --- |
     | log_metrics | scalars, under the metric's name |
     | log_hyperparameters | hparams, and a table in text under "hyperparameters" |
-    | log_images | images; each mask drawn over its image under "name/mask", its colours in the description |
+    | log_images | images, several under "name/0", "name/1" ...; each mask drawn over its image under "name/mask", with a legend |
     | log_video | images, as an animated GIF |
     | log_histogram, log_audio, log_point_cloud | histograms and distributions, audio, mesh |
     | log_text, log_table, log_traces | text, as Markdown; traces under "traces/name" |
@@ -73,6 +73,7 @@ class TensorBoardLogger(LoggerDestination):
     Guarantees: figures, texts, tables and hyperparameters are in the file when the call returns, and SIGKILL loses none of them.
     Media are copied, and encoded by a thread of ours; flush() returns when they too are in the file, and raises that thread's
     first error. A file has its name for ever, and is handed over for upload once, when it is closed (see `TensorBoardConfig`).
+    What torch's SummaryWriter can write is written as it does, for tools that read event files.
 
     Without a step, calls for a name are counted from 0 (log_metrics: all calls). TensorBoard's fast loader, its default, takes
     a step that goes back for a restart: it drops the points of that name from there on, and of two for one step the earlier. The
@@ -163,15 +164,15 @@ class TensorBoardLogger(LoggerDestination):
         named = {f"{name}/{mask_name}": mask for mask_name, mask in (masks or {}).items()}
         drawings = {mask_name: to_masks(mask, given, mask_name) for mask_name, mask in named.items()}
         labels = dict(mask_class_labels or {})
-        tag, tags = self._tag(name, "image"), [self._tag(mask_name, "image") for mask_name in drawings]
-        _, height, width = given[0].shape
+        tags = {shown: self._image_tags(shown, len(given)) for shown in (name, *drawings)}
 
         def encode() -> list[bytes]:
             pictures = to_images(given, name)
-            values = [summaries.images(tag, width, height, [png_bytes(one) for one in pictures])]
-            for drawn_tag, drawn in zip(tags, drawings.values(), strict=True):
-                over = [mask_overlay(one, mask, labels) for one, mask in zip(pictures, drawn, strict=True)]
-                values.append(summaries.images(drawn_tag, width, height, [png_bytes(one) for one in over], mask_legend(labels)))
+            values = [summaries.image(tag, one.shape, png_bytes(one)) for tag, one in zip(tags[name], pictures, strict=True)]
+            for drawn_name, drawn in drawings.items():
+                for tag, one, mask in zip(tags[drawn_name], pictures, drawn, strict=True):
+                    over = mask_overlay(one, mask, labels)
+                    values.append(summaries.image(tag, over.shape, png_bytes(over), mask_legend(labels)))
             return values
 
         size_bytes = sum(one.nbytes for one in (*given, *(mask for drawn in drawings.values() for mask in drawn)))
@@ -209,7 +210,7 @@ class TensorBoardLogger(LoggerDestination):
 
         def encode() -> list[bytes]:
             found = to_histogram(array, name, n_bins=self._config.n_histogram_bins)
-            return [summaries.histogram(tag, found.edges, found.counts)]
+            return [summaries.histogram(tag, found)]
 
         self._write_later(encode, self._step(step, f"histogram {name}"), array.nbytes, name)
 
@@ -225,7 +226,8 @@ class TensorBoardLogger(LoggerDestination):
         tag = self._tag(name, "audio")
 
         def encode() -> list[bytes]:
-            return [summaries.audio(tag, wav_bytes(to_audio(given, name), sample_rate_hz))]
+            samples = to_audio(given, name)
+            return [summaries.audio(tag, wav_bytes(samples, sample_rate_hz), sample_rate_hz, len(samples))]
 
         self._write_later(encode, self._step(step, f"audio {name}"), given.nbytes, name)
 
@@ -242,8 +244,7 @@ class TensorBoardLogger(LoggerDestination):
         tag = self._tag(name, "image")
 
         def encode() -> list[bytes]:
-            height, width = given.shape[2:]
-            return [summaries.images(tag, width, height, [gif_bytes(to_video(given, name), frames_per_s)])]
+            return [summaries.image(tag, given.shape[1:], gif_bytes(to_video(given, name), frames_per_s))]
 
         self._write_later(encode, self._step(step, f"video {name}"), given.nbytes, name)
 
@@ -368,6 +369,10 @@ class TensorBoardLogger(LoggerDestination):
         while self._kinds.setdefault(tag, kind) != kind:
             tag = f"{tag} ({kind})"
         return tag
+
+    def _image_tags(self, name: str, n_images: int) -> list[str]:
+        """A tag an image: a tag has one image a step."""
+        return [self._tag(name if n_images == 1 else f"{name}/{number}", "image") for number in range(n_images)]
 
     def _step(self, step: int | None, counter: str) -> int:
         return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)

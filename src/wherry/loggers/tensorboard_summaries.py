@@ -2,8 +2,12 @@
 
 The messages are those of ``summary.proto``, ``tensor.proto`` (https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto)
 and of each plugin's ``plugin_data.proto`` (.../tensorboard/plugins/<name>/); how a plugin reads its tensor is said in its
-``summary_v2.py``. Everything but scalars is a tensor with the plugin's name in its metadata, as TensorFlow 2 writes it. The
-metadata stands in every value, so that each file of a run can be read without the others.
+``summary_v2.py``. Texts, points and hparams are tensors with the plugin's name in their metadata, as TensorFlow 2 writes them.
+The metadata stands in every value, so that each file of a run can be read without the others.
+
+Scalars, images, histograms and audio are in the fields of their kinds, as torch's SummaryWriter writes them: TensorBoard makes
+tensors of them when it reads them (``data_compat.py``), and tools that read event files, such as its own EventAccumulator, find
+them only there.
 
 Readers keep the metadata of a tag's first value and drop values of another kind under that tag: a tag has one kind for ever.
 """
@@ -17,14 +21,17 @@ from typing import TYPE_CHECKING
 
 from wherry.loggers.arrays import to_number
 from wherry.loggers.format import format_json
-from wherry.loggers.protobuf_wire import binary, double, float32, integer, packed_integers, string
+from wherry.loggers.protobuf_wire import binary, double, float32, float_field, integer, packed_integers, string
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_FLOAT, _DOUBLE, _STRING = 1, 2, 7  # types.proto, DataType
+    from wherry.loggers.munge import HistogramData
+
+_FLOAT, _STRING = 1, 7  # types.proto, DataType
 _WAV = 11  # AudioPluginData.Encoding
+_TENSOR, _BLOBS = 2, 3  # summary.proto, DataClass
 _VERTEX = 1  # MeshPluginData.ContentType
 _SUCCESS, _FAILURE = 1, 2  # the hparams plugin's api.proto, Status
 #: A point is so much of its cloud's diagonal in size: a torus of 2,000 points still looks like points, and is seen.
@@ -49,23 +56,25 @@ def text(tag: str, markdown: str, description: str = "") -> bytes:
     return _value(tag, "text", b"", _strings((), [markdown.encode("utf-8", "replace")]), description)
 
 
-def images(tag: str, width: int, height: int, encoded: Sequence[bytes], description: str = "") -> bytes:
-    """Images of one step as PNG, GIF or JPEG bytes; they need not have one size, the dashboard gets it from the first."""
-    content = [str(width).encode(), str(height).encode(), *encoded]
-    return _value(tag, "images", b"", _strings((len(content),), content), description)
+def image(tag: str, shape_chw: Sequence[int], encoded: bytes, description: str = "") -> bytes:
+    """An image of that shape, channels first, as PNG, GIF or JPEG bytes."""
+    channels, height, width = shape_chw
+    content = integer(1, height) + integer(2, width) + integer(3, channels) + binary(4, encoded)
+    return _old_value(tag, "images", b"", _BLOBS, binary(4, content), description)
 
 
-def audio(tag: str, wav: bytes, description: str = "") -> bytes:
-    """One clip: n x 2 strings of WAV bytes and label, with n = 1."""
-    return _value(tag, "audio", integer(2, _WAV), _strings((1, 2), [wav, b""]), description)
+def audio(tag: str, wav: bytes, sample_rate_hz: float, n_samples: int, description: str = "") -> bytes:
+    """One clip of one channel."""
+    content = float_field(1, sample_rate_hz) + integer(2, 1) + integer(3, n_samples) + binary(4, wav) + string(5, "audio/wav")
+    return _old_value(tag, "audio", integer(2, _WAV), _BLOBS, binary(6, content), description)
 
 
-def histogram(tag: str, edges: NDArray[np.float64], counts: NDArray[np.int64], description: str = "") -> bytes:
-    """A distribution: n x 3 of left edge, right edge, count, from n + 1 edges and n counts."""
-    import numpy as np
-
-    rows = np.stack([edges[:-1], edges[1:], counts], axis=1).astype("<f8")
-    return _value(tag, "histograms", b"", _tensor(_DOUBLE, rows.shape, rows.tobytes()), description)
+def histogram(tag: str, found: HistogramData, description: str = "") -> bytes:
+    """A distribution: upper edge and count of each bin. TensorBoard takes the least and greatest value for the outer edges."""
+    figures = (float(found.edges[0]), float(found.edges[-1]), float(found.n), found.sum, found.sum_squares)
+    content = b"".join(double(field, figure) for field, figure in enumerate(figures, 1))
+    content += binary(6, found.edges[1:].astype("<f8").tobytes()) + binary(7, found.counts.astype("<f8").tobytes())
+    return _old_value(tag, "histograms", b"", _TENSOR, binary(5, content), description)
 
 
 def point_cloud(tag: str, points: NDArray[np.float32], description: str = "") -> bytes:
@@ -132,11 +141,17 @@ def _protobuf_value(value: HParam) -> bytes:
     return string(3, value) if isinstance(value, str) else double(2, value)
 
 
+def _old_value(tag: str, plugin: str, plugin_data: bytes, data_class: int, content: bytes, description: str) -> bytes:
+    """A value in the field of its kind. TensorBoard's fast loader takes our metadata for it if they say the class of data."""
+    return string(1, tag) + binary(9, _metadata(plugin, plugin_data, description) + integer(4, data_class)) + content
+
+
 def _value(tag: str, plugin: str, plugin_data: bytes, tensor: bytes, description: str) -> bytes:
-    metadata = binary(1, string(1, plugin) + binary(2, plugin_data))
-    if description:
-        metadata += string(3, description)
-    return b"".join((string(1, tag), binary(9, metadata), binary(8, tensor)))
+    return b"".join((string(1, tag), binary(9, _metadata(plugin, plugin_data, description)), binary(8, tensor)))
+
+
+def _metadata(plugin: str, plugin_data: bytes, description: str) -> bytes:
+    return binary(1, string(1, plugin) + binary(2, plugin_data)) + (string(3, description) if description else b"")
 
 
 def _tensor(kind: int, shape: Sequence[int], content: bytes) -> bytes:
