@@ -172,12 +172,10 @@ def new_job(
     kind: JobKind = JobKind.PUT,
     requires: tuple[str, ...] = (),
     root: str = "s3://bucket",
-    deadline_s: float | None = None,
     only_if_free: bool = False,
 ) -> NewJob:
     """An upload as the uploader hands it to the journal."""
     wanted = tuple((f"{root}/{key}", key) for key in requires)
-    until_s = time.time() + 60.0 if deadline_s is None else deadline_s
     return NewJob(
         kind,
         f"{root}/{name}",
@@ -186,7 +184,6 @@ def new_job(
         size_bytes,
         overwrite,
         secrets.token_hex(16),
-        until_s,
         wanted,
         only_if_free=only_if_free,
     )
@@ -194,11 +191,8 @@ def new_job(
 
 def leased_job(key: str, size_bytes: int, *, overwrite: bool = True, attempts: int = 1, root: str = "s3://bucket") -> Job:
     """A job as a worker has it, known to no journal."""
-    now_s = time.time()
     put, leased, token = JobKind.PUT, JobState.LEASED, secrets.token_hex(16)
-    return Job(
-        JobId(0), put, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, token, leased, attempts, now_s, now_s + 60.0
-    )
+    return Job(JobId(0), put, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, token, leased, attempts, time.time())
 
 
 def submit_many(path: Path, owner: str, n: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "wherry"
 
-CONTRACT = frozenset({"errors", "store", "uri", "config", "jobs"})
+CONTRACT = frozenset({"clock", "errors", "store", "uri", "config", "jobs"})
 #: The lower layers by the names of their modules (src/wherry/NAME.py); what is not named here is surface.
 LAYERS: dict[str, int] = {
     **dict.fromkeys(CONTRACT, 0),
@@ -28,6 +28,11 @@ LAYERS: dict[str, int] = {
     "file_copy": 1,
     "forks": 1,
     "journal": 1,
+    "journal_decisions": 1,
+    "journal_questions": 1,
+    "journal_schema": 1,
+    "journal_time": 1,
+    "journal_waits": 1,
     "lanes": 1,
     "names": 1,
     "partial": 1,

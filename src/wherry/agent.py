@@ -17,12 +17,14 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from wherry.clock import Clock
     from wherry.spool import Spool
 
 log = logging.getLogger("wherry.agent")
@@ -38,6 +40,11 @@ _LOG_LIMIT_BYTES = 5 * 2**20
 _PARTS_TO_SHARE = 4
 #: A worker that dies at once is not started again at once.
 _RESPAWN_WAIT_S = 1.0
+#: How often the time that passes is written down, by which deadlines are measured.
+_KEEP_BOOKS_S = 1.0
+_FULL_DISK_WAIT_S = 30.0
+#: Who comes back from a wait so much too late was stopped meanwhile.
+_STOPPED_S = 15.0
 
 
 @dataclass
@@ -113,8 +120,19 @@ def _to_log(path: Path) -> None:
     os.close(out)
 
 
-def run_agent(spool: Spool, settings: dict[str, object], *, stay: bool = False) -> int:
-    """Be the agent of a spool until nobody needs it. 0: done, or another is running."""
+def run_agent(
+    spool: Spool,
+    settings: dict[str, object],
+    *,
+    stay: bool = False,
+    environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Be the agent of a spool until nobody needs it. 0: done, or another is running.
+
+    `environ`: take secrets that stores had from their users' environment from this one, as its user asks for it. An agent that
+    was started on behalf of one program does not: its environment may have the keys of another account.
+    """
     from wherry.config import AgentConfig
 
     lock = _take_lock(spool)
@@ -122,7 +140,7 @@ def run_agent(spool: Spool, settings: dict[str, object], *, stay: bool = False) 
         log.info("another agent has the spool %s", spool.folder)
         return 0
     try:
-        return Agent(spool, AgentConfig(**settings), lock, stay=stay).run()  # type: ignore[arg-type]
+        return Agent(spool, AgentConfig(**settings), lock, stay=stay, environ=environ or {}, clock=clock).run()  # type: ignore[arg-type]
     finally:
         os.close(lock)
 
@@ -152,7 +170,9 @@ def _take_lock(spool: object) -> int | None:
 class Agent:
     """The agent's loop. Its workers are forked from it and share its lock, which is free only when all of them are gone."""
 
-    def __init__(self, spool: object, config: object, lock: int, *, stay: bool) -> None:
+    def __init__(
+        self, spool: object, config: object, lock: int, *, stay: bool, environ: Mapping[str, str], clock: Clock | None
+    ) -> None:
         from wherry.config import AgentConfig
         from wherry.doorbell import Bell
         from wherry.recovery import open_journal
@@ -165,12 +185,16 @@ class Agent:
         self._config = config
         self._lock = lock
         self._stay = stay
-        self._journal = open_journal(spool, checkpoints=True)
+        self._environ = environ
+        self._journal = open_journal(spool, checkpoints=True, thorough=True, clock=clock)
         self._bell = Bell(spool.inside("bell"))
         self._stores = Stores()
         self._workers: dict[int, _Worker] = {}
         self._n_started = 0
         self._not_before_s = 0.0
+        #: When time was counted and old jobs were forgotten; until when nobody's lease is judged.
+        self._kept_s = 0.0
+        self._lenient_until_s = 0.0
         self._stopping = False
         self._signal_ear, self._signal_mouth = socket.socketpair()
         for end in (self._signal_ear, self._signal_mouth):
@@ -188,21 +212,21 @@ class Agent:
         alone_since_s: float | None = None
         try:
             while not self._stopping:
-                due, next_s = self._journal.ready()
+                self._keep_books()
+                due, next_s = self._journal.ready(with_stores=self._usable())
                 # A large file is sent by all workers together.
                 self._staff(due if self._journal.parts.missing() < _PARTS_TO_SHARE else self._config.n_workers)
                 clients = bool(self._spool.living_clients())
-                work = due > 0 or next_s is not None or bool(self._workers and self._journal.unfinished())
+                # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
+                work = due > 0 or next_s is not None or self._is_sending()
                 now_s = time.monotonic()
                 alone_since_s = None if clients or self._stay else (alone_since_s if alone_since_s is not None else now_s)
                 timeout_s = _LOOK_AROUND_S
                 if next_s is not None:
-                    timeout_s = min(timeout_s, max(0.01, next_s - time.time()))
+                    timeout_s = min(timeout_s, max(0.01, next_s - self._journal.now_s()))
                 if alone_since_s is not None:
-                    # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
-                    doable = work and self._doable()
-                    leave_s = alone_since_s + (self._config.linger_s if doable else _IDLE_EXIT_S)
-                    if now_s >= leave_s and self._leave(abandon=doable):
+                    leave_s = alone_since_s + (self._config.linger_s if work else _IDLE_EXIT_S)
+                    if now_s >= leave_s and self._leave(abandon=work):
                         return 0
                     timeout_s = min(timeout_s, max(0.01, leave_s - now_s))
                 self._wait(timeout_s)
@@ -224,7 +248,7 @@ class Agent:
         orphans = self._spool.sweep(self._journal.referenced_objects(), found)
         for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
-        self._journal.prune()
+        self._journal.resume()  # whoever starts an agent may have mended what was wrong
         for folder in self._spool.download_folders():
             clean_stale_downloads(folder)
         if has_known_uploads(self._journal):
@@ -232,15 +256,41 @@ class Agent:
         if queued or orphans:
             log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, len(orphans))
 
-    def _doable(self) -> bool:
-        """Whether some unfinished job is for a store whose secrets are known here, or that needs none."""
-        from wherry.jobs import JobState
+    def _usable(self) -> set[int]:
+        """The stores whose secrets are known here, or that need none. The journal is told which are not."""
+        from wherry.environment import secrets_here
 
-        unusable = self._stores.unusable(self._journal.stores())
-        if not unusable:
-            return True
-        jobs = self._journal.jobs(states=[JobState.QUEUED, JobState.LEASED])
-        return any(job.store_id not in unusable for job in jobs)
+        records = self._journal.stores()
+        if (locked := self._stores.unusable(records)) and self._environ:
+            self._learn(secrets_here((records[store_id] for store_id in locked), self._environ))
+            locked = self._stores.unusable(records)
+        if locked != {record.id for record in records.values() if record.is_locked}:
+            self._note(lambda: self._journal.note_locked(locked))
+        return set(records) - locked
+
+    def _is_sending(self) -> bool:
+        return bool(self._workers and {worker.name for worker in self._workers.values()} & self._journal.lease_owners())
+
+    def _keep_books(self) -> None:
+        """Count the time while there is something to count it for, and forget what was finished long ago."""
+        if (now_s := time.monotonic()) - self._kept_s >= _KEEP_BOOKS_S:
+            self._kept_s = now_s
+            if self._journal.unfinished():
+                self._note(self._journal.count_time)
+            self._note(self._journal.prune)
+
+    def _note(self, write: Callable[[], object]) -> None:
+        """Write what may be missing for a while: the agent goes on when its disk is full."""
+        from wherry.database import JournalDamaged
+        from wherry.errors import JournalError
+
+        try:
+            write()
+        except JournalDamaged:
+            raise
+        except JournalError as error:
+            log.warning("%s", error)
+            self._kept_s = time.monotonic() + _FULL_DISK_WAIT_S
 
     def _leave(self, *, abandon: bool) -> bool:
         """Stop listening, then look once more: who rings from now on starts the next agent. False: we are needed after all.
@@ -250,8 +300,8 @@ class Agent:
         from wherry.doorbell import Bell
 
         self._bell.close()
-        due, _ = self._journal.ready()
-        if (due and not abandon and self._doable()) or self._spool.living_clients():
+        due, _ = self._journal.ready(with_stores=self._usable())
+        if (due and not abandon) or self._spool.living_clients():
             self._bell = Bell(self._spool.inside("bell"))
             return False
         return True
@@ -303,8 +353,10 @@ class Agent:
             worker.channel.send(json.dumps(message).encode())
 
     def _wait(self, timeout_s: float) -> None:
+        from wherry.jobs import LEASE_S
         from wherry.worker import release_dead_callers
 
+        started_s = time.monotonic()
         ready, _, _ = select.select([self._bell.fileno(), self._signal_ear.fileno()], [], [], timeout_s)
         if self._signal_ear.fileno() in ready:
             with suppress(BlockingIOError):
@@ -314,7 +366,11 @@ class Agent:
             self._hear(self._bell.answer())
         self._bury()
         release_dead_callers(self._spool, self._journal)
-        for name in self._journal.expired():
+        now_s = time.monotonic()
+        if now_s - started_s - timeout_s > _STOPPED_S:
+            # This process was stopped, or its machine: so were its workers, which need their time to renew their leases.
+            self._lenient_until_s = now_s + LEASE_S
+        for name in self._journal.expired() if now_s >= self._lenient_until_s else ():
             for worker in self._workers.values():
                 if worker.name == name:
                     log.error("worker %s does not renew its leases: killed", name)
@@ -322,22 +378,28 @@ class Agent:
 
     def _hear(self, rings: list[dict[str, object]]) -> None:
         """Pass on what the rings carry: {"secrets": {store id: options}, "warm": [store ids]}."""
-        message: dict[str, object] = {}
-        news: dict[str, object] = {}
+        news: dict[int, Mapping[str, object]] = {}
         warm: list[object] = []
         for carried in rings:
             secrets = carried.get("secrets")
             if isinstance(secrets, dict):
-                news.update({store_id: known for store_id, known in secrets.items() if self._stores.learn(int(store_id), known)})
+                news.update({int(store_id): options for store_id, options in secrets.items()})
             wanted = carried.get("warm")
             if isinstance(wanted, list):
                 warm += wanted
+        if warm and not self._workers:
+            self._hire()
+        self._learn(news, warm)
+
+    def _learn(self, secrets: Mapping[int, Mapping[str, object]], warm: Sequence[object] = ()) -> None:
+        """Take secrets in, and ring the workers, with what of it is new. Jobs that waited for new ones are tried at once."""
+        news = {store_id: options for store_id, options in secrets.items() if self._stores.learn(store_id, options)}
+        message: dict[str, object] = {}
         if news:
-            message["secrets"] = news
+            message["secrets"] = {str(store_id): dict(options) for store_id, options in news.items()}
+            self._note(lambda: self._journal.resume(news))  # before the workers look
         if warm:
-            message["warm"] = warm
-            if not self._workers:
-                self._hire()
+            message["warm"] = list(warm)
         for worker in self._workers.values():
             self._tell(worker, message)
 

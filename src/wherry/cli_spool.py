@@ -147,15 +147,12 @@ def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]
 
 def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
     """The secrets of stores whose first user had them in the environment, as far as ours has them, too."""
-    from wherry.environment import secrets_from_environment
+    from wherry.environment import secrets_here
 
-    found: dict[int, dict[str, object]] = {}
-    for store in journal.stores().values():
-        here = secrets_from_environment(store.scheme, os.environ)
-        if "secrets" in store.settings and set(store.secret_names) <= set(here):
-            found[store.id] = {name: here[name] for name in store.secret_names}
-            keep_quiet_about(found[store.id])
-    return found
+    found = secrets_here(journal.stores().values(), os.environ)
+    for options in found.values():
+        keep_quiet_about(options)
+    return {store_id: dict(options) for store_id, options in found.items()}
 
 
 def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict[str, object]]:
@@ -200,12 +197,12 @@ def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption 
     Example: wherry retry 17
     """
     from wherry.client import Client
-    from wherry.config import AgentConfig, RetryConfig
+    from wherry.config import AgentConfig
     from wherry.spool import Spool
 
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
-    n_queued, freed = journal.retry(ids, time.time() + RetryConfig().job_deadline_s)
+    n_queued, freed = journal.retry(ids)
     place = Spool(folder)
     place.free(freed)
     if n_queued:

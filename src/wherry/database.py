@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from wherry.config import Durability
@@ -14,6 +14,8 @@ from wherry.errors import JournalError
 
 _BUSY_TIMEOUT_S = 30.0
 _REPLACEMENT_S = 1.0
+#: A database in an older format is brought into ours once nobody else has it open: programs that start together take their turns.
+_MIGRATION_WAIT_S = 3.0
 
 
 def _never_close(connection: sqlite3.Connection) -> None:
@@ -52,6 +54,28 @@ def _make_private(path: str) -> None:
             os.unlink(temporary)
 
 
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one, in a transaction of the caller's; a trigger's body is part of its statement."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement
+
+
+def run_script(db: sqlite3.Connection, script: str) -> None:
+    """Execute a script of which each statement ends with its line, as part of the transaction that is open."""
+    for statement in _statements(script):
+        db.execute(statement)
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
 class JournalDamaged(JournalError):
     """The journal is no SQLite database any more. Its files must be put aside before a new one can be made."""
 
@@ -62,12 +86,24 @@ class Database:
     `checkpoints`: whether this process moves the log into the database when it has grown. That waits for the disk (fsync),
     so a training process leaves it to the agent and its workers.
 
+    `migrations`: for an older version what brings its tables into ours. It is called when nobody else has the file open.
+
     Raises JournalError when it is locked for more than half a minute, cannot be written, or has another format;
     JournalDamaged when it cannot be read.
     """
 
-    def __init__(self, path: os.PathLike[str], schema: str, version: int, durability: Durability, *, checkpoints: bool) -> None:
+    def __init__(
+        self,
+        path: os.PathLike[str],
+        schema: str,
+        version: int,
+        durability: Durability,
+        *,
+        checkpoints: bool,
+        migrations: Mapping[int, Callable[[sqlite3.Connection], None]] | None = None,
+    ) -> None:
         self.path = path
+        self._migrations = migrations or {}
         self._checkpoints = checkpoints
         self._schema = schema
         self._version = version
@@ -160,23 +196,58 @@ class Database:
         return self._file() != self._inode
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """Make the tables in a new file; several may find it new at once."""
-        if (version := db.execute("PRAGMA user_version").fetchone()[0]) == 0:
+        """Make the tables in a new file, of which several may find it new at once; bring an older format into ours."""
+        if (version := _version(db)) == 0:
             db.execute("BEGIN IMMEDIATE")
-            if (version := db.execute("PRAGMA user_version").fetchone()[0]) == 0:
-                for statement in self._schema.split(";\n"):
-                    db.execute(statement)
+            if (version := _version(db)) == 0:
+                run_script(db, self._schema)
                 version = self._version
                 db.execute(f"PRAGMA user_version = {version}")
             db.execute("COMMIT")
+        if version in self._migrations:
+            version = self._bring_up(db)
         if version != self._version:
             raise JournalError(
                 f"the journal {self.path} has format {version}, this wherry knows {self._version}: "
                 "finish it with the version that wrote it (wherry drain), or use another spool"
             )
 
+    def _bring_up(self, db: sqlite3.Connection) -> int:
+        """Bring an older format into ours, all or nothing; the version that the file has then.
+
+        A program of the older version that has the file open would go on with tables that are not there any more. SQLite leaves
+        WAL mode only for who has the file alone, so that is how it is found out.
+        """
+        until_s = time.monotonic() + _MIGRATION_WAIT_S
+        db.execute("PRAGMA busy_timeout = 100")
+        while (version := _version(db)) in self._migrations:
+            try:
+                if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete":
+                    db.execute("BEGIN EXCLUSIVE")
+                    try:
+                        if (version := _version(db)) in self._migrations:
+                            self._migrations[version](db)
+                            db.execute(f"PRAGMA user_version = {self._version}")
+                        db.execute("COMMIT")
+                    except BaseException:
+                        db.execute("ROLLBACK")
+                        raise
+                    continue
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+            if time.monotonic() > until_s:
+                raise JournalError(
+                    f"the journal {self.path} has format {version}, and programs of the wherry that wrote it are using it: wait "
+                    f"until they have ended (kill their agent with SIGTERM, it loses nothing), or use another spool"
+                )
+            time.sleep(0.05)  # nobody tells when another closes the file
+        db.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_TIMEOUT_S)}")
+        _use_write_ahead_log(db)
+        return version
+
     def check(self) -> None:
-        """Look for damage where it is cheap to see; JournalDamaged if there is some."""
+        """Look for damage everywhere; JournalDamaged if there is some. It reads the whole file."""
         with self.transaction(read_only=True) as db:
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":

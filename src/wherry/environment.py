@@ -6,7 +6,11 @@ public ones in the journal, the secret ones in memory. For other schemes than th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wherry.journal import StoreRecord
 
 #: Option -> the variables that give it, first one first; those are the vendors' own.
 _PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
@@ -49,6 +53,16 @@ def variables_for(scheme: str) -> tuple[str, ...]:
     """The variables that hold secrets of a scheme: the vendor's, and those of fsspec's own configuration."""
     own = {"s3": (*_S3_KEYS.values(), "FSSPEC_S3_KEY", "FSSPEC_S3_SECRET", "FSSPEC_S3_TOKEN"), "gs": ("FSSPEC_GS_TOKEN",)}
     return own.get(scheme, ())
+
+
+def secrets_here(stores: Iterable[StoreRecord], environ: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """The secrets of those stores whose first user had them in the environment, as far as this one has them, too: by store."""
+    found: dict[int, dict[str, str]] = {}
+    for store in stores:
+        here = secrets_from_environment(store.scheme, environ)
+        if "secrets" in store.settings and set(store.secret_names) <= set(here):
+            found[store.id] = {name: here[name] for name in store.secret_names}
+    return found
 
 
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:

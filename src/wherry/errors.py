@@ -16,6 +16,9 @@ WherryError
          │   └─ BucketNotFoundError        not only the object: the bucket, container or root
          ├─ AlreadyExistsError (FileExistsError)
          ├─ AccessDeniedError (PermissionError)
+         │   ├─ CredentialsExpiredError    ... as these credentials have ended: an upload waits for newer ones
+         │   └─ ReadOnlyError              ... as nothing can be written there: an upload waits until something can
+         ├─ ClockSkewedError               this machine's clock is wrong: an upload waits until it is set
          └─ IntegrityError                 bytes, size or checksum differ from what they must be
 
 Callers need five names: NotFoundError, AlreadyExistsError, AccessDeniedError, UploadFailed, WherryError.
@@ -57,6 +60,9 @@ class StoreError(WherryError):
 
     `operation` is the contract's verb (``put``, ``get``, ...), `uri` the object, `hint` the next step, if there is one.
     """
+
+    #: What an operator has to mend before the same call can succeed: a value of `wherry.jobs.WaitsFor`. Then an upload waits.
+    waits_for: str | None = None
 
     def __init__(self, message: str, *, operation: str = "", uri: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -103,6 +109,24 @@ class AlreadyExistsError(PermanentError, FileExistsError):
 
 class AccessDeniedError(PermanentError, PermissionError):
     """The store refuses these credentials. Its own words are in the message."""
+
+
+class CredentialsExpiredError(AccessDeniedError):
+    """These credentials have expired, and no newer ones can be read from where they came from."""
+
+    waits_for = "credentials"
+
+
+class ReadOnlyError(AccessDeniedError):
+    """Nothing can be written to the destination any more: its file system is read-only now."""
+
+    waits_for = "destination"
+
+
+class ClockSkewedError(PermanentError):
+    """The clock of this machine differs from the server's by more than the server accepts."""
+
+    waits_for = "clock"
 
 
 class IntegrityError(PermanentError):

@@ -60,6 +60,18 @@ LEGAL_STEPS: dict[JobState, frozenset[JobState]] = {
 }
 
 
+class WaitsFor(str, Enum):
+    """What an operator has to mend before a job can succeed. Such a job stays queued and is tried again every five minutes.
+
+    credentials: they have expired. clock: this machine's clock differs too much from the server's. destination: it has become
+    read-only.
+    """
+
+    CREDENTIALS = "credentials"
+    CLOCK = "clock"
+    DESTINATION = "destination"
+
+
 class JobKind(str, Enum):
     """put: upload a staged file. check: only find out whether the store lets us in."""
 
@@ -69,9 +81,12 @@ class JobKind(str, Enum):
 
 @dataclass(frozen=True)
 class Job:
-    """One row of the journal. Times are seconds since the epoch; `object_id` names the staged file in the spool.
+    """One row of the journal. `created_s` and `finished_s` are seconds since the epoch; `object_id` names the staged file in the
+    spool.
 
-    `error_kind`, of a job that has failed: the class of its error, by the name that `wherry.errors.kind_of()` gives it.
+    `error` and `error_kind`: what the last attempt that failed said, and the class of that error, by the name that
+    `wherry.errors.kind_of()` gives it. `counted_from_s`: the run time from which the deadline counts; `due_s`: the elapsed time
+    of the next try (see `wherry.journal_time`). `blocked_by`: an unfinished job that must end first. `waits_for`: see WaitsFor.
     `exclusive`, of a job that is done and did not overwrite: whether the store itself saw to it that the name was free.
     """
 
@@ -88,7 +103,6 @@ class Job:
     state: JobState
     attempts: int
     created_s: float
-    deadline_s: float
     crc32c: int | None = None
     upload_id: str | None = None
     part_size_bytes: int | None = None
@@ -98,6 +112,10 @@ class Job:
     finished_s: float | None = None
     superseded_by: int | None = None
     leases_lost: int = 0
+    counted_from_s: float = 0.0
+    due_s: float = 0.0
+    blocked_by: int | None = None
+    waits_for: str | None = None
     exclusive: bool | None = None
 
 

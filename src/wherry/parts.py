@@ -6,7 +6,6 @@ the upload, takes parts itself, and completes it when all are sent; workers that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from sqlite3 import Connection
 from typing import Protocol
 
 from wherry.jobs import JobId
+from wherry.journal_time import JournalTime
 from wherry.store import StoredPart
 
 PARTS_SCHEMA = """
@@ -21,7 +21,7 @@ CREATE TABLE parts (
     job_id INTEGER NOT NULL, number INTEGER NOT NULL,
     crc32c INTEGER,              -- of its bytes, where it is known
     etag TEXT, size_bytes INTEGER,  -- the receipt; NULL: not sent yet
-    lease_owner TEXT, lease_until_s REAL,
+    lease_owner TEXT, lease_until_s REAL,  -- elapsed time
     tries INTEGER NOT NULL DEFAULT 0,  -- how often a helper gave it back: those are left to the job's own worker
     PRIMARY KEY (job_id, number)
 ) WITHOUT ROWID;
@@ -29,7 +29,7 @@ CREATE INDEX parts_missing ON parts (job_id, number) WHERE etag IS NULL AND leas
 CREATE INDEX parts_leased ON parts (lease_owner) WHERE lease_owner IS NOT NULL;
 CREATE TABLE begins (            -- uploads whose begin was sent and not answered: there may be one in the store
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    store_id INTEGER NOT NULL, key TEXT NOT NULL, begun_s REAL NOT NULL
+    store_id INTEGER NOT NULL, key TEXT NOT NULL, begun_s REAL NOT NULL  -- by the wall clock, to be compared with the store's
 );
 """
 _IS_MISSING = "etag IS NULL AND lease_owner IS NULL"
@@ -52,15 +52,16 @@ class Begin:
 class Parts:
     """The tables above. Each method is one transaction."""
 
-    def __init__(self, transaction: _Transaction) -> None:
+    def __init__(self, transaction: _Transaction, time: JournalTime) -> None:
         self._transaction = transaction
+        self._time = time
 
     # -- the upload
 
     def note_begin(self, store_id: int, key: str) -> int:
         """An upload is going to be begun: the number by which plan() knows it."""
         with self._transaction() as db:
-            row = db.execute("INSERT INTO begins (store_id, key, begun_s) VALUES (?, ?, ?)", (store_id, key, time.time()))
+            row = db.execute("INSERT INTO begins (store_id, key, begun_s) VALUES (?, ?, ?)", (store_id, key, self._time.wall_s()))
             return row.lastrowid or 0
 
     def unanswered(self, before_s: float) -> list[Begin]:
@@ -152,7 +153,7 @@ class Parts:
         if row is not None:
             db.execute(
                 "UPDATE parts SET lease_owner = ?, lease_until_s = ? WHERE job_id = ? AND number = ?",
-                (worker, time.time() + lease_s, job_id, row[0]),
+                (worker, self._time.elapsed_s(db) + lease_s, job_id, row[0]),
             )
         return row
 

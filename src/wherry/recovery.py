@@ -6,10 +6,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TypeVar
 
+from wherry.clock import Clock
 from wherry.database import JournalDamaged
 from wherry.jobs import JobId
 from wherry.journal import Journal, NewJob, readable_jobs
@@ -28,9 +29,9 @@ _T = TypeVar("_T")
 class MendedJournal(Journal):
     """A journal that is put aside and begun anew when a call finds it damaged; the call is then made again, once."""
 
-    def __init__(self, spool: Spool, *, checkpoints: bool) -> None:
+    def __init__(self, spool: Spool, *, checkpoints: bool, clock: Clock | None = None) -> None:
         self._spool = spool
-        super().__init__(spool.held_journal(), spool.config.durability, checkpoints=checkpoints)
+        super().__init__(spool.held_journal(), spool.config.durability, checkpoints=checkpoints, clock=clock)
         self.parts = _MendedParts(self)
 
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
@@ -43,14 +44,14 @@ class MendedJournal(Journal):
 
     def mend(self, keep: Sequence[str] = ()) -> None:
         """Put the journal aside if it is damaged. Nothing happens if another process was faster."""
-        open_journal(self._spool, keep=keep).close()
+        open_journal(self._spool, keep=keep, thorough=True).close()
 
 
 class _MendedParts(Parts):
     """The same for its tables of uploads in parts."""
 
     def __init__(self, journal: MendedJournal) -> None:
-        super().__init__(journal._transaction)
+        super().__init__(journal._transaction, journal._time)
         self.mend = journal.mend
 
 
@@ -67,26 +68,29 @@ def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
 
 
 for _mending, _plain in ((MendedJournal, Journal), (_MendedParts, Parts)):
-    for _name, _member in list(vars(_plain).items()):
-        if callable(_member) and not _name.startswith("_") and _name not in vars(_mending):
+    for _name in dir(_plain):
+        if callable(_member := getattr(_plain, _name)) and not _name.startswith("_") and _name not in vars(_mending):
             setattr(_mending, _name, _mended(_member))
 
 
-def open_journal(spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False) -> Journal:
+def open_journal(
+    spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False, thorough: bool = False, clock: Clock | None = None
+) -> Journal:
     """Open the spool's journal; a damaged one is quarantined first, which is logged with a list of the staged files.
 
     So it is when the damage shows later, see `MendedJournal`. `keep` are staged files of uploads that are just being
-    accepted: they stay where they are.
+    accepted: they stay where they are. `thorough`: look for damage everywhere, however long that takes.
     """
+    opened = partial(_opened, spool, checkpoints, thorough, clock)
     try:
-        return _opened(spool, checkpoints)
+        return opened()
     except JournalDamaged:
         with spool.locked("quarantine.lock"):
             try:
-                return _opened(spool, checkpoints)  # another process was faster
+                return opened()  # another process was faster
             except JournalDamaged as damage:
                 log.error("%s", _put_aside(spool, str(damage), keep))
-                journal = MendedJournal(spool, checkpoints=checkpoints)
+                journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
                 # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
                 Journal.number_from(journal, time.time_ns() // 1_000_000)
                 return journal
@@ -100,12 +104,12 @@ def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
                 aside.rename(spool.path(object_id))
 
 
-def _opened(spool: Spool, checkpoints: bool) -> Journal:
+def _opened(spool: Spool, checkpoints: bool, thorough: bool, clock: Clock | None) -> Journal:
     if _is_lost(spool):
         raise JournalDamaged(f"the journal {spool.journal_path} is gone or empty, but there are staged files")
-    journal = MendedJournal(spool, checkpoints=checkpoints)
+    journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
     try:
-        journal.check()
+        (journal.check if thorough else partial(Journal.look, journal))()
     except JournalDamaged:
         journal.close()
         raise

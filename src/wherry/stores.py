@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from wherry.config import RetryConfig, TransferConfig
@@ -27,6 +27,8 @@ class OpenStore:
     store: ObjectStore
     retry: RetryConfig
     transfer: TransferConfig
+    #: Those of the record that it was opened by.
+    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Stores:
@@ -63,17 +65,17 @@ class Stores:
             return {record.id for record in records.values() if set(record.secret_names) - set(self._secrets.get(record.id, ()))}
 
     def open(self, record: StoreRecord) -> OpenStore:
-        """The store of a record; opened if it is not yet."""
+        """The store of a record; opened if it is not yet, and anew if it has other settings by now."""
         with self._lock:
             found = self._open.get(record.id)
-            if found is None:
+            if found is None or found.settings != record.settings:
                 options = {**record.options, **self._secrets.get(record.id, {})}
                 retry = RetryConfig(**record.settings["retry"])
                 transfer = TransferConfig(**record.settings["transfer"])  # type: ignore[arg-type]  # written as it was checked
                 uri = StoreURI(record.scheme, record.root)
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
-                found = OpenStore(RetryStore(LimitStore(backend, max_in_flight=32), retry), retry, transfer)
+                found = OpenStore(RetryStore(LimitStore(backend, max_in_flight=32), retry), retry, transfer, record.settings)
                 self._open[record.id] = found
             return found
 

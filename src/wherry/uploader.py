@@ -97,7 +97,7 @@ class Uploader(Reader):
         self._client = Client(self.spool, None if self._in_caller else self.config.agent)
         self._owner = self._client.name
         if self._secrets:
-            self._client.secrets = {str(store_id): self._secrets for store_id in self._same_stores()}
+            self._client.secrets = {str(self._store_id): self._secrets}
         self._closed = False
         self._has_accepted = False
         self._seen_replacements = 0
@@ -120,16 +120,6 @@ class Uploader(Reader):
         if self._secrets and not set(self._secrets) & set(self._given):
             settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
         return self.journal.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
-
-    def _same_stores(self) -> list[int]:
-        """Our store record, and those of earlier runs that differ in settings only: they need the same secrets."""
-        records = self.journal.stores()
-        ours = records[self._store_id]
-        return [
-            store_id
-            for store_id, one in records.items()
-            if (one.scheme, one.root, one.options, one.secret_names) == (ours.scheme, ours.root, ours.options, ours.secret_names)
-        ]
 
     # -- handing over
 
@@ -256,7 +246,6 @@ class Uploader(Reader):
         only_if_free: bool = False,
     ) -> list[JobId]:
         wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
-        deadline_s = time.time() + self.config.retry.job_deadline_s
         new = [
             NewJob(
                 JobKind.PUT,
@@ -266,7 +255,6 @@ class Uploader(Reader):
                 one.size_bytes,
                 overwrite,
                 secrets.token_hex(16),
-                deadline_s,
                 wanted,
                 one.crc32c,
                 one.pieces,
@@ -330,7 +318,7 @@ class Uploader(Reader):
                 self._wait_for_name(self.uri_for(file_name))
                 job = Job(
                     JobId(0), JobKind.PUT, self._owner, self._store_id, self.uri_for(file_name), self.uri.key_for(file_name), "",
-                    file.stat().st_size, overwrite, secrets.token_hex(16), JobState.LEASED, 1, time.time(), time.time(),
+                    file.stat().st_size, overwrite, secrets.token_hex(16), JobState.LEASED, 1, time.time(),
                 )  # fmt: skip
                 made.append(sender.send(job, file, self._own_store(), self.config.transfer, frozen=False))
                 if move:
@@ -384,10 +372,7 @@ class Uploader(Reader):
     def start_check(self) -> None:
         """Have the agent find out, in the background, whether the store lets us in; raise_failures() reports if it does not."""
         key = self.uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
-        check = NewJob(
-            JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "", time.time() + self.config.retry.call_deadline_s
-        )
-        ids, _ = self._journalize([check])
+        ids, _ = self._journalize([NewJob(JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "")])
         if self._in_caller:
             self._perform(ids)
         else:

@@ -18,6 +18,7 @@ import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from wherry.cleaning import clean_known_uploads
@@ -26,6 +27,7 @@ from wherry.doorbell import ring
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.jobs import LEASE_S, Job, JobId, JobKind, JobState
 from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
+from wherry.journal_waits import TRY_AGAIN_S
 from wherry.lanes import Lanes
 from wherry.retry import job_wait_s
 from wherry.spool import Spool
@@ -90,12 +92,16 @@ class Performer:
             write_patiently(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag, exclusive=exclusive)))
         except NotReadyError as error:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
-        except TransientError as error:
-            retry = opened.retry if opened is not None else None
-            self._again(job, error, wait_s=job_wait_s(job.attempts, retry) if retry is not None else LEASE_S)
-        except FileNotFoundError as error:
-            lost = not isinstance(error, StoreError)
-            self._fail(job, WherryError(f"its staged file {job.object_id} is gone from the spool") if lost else error)
+        except StoreError as error:
+            if error.waits_for is not None and job.kind is JobKind.PUT:
+                self._put_off(job, error, error.waits_for)
+            elif not isinstance(error, TransientError):
+                self._fail(job, error)
+            else:
+                retry = opened.retry if opened is not None else None
+                self._again(job, error, wait_s=job_wait_s(job.attempts, retry) if retry is not None else LEASE_S)
+        except FileNotFoundError:
+            self._fail(job, WherryError(f"its staged file {job.object_id} is gone from the spool"))
         except (WherryError, OSError) as error:
             self._fail(job, error)
         except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
@@ -117,14 +123,32 @@ class Performer:
                 raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
 
     def _again(self, job: Job, error: TransientError, *, wait_s: float, counts: bool = True) -> None:
-        now = time.time()
-        if now + wait_s >= job.deadline_s:
-            self._fail(job, error, prefix=f"given up after {now - job.created_s:.0f} s: ")
+        if self._is_over(job, error, wait_s):
             return
         text = self._text(error)
         if counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
-        write_patiently(lambda: self.journal.requeue(job.id, self.worker, wait_s=wait_s, error=text, counts=counts))
+        requeue = partial(
+            self.journal.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error), counts=counts
+        )
+        write_patiently(requeue)
+
+    def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
+        """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
+        if self._is_over(job, error, TRY_AGAIN_S):
+            return
+        text = self._text(error)
+        log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
+        write_patiently(lambda: self.journal.put_off(job.id, self.worker, waits_for, text, kind_of(error)))
+
+    def _is_over(self, job: Job, error: StoreError, wait_s: float) -> bool:
+        """Whether the job's deadline comes before its next attempt would, so that it has failed."""
+        write_patiently(self.journal.count_time)
+        left_s, passed_s = self.journal.time_left_s(job)
+        if wait_s < left_s:
+            return False
+        self._fail(job, error, prefix=f"given up after {passed_s:.0f} s: ")
+        return True
 
     def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
         text = prefix + self._text(error)
@@ -215,9 +239,9 @@ class Worker:
         idle_since_s = time.monotonic()
         usable = self._performer.usable_stores()
         while True:
-            looked_s = time.time()
+            looked_s = self._journal.now_s()
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                looked_s = time.time()  # what becomes due after this is seen by ready()
+                looked_s = self._journal.now_s()  # what becomes due after this is seen by ready()
                 is_alone = not (self._running or self._helping)
                 job = self._journal.lease(self._name, LEASE_S, with_stores=usable, with_suspects=is_alone, now=looked_s)
                 if job is None:
@@ -236,9 +260,9 @@ class Worker:
                     self._performer.clean()
                     return
             if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                _, next_s = self._journal.ready(now=looked_s)
+                _, next_s = self._journal.ready(now=looked_s, with_stores=usable)
                 if next_s is not None:
-                    timeout_s = min(timeout_s, max(0.0, next_s - time.time()) + 0.01)
+                    timeout_s = min(timeout_s, max(0.0, next_s - self._journal.now_s()) + 0.01)
             if not self._wait(timeout_s):
                 return
             usable = self._performer.usable_stores()
@@ -325,9 +349,11 @@ class Caller:
     def work(self) -> float:
         """Carry out the next job and return 0, or return in how many seconds, at most one, there may be another."""
         performer = self._performer
-        looked_s = time.time()
+        usable = performer.usable_stores()
+        write_patiently(performer.journal.count_time)
+        looked_s = performer.journal.now_s()
         # It cannot renew its leases while it works: they last until it is seen to be dead.
-        job = performer.journal.lease(performer.worker, 86_400.0, with_stores=performer.usable_stores(), now=looked_s)
+        job = performer.journal.lease(performer.worker, 86_400.0, with_stores=usable, now=looked_s)
         if job is not None:
             try:
                 performer.perform(job)
@@ -337,8 +363,8 @@ class Caller:
             return 0.0
         if self._release_dead():
             return 0.0
-        _, next_s = performer.journal.ready(now=looked_s)
-        return 1.0 if next_s is None else min(1.0, max(0.0, next_s - time.time()))
+        _, next_s = performer.journal.ready(now=looked_s, with_stores=usable)
+        return 1.0 if next_s is None else min(1.0, max(0.0, next_s - performer.journal.now_s()))
 
     def _release_dead(self) -> bool:
         spool, journal = self._performer.spool, self._performer.journal

@@ -121,7 +121,7 @@ def test_right_credentials_after_wrong_ones_finish_the_upload(juicefs_server: S3
             handle.result()
     with Uploader(uri, storage_options=juicefs_server.options, spool=spool_folder, config=CALLER) as uploader:
         ids = [job.id for job in uploader.journal.jobs()]
-        assert 1 == uploader.journal.retry(ids, 1e12)[0]
+        assert 1 == uploader.journal.retry(ids)[0]
         uploader.check()
         assert 1000 == uploader.head("a").size_bytes
         assert 0 == uploader.journal.counts().failed

@@ -232,7 +232,7 @@ def test_a_failed_upload_is_retried_also_if_another_place_has_a_newer_one(journa
     (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
     journal.ack(lease(journal).id, "w", None)
     assert JobState.DONE is state(journal, there)
-    assert (1, []) == journal.retry(None, time.time() + 60)
+    assert (1, []) == journal.retry(None)
     assert JobState.QUEUED is state(journal, here)
 
 
@@ -383,7 +383,7 @@ def test_a_retried_job_may_lose_its_leases_again(journal: Journal) -> None:
     for _ in range(MAX_LEASES_LOST):
         lease(journal)
         journal.release("w")
-    assert (1, []) == journal.retry([deadly], time.time() + 60)
+    assert (1, []) == journal.retry([deadly])
     lease(journal)
     assert (1, []) == journal.release("w")
 
@@ -618,7 +618,7 @@ def test_a_failure_says_where_how_often_and_why(journal: Journal) -> None:
 def test_a_retried_job_is_queued_and_reports_a_new_failure(journal: Journal) -> None:
     (job_id,) = fail(journal, new_job("a"))
     journal.failures("me")
-    assert (1, []) == journal.retry(None, time.time() + 60)
+    assert (1, []) == journal.retry(None)
     assert JobState.QUEUED is state(journal, job_id)
     journal.fail(lease(journal).id, "w", "again")
     assert ["again"] == [failure.error for failure in journal.failures("me")]
@@ -632,7 +632,7 @@ def test_a_retry_never_puts_older_bytes_over_newer_ones(journal: Journal, newer:
         lease(journal)
     if newer is JobState.DONE:
         journal.ack(new, "w", None)
-    assert (0, ["old"]) == journal.retry([old], time.time() + 60)
+    assert (0, ["old"]) == journal.retry([old])
     found = journal.job(old)
     assert found is not None
     assert (JobState.SUPERSEDED, new) == (found.state, found.superseded_by)
@@ -640,7 +640,7 @@ def test_a_retry_never_puts_older_bytes_over_newer_ones(journal: Journal, newer:
 
 def test_a_retry_of_chosen_jobs_leaves_the_others(journal: Journal) -> None:
     first, second = fail(journal, new_job("a"), new_job("b"))
-    assert (1, []) == journal.retry([second], time.time() + 60)
+    assert (1, []) == journal.retry([second])
     assert (JobState.FAILED, JobState.QUEUED) == (state(journal, first), state(journal, second))
 
 
@@ -881,7 +881,7 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
         elif what == "release":
             journal.release(worker)
         elif what == "retry":
-            freed += journal.retry(some(JobState.FAILED), now + 60)[1]
+            freed += journal.retry(some(JobState.FAILED))[1]
         elif what == "discard":
             freed += journal.discard(some(JobState.FAILED))[1]
         else:
@@ -924,7 +924,7 @@ def test_a_retried_older_job_waits_for_a_newer_one_that_is_being_sent(journal: J
     leased = journal.lease("x", 60.0)
     assert leased is not None
     assert new == leased.id
-    assert (1, []) == journal.retry([old], time.time() + 60.0)
+    assert (1, []) == journal.retry([old])
     assert journal.lease("y", 60.0) is None
     journal.ack(new, "x", None)
     retried = journal.lease("y", 60.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support import IMPATIENT, file_of, new_job, store_id, wait_until
+from support import IMPATIENT, SETTINGS, file_of, new_job, store_id, wait_until
 from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
 from wherry.doorbell import Bell
@@ -131,7 +131,9 @@ def test_a_transient_failure_is_tried_again_later_and_not_reported(bench: Bench)
 
 def test_a_job_past_its_deadline_fails_with_its_last_error(bench: Bench) -> None:
     bench.store.plan = [Fault("put", TransientError("connection reset"), times=99)]
-    job_id = bench.accept("a", deadline_s=time.time())
+    job_id = bench.accept("a")
+    no_time = {**SETTINGS, "retry": {**SETTINGS["retry"], "job_deadline_s": 0.0}}
+    bench.journal.store_id("s3", "bucket", {}, (), no_time)  # the newest settings count
     bench.perform()
     job = bench.job(job_id)
     assert JobState.FAILED is job.state

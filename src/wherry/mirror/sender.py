@@ -367,11 +367,10 @@ class Courier:
     ) -> ObjectMeta:
         """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
         key = key_for(self.prefix, name)
-        now_s = time.time()
         size = path.stat().st_size if size is None else size
         job = Job(
             JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", size, overwrite,
-            secrets.token_hex(16), JobState.LEASED, 1, now_s, now_s, crc32c=crc32c,
+            secrets.token_hex(16), JobState.LEASED, 1, time.time(), crc32c=crc32c,
         )  # fmt: skip
         meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
         self.sent_bytes += job.size_bytes
