@@ -15,7 +15,7 @@ from wherry.errors import JournalError
 _BUSY_TIMEOUT_S = 30.0
 _REPLACEMENT_S = 1.0
 #: A database in an older format is brought into ours once nobody else has it open: programs that start together take their turns.
-_MIGRATION_WAIT_S = 3.0
+_MIGRATION_WAIT_S = 5.0
 
 
 def _never_close(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,145 @@
+"""A journal of version 3 is brought into the present form with everything in it, and only when nobody uses it.
+
+`journal_of_version_3.sql` is the dump of a journal that wherry 0.1 at that version has written: stores that differ in their
+configuration only, and jobs in every state, one of them half sent in parts.
+"""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from support import run_script
+from wherry.clock import Clock
+from wherry.errors import JournalError
+from wherry.jobs import JobId, JobState
+from wherry.journal import Journal
+
+WRITTEN = Path(__file__).with_name("journal_of_version_3.sql")
+WRITTEN_S = 1_795_361_461.0
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    db = sqlite3.connect(tmp_path / "journal.db")
+    db.executescript(WRITTEN.read_text())
+    db.execute("PRAGMA journal_mode = WAL")
+    db.close()
+    return tmp_path / "journal.db"
+
+
+def opened(path: Path) -> Journal:
+    return Journal(path, clock=Clock(monotonic_s=lambda: 1000.0, wall_s=lambda: WRITTEN_S + 10, boot="then"))
+
+
+def test_a_journal_of_version_3_opens_and_loses_nothing(path: Path) -> None:
+    journal = opened(path)
+    assert {
+        "o-done": "done",
+        "o-failed": "failed",
+        "o-waits": "queued",
+        "o-superseded": "superseded",
+        "o-newer": "leased",
+        "o-part": "leased",
+        "o-kept-1": "queued",
+        "o-kept-2": "queued",
+        "o-marker": "queued",
+    } == {job.object_id: job.state.value for job in journal.jobs() if job.object_id != "o-x"}
+    assert {"o-failed", "o-waits", "o-newer", "o-part", "o-kept-1", "o-kept-2", "o-marker", "o-x"} == journal.referenced_objects()
+    assert 7 * 10 + 3000 == journal.spool_bytes()  # the staged file that two jobs share counts once
+    assert journal.is_shared("o-x")
+    counts = journal.counts()
+    assert (6, 2, 1, 1, 1) == (counts.queued, counts.leased, counts.done, counts.failed, counts.superseded)
+    assert ("403: no", "AccessDeniedError") == (journal.jobs()[1].error, journal.jobs()[1].error_kind)
+    assert [(1, "etag-part")] == [(part.number, part.etag) for part in journal.parts.sent(JobId(6))]
+    assert (1, 2, 3) == journal.pieces(JobId(6))
+    assert ["never"] == [begin.key for begin in journal.parts.unanswered(WRITTEN_S + DAY_S)]
+    journal.check()
+
+
+def test_the_jobs_of_version_3_go_on_in_their_order(path: Path) -> None:
+    journal = opened(path)
+    journal.release(keep=())
+    order: list[str] = []
+    while (job := journal.lease("w", 60.0)) is not None:
+        order.append(job.object_id)
+        if job.object_id == "o-kept-1":
+            assert "o-kept-2" not in order
+        journal.ack(job.id, "w", None)
+    # What waited for its next try waits no longer than a backoff, whatever the clock did; what requires another comes after it.
+    assert ["o-newer", "o-part", "o-kept-1", "o-kept-2", "o-marker", "o-x", "o-x"] == order
+    waits = journal.lease("w", 60.0, now=journal.now_s() + 300.0)
+    assert waits is not None
+    assert "o-waits" == waits.object_id
+
+
+def test_stores_that_differed_in_their_configuration_are_one_with_the_newest(path: Path) -> None:
+    journal = opened(path)
+    stores = {store.scheme: store for store in journal.stores().values()}
+    assert 2 == len(journal.stores())
+    assert 7200.0 == stores["s3"].settings["retry"]["job_deadline_s"]
+    assert {stores["s3"].id} == {job.store_id for job in journal.jobs() if job.uri.startswith("s3:")}
+    assert 7200.0 == journal.time_left_s(journal.jobs()[2])[0]  # an unfinished job has its whole deadline
+
+
+def test_a_journal_in_use_by_an_older_program_is_left_as_it_is(path: Path) -> None:
+    older = sqlite3.connect(path)
+    older.execute("SELECT COUNT(*) FROM jobs").fetchone()
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match="has format 3, and programs of the wherry that wrote it are using it"):
+        opened(path)
+    assert before == path.read_bytes()
+    assert (3, "wal") == (older.execute("PRAGMA user_version").fetchone()[0], older.execute("PRAGMA journal_mode").fetchone()[0])
+    older.close()
+    assert 11 == len(opened(path).jobs())
+
+
+def test_a_migration_that_is_killed_is_made_again(path: Path) -> None:
+    text = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from wherry import journal_schema
+from wherry.database import Database
+
+def migrate(db):
+    journal_schema.from_version_3(db, 0.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Database(Path(sys.argv[1]), journal_schema.SCHEMA, 4, "process", checkpoints=True, migrations={3: migrate})
+"""
+    run_script(text, path, expected=-signal.SIGKILL)
+    journal = opened(path)
+    assert 11 == len(journal.jobs())
+    assert JobState.LEASED is journal.jobs()[4].state
+    journal.check()
+
+
+def test_programs_that_start_together_bring_a_journal_up_once(path: Path) -> None:
+    text = """
+import sys, threading
+from pathlib import Path
+from wherry.journal import Journal
+
+found = []
+threads = [threading.Thread(target=lambda: found.append(len(Journal(Path(sys.argv[1])).jobs()))) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(found)
+"""
+    assert f"{[11] * 6}\n" == run_script(text, path)
+
+
+def test_a_journal_of_a_later_version_is_refused_and_left_as_it_is(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 5")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match=r"has format 5, this wherry knows 4: finish it with the version that wrote it"):
+        opened(path)
+    assert before == path.read_bytes()
