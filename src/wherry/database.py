@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
@@ -160,6 +161,10 @@ class Database:
                 _make_private(os.fspath(self.path))
             db = sqlite3.connect(self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             try:
+                if _version(db) in self._migrations:
+                    db.close()
+                    self._bring_up()
+                    continue
                 _use_write_ahead_log(db)
                 db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
                 if not self._checkpoints:
@@ -196,7 +201,7 @@ class Database:
         return self._file() != self._inode
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """Make the tables in a new file, of which several may find it new at once; bring an older format into ours."""
+        """Make the tables in a new file; several may find it new at once."""
         if (version := _version(db)) == 0:
             db.execute("BEGIN IMMEDIATE")
             if (version := _version(db)) == 0:
@@ -204,47 +209,52 @@ class Database:
                 version = self._version
                 db.execute(f"PRAGMA user_version = {version}")
             db.execute("COMMIT")
-        if version in self._migrations:
-            version = self._bring_up(db)
         if version != self._version:
             raise JournalError(
                 f"the journal {self.path} has format {version}, this wherry knows {self._version}: "
                 "finish it with the version that wrote it (wherry drain), or use another spool"
             )
 
-    def _bring_up(self, db: sqlite3.Connection) -> int:
-        """Bring an older format into ours, all or nothing; the version that the file has then.
+    def _bring_up(self) -> None:
+        """Bring a file in an older format into ours, all or nothing, unless another process is faster.
 
         A program of the older version that has the file open would go on with tables that are not there any more. SQLite leaves
-        WAL mode only for who has the file alone, so that is how it is found out.
+        WAL mode only for who has the file alone, so that is how it is found out. Those of our version take their turns, and have
+        it closed while they wait.
         """
-        until_s = time.monotonic() + _MIGRATION_WAIT_S
-        db.execute("PRAGMA busy_timeout = 100")
-        while (version := _version(db)) in self._migrations:
-            try:
-                if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete":
-                    db.execute("BEGIN EXCLUSIVE")
-                    try:
-                        if (version := _version(db)) in self._migrations:
-                            self._migrations[version](db)
-                            db.execute(f"PRAGMA user_version = {self._version}")
-                        db.execute("COMMIT")
-                    except BaseException:
-                        db.execute("ROLLBACK")
-                        raise
-                    continue
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
-                    raise
-            if time.monotonic() > until_s:
-                raise JournalError(
-                    f"the journal {self.path} has format {version}, and programs of the wherry that wrote it are using it: wait "
-                    f"until they have ended (kill their agent with SIGTERM, it loses nothing), or use another spool"
-                )
-            time.sleep(0.05)  # nobody tells when another closes the file
-        db.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_TIMEOUT_S)}")
-        _use_write_ahead_log(db)
-        return version
+        folder = os.open(os.path.dirname(os.path.abspath(self.path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            until_s = time.monotonic() + _MIGRATION_WAIT_S
+            while not self._has_brought_up():
+                if time.monotonic() > until_s:
+                    raise JournalError(
+                        f"the journal {self.path} has an older format, and programs of the wherry that wrote it are using it: "
+                        "wait until they have ended (kill their agent with SIGTERM, which loses nothing), or use another spool"
+                    )
+                time.sleep(0.05)  # nobody tells when another closes the file
+        finally:
+            os.close(folder)
+
+    def _has_brought_up(self) -> bool:
+        """Whether the file is not in an older format any more: one attempt."""
+        db = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)
+        try:
+            if _version(db) not in self._migrations:
+                return True
+            if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
+                return False
+            db.execute("BEGIN EXCLUSIVE")
+            self._migrations[_version(db)](db)
+            db.execute(f"PRAGMA user_version = {self._version}")
+            db.execute("COMMIT")
+            return True
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            return False
+        finally:
+            db.close()  # which rolls back what is not committed
 
     def check(self) -> None:
         """Look for damage everywhere; JournalDamaged if there is some. It reads the whole file."""
