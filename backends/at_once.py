@@ -1,7 +1,8 @@
-"""Calls side by side that wait for an answer and move no bytes."""
+"""Calls side by side that wait for an answer and move no bytes; and a count that several threads keep."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,19 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _AT_ONCE = 16
+
+
+class Tally:
+    """A number that several threads count up."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self, **_: object) -> None:
+        """One more. What a library's event tells along is not looked at."""
+        with self._lock:
+            self.value += 1
 
 
 def each_at_once(call: Callable[[_T], _R], arguments: Iterable[_T], *, all_of_them: bool = False) -> list[_R]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from google.api_core.exceptions import from_http_response
 
+from wherry.backends.at_once import each_at_once
 from wherry.backends.gcs_bucket import Bucket, generation_match
 from wherry.backends.gcs_bytes import announced, beyond, opened, write
 from wherry.backends.gcs_compose import ComposedUploads
@@ -74,6 +75,11 @@ class GCSStore(MultipartStore):
             self.capabilities = replace(
                 self.capabilities, sequential_parts=True, min_part_size_bytes=CHUNK_BYTES, min_joined_bytes=None
             )
+
+    @property
+    def n_requests(self) -> int:
+        """As the contract says; what google-auth asks for tokens is not among them."""
+        return self._bucket.n_requests
 
     def put_file(
         self,
@@ -138,6 +144,10 @@ class GCSStore(MultipartStore):
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""
         self._bucket.remove("delete", key, key)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As the contract says: a request for each, several at once."""
+        each_at_once(self.delete, keys)
 
     def join(
         self,

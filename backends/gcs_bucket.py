@@ -49,6 +49,11 @@ class Bucket:
         #: A 404 for an object may mean that the bucket is missing. Once a call has succeeded, it does not.
         self._was_seen = False
 
+    @property
+    def n_requests(self) -> int:
+        """All requests so far."""
+        return 0 if self._made is None else self._made.requests.value
+
     def connected(self) -> Connection:
         """The connection; made at the first call because the chain of credentials may ask the network."""
         with self._lock:

@@ -27,6 +27,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidJSONError
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from wherry.backends.at_once import Tally
 from wherry.backends.gcs_options import Options
 from wherry.errors import ConfigError
 
@@ -48,6 +49,8 @@ class Connection:
     client: Client
     authorized: AuthorizedSession
     bare: Session
+    #: How many requests were sent.
+    requests: Tally
 
     def close(self) -> None:
         """Close the connections."""
@@ -64,7 +67,8 @@ def connect(options: Options) -> Connection:
     elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
         codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
     authorized, bare = _AuthorizedSession(credentials, refresh_status_codes=codes), _BareSession()
-    adapter = HTTPAdapter(pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
+    tally = Tally()
+    adapter = _CountingAdapter(tally, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
     for session in (authorized, bare):
         session.verify = options.verify
@@ -77,7 +81,19 @@ def connect(options: Options) -> Connection:
     # no tracing is on. Every use of this cache is guarded, so that without it nothing is asked.
     client._bucket_metadata_cache = None
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
-    return Connection(client, authorized, bare)
+    return Connection(client, authorized, bare, tally)
+
+
+class _CountingAdapter(HTTPAdapter):
+    """Counts what it sends."""
+
+    def __init__(self, tally: Tally, **options: Any) -> None:
+        super().__init__(**options)
+        self._tally = tally
+
+    def send(self, *arguments: Any, **options: Any) -> Response:
+        self._tally.add()
+        return super().send(*arguments, **options)
 
 
 class _Lasting:

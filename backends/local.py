@@ -88,14 +88,14 @@ class LocalStore(MultipartStore):
         self._uploads = LocalUploads(checked.fsync)
 
     def can_share(self, key: str, path: Path) -> bool:
-        """As the contract says: on the same file system a file of ours with one name is linked, any other cloned or not."""
+        """As the contract says: on the same file system a file of ours with one name or none is linked, others cloned or not."""
         target = self._path(key, "can_share")
         folder = next(above for above in target.parents if above.is_dir())
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or status.st_dev != os.stat(folder).st_dev:
                 return False
-            if status.st_nlink == 1 and status.st_uid == os.geteuid():
+            if status.st_nlink <= 1 and status.st_uid == os.geteuid():
                 return True
             return status.st_size >= _TRIED_BYTES and self._can_clone(path, folder)
         except OSError:  # then there is nothing to predict: the put will say why
@@ -307,7 +307,7 @@ class LocalStore(MultipartStore):
             # One inode has one mode and one record: a file that has a second name already would carry the wrong ones there.
             # The lock keeps two puts of one file, under two keys, from both finding a single name.
             fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(source).st_nlink != 1 or before.st_dev != os.stat(target.parent).st_dev:
+            if os.fstat(source).st_nlink > 1 or before.st_dev != os.stat(target.parent).st_dev:
                 return False
             os.fchmod(source, 0o666 & ~umask())
         except OSError:  # not our file, or a file system without locks: a copy needs neither

@@ -21,7 +21,7 @@ from wherry.mirror.sender import Courier, InlineExecutor
 from wherry.store import ObjectStore
 from wherry.testing import FaultyStore
 from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore
+from wherry.wrappers import RetryStore, WrappedStore
 
 #: The wall clock's zero: a day in 2026.
 _EPOCH_S = 1_780_000_000.0
@@ -43,6 +43,12 @@ class Clock:
     def wall(self) -> float:
         """Seconds since the epoch, jumps included."""
         return _EPOCH_S + self.s + self.jump_s
+
+
+class OneByOne(WrappedStore):
+    """Deletes one object after another, in the order in which they are given, as a store does that cannot do better."""
+
+    delete_many = ObjectStore.delete_many
 
 
 class Rig:
@@ -77,7 +83,8 @@ class Rig:
         """Begin as a new process does."""
         self.ledger = Ledger(self.spool / "ledger.db")
         self.budget = Budget(self.config.max_requests_per_hour, self.clock.monotonic)
-        store = RetryStore(CountedStore(self.bare, self.budget), ONCE)
+        bare = OneByOne(self.bare) if isinstance(self.bare, FaultyStore) else self.bare  # so each delete may fail by itself
+        store = RetryStore(CountedStore(bare, self.budget), ONCE)
         scratch = self.spool / "scratch"
         scratch.mkdir(exist_ok=True)
         courier = Courier(self.folder, self.uri, self.writer, store, scratch, compression=self.config.compression, retry=ONCE)

@@ -61,6 +61,7 @@ MEANINGS = {
     "max_parts": "most parts",
     "max_put_size_bytes": "largest object that does not go in parts",
     "sequential_parts": "one stream: a single worker sends it, in order",
+    "deleted_at_once": "objects deleted by one request, as when a mirror takes its segments away",
     "min_joined_bytes": "objects become one inside the store, as when a mirror seals a file: least size of each but the last",
 }
 

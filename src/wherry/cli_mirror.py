@@ -130,6 +130,8 @@ def start(
     config = _config(rule, segment_bytes, max_lag, budget, compress, seal=seal)
     with _signals() as ended:
         mirror = _open(folder, uri, writer, spool, option, options_file, config)
+        if not as_json:
+            say(_plan(mirror))
         is_shown = sys.stderr.isatty() and not as_json
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
         while not ended.wait(wait_s) and mirror.is_running:
@@ -182,7 +184,8 @@ def status(
 ) -> None:
     """Say who mirrors to URI, whether he lives and how late he is.
 
-    A line a writer: open, sealed, or lost (not heard of for long).
+    A line a writer: open, sealed, incomplete (it has closed, and not all is
+    here), or lost (not heard of for long).
 
     Example: wherry mirror status s3://my-bucket/runs/7
     """
@@ -354,6 +357,17 @@ def _open(
     target = parse_target(uri)
     options = storage_options(target.scheme, option or [], options_file)
     return Mirror(folder, str(target), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
+
+
+def _plan(mirror: Mirror) -> str:
+    """What a mirror that begins is going to do."""
+    config = mirror.config
+    budget = "36,000, by the number of files," if config.max_requests_per_hour is None else f"{config.max_requests_per_hour:,}"
+    end = "makes one object of each file, and ends" if config.seal_on_close else "ends; growing files stay in segments"
+    return (
+        f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer}: what is new goes after {config.max_lag_s:g} s, with "
+        f"{budget} requests an hour at most; Ctrl-C or SIGTERM sends the rest, {end}"
+    )
 
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The object store contract: six verbs, five more for stores that take a large object in parts, and join() for those that can.
+"""The object store contract: six verbs and delete_many(), five for stores that take an object in parts, and join().
 
 Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
 copy (it is a join of one), storage classes and ACLs (options of a backend), async twins (concurrency comes from
@@ -64,6 +64,8 @@ class Capabilities:
     #: join() works, of at most `max_parts` objects of at most `max_part_size_bytes`. So large must each of them be, but the last.
     #: None: it does not.
     min_joined_bytes: int | None = None
+    #: delete_many() sends one request for so many keys.
+    deleted_at_once: int = 1
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,14 @@ class ObjectStore(ABC):
     capabilities: Capabilities
     #: Names the server for what probe() finds out, equal for all stores that it keeps; None: there is nothing to find out.
     endpoint: str | None = None
+
+    @property
+    def n_requests(self) -> int | None:
+        """The requests that this object has sent to the server, failed ones included; None: it does not count them.
+
+        It only grows (test_requests_are_counted). One call may take several requests.
+        """
+        return None
 
     def probe(self, key_prefix: str) -> Mapping[str, bool]:
         """Find out by trial what the server really honours, and assume() it. Trials go below `key_prefix`, and are deleted.
@@ -204,6 +214,14 @@ class ObjectStore(ABC):
     @abstractmethod
     def delete(self, key: str) -> None:
         """Remove the object; no error when it is absent (test_delete_twice)."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove objects, in no order; no error for those that are absent (test_many_objects_are_deleted_and_no_other).
+
+        After an error some of them are gone, and any others may still be there; it may be called again.
+        """
+        for key in keys:
+            self.delete(key)
 
     def join(
         self,

@@ -41,6 +41,11 @@ class WrappedStore(MultipartStore):
         """The inner store's."""
         return self.inner.endpoint
 
+    @property
+    def n_requests(self) -> int | None:
+        """The inner store's."""
+        return self.inner.n_requests
+
     def probe(self, key_prefix: str) -> Mapping[str, bool]:
         """As the inner store's."""
         return self._call("probe", key_prefix, lambda: self.inner.probe(key_prefix))
@@ -93,6 +98,11 @@ class WrappedStore(MultipartStore):
     def delete(self, key: str) -> None:
         """As the inner store's."""
         self._call("delete", key, lambda: self.inner.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As the inner store's."""
+        if keys:
+            self._call("delete_many", keys[0], lambda: self.inner.delete_many(keys))
 
     def join(
         self,

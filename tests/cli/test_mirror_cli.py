@@ -68,6 +68,15 @@ def test_a_mirror_runs_beside_a_program_and_seals_at_its_end(line: CommandLine, 
     assert contents(run) == contents(line.folder / "bucket")
 
 
+def test_a_mirror_says_what_it_does_when_it_starts(line: CommandLine) -> None:
+    (line.folder / "run").mkdir()
+    with mirroring(line, "run", "bucket", "--max-lag", "7", "--budget", "1234", "--writer", "w") as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert said.startswith(f"wherry: mirroring {line.folder / 'run'} to ")
+        assert all(word in said for word in ("as w: ", "7 s", "1,234 requests an hour", "SIGTERM", "one object of each file"))
+
+
 def test_a_mirror_says_in_json_how_far_it_is(line: CommandLine) -> None:
     write(line.folder / "run", "a.log", lines(3000))
     out, _ = line.run("mirror", "resume", "run", "bucket", "--writer", "w1", "--json")

@@ -110,7 +110,7 @@ def test_a_folder_that_vanishes_ends_it_incomplete_and_unsealed(rig: Rig) -> Non
     assert not end(rig)
     assert rig.n_requests < before + 20
     rig.engine.give_up()
-    assert "lost" == rig.manifest().state
+    assert "incomplete" == rig.manifest().state
     assert lines(3000) == rig.read("a.log")
 
 

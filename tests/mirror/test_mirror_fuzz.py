@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror_fuzz import play
-from wherry.mirror import engine, sender
+from wherry.mirror import agenda, sender
 from wherry.testing.servers import fast_folder
 
 
@@ -16,7 +16,9 @@ from wherry.testing.servers import fast_folder
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """With limits that small files reach, too."""
     monkeypatch.setattr(sender, "WORTH_JOINING_BYTES", 200)
-    monkeypatch.setattr(engine, "WORTH_JOINING_BYTES", 300)
+    monkeypatch.setattr(sender, "_LISTED_TOGETHER", 2)
+    monkeypatch.setattr(agenda, "WORTH_JOINING_BYTES", 300)
+    monkeypatch.setattr(agenda, "_LARGE_BYTES", 500)
     with fast_folder() as folder:
         yield folder
 

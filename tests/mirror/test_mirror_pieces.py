@@ -68,6 +68,7 @@ def test_a_wrong_rule_is_refused(pattern: str, kind: str) -> None:
         ("metrics.jsonl", "append"),
         ("a.csv", "append"),
         ("tb/events.out.tfevents.1.host", "append"),
+        ("wandb/offline-run-1/run-1.wandb", "append"),
         ("config.json", "replace"),
         ("sub/config.yaml", "replace"),
         ("model.pt", "once"),

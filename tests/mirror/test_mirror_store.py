@@ -326,7 +326,7 @@ def test_a_segment_that_was_sent_after_a_seal_and_not_noted_is_kept(rig: Rig, tm
     rig.bare.put_file(rig.uri.key_for(segment_name("rank0", "a.log", 1, at)), sent)
     record = rig.ledger.load()[0]
     record.in_doubt = True  # as it is written down before each put
-    rig.engine.courier.clean(record)
+    rig.engine.courier.clean([(record, ())])
     assert [segment_name("rank0", "a.log", 1, at).rpartition("/")[2]] == [name.rpartition("/")[2] for name in rig.segments()]
     assert rig.local()["a.log"] == rig.read("a.log")
 

@@ -165,6 +165,7 @@ ARGUMENTS: dict[str, Any] = {
     "parts": [StoredPart(1, 1, "e")],
     "key_prefix": "probes",
     "sources": ["a", "b"],
+    "keys": ["a", "b"],
     "findings": {"finding": False},
 }
 

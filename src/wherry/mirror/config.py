@@ -30,9 +30,10 @@ class MirrorConfig:
     #: A file that is sent whole is complete when it has not changed for so long. Writers that pause for longer should write under
     #: a temporary name (``*.tmp`` and the like are ignored) and rename; else an unfinished version is sent first, then the whole.
     settle_s: float = 2.0
-    #: Of all files together, every call to the store, retries included. One a second: at 0.005 USD for 1000 puts 0.43 USD a day.
-    #: flush() and close() do not wait for it.
-    max_requests_per_hour: int = 3600
+    #: Of all files together, every request to the store, retries included. None: as many as the files that grow need, 3,600 at
+    #: least (24 files at 30 s) and 36,000 at most (240 files), which at 0.005 USD for 1,000 puts are 0.43 and 4.32 USD a day.
+    #: Where it is short, files wait longer. flush() and close() do not wait for it.
+    max_requests_per_hour: int | None = None
     #: Segments as gzip members or zstd frames, one each, so that they may be concatenated as they are. None: as they are.
     compression: Compression | None = None
     #: Segments of a sealed file stay for so long, for readers that are in the middle of them; close() takes them at once.
@@ -54,6 +55,8 @@ class MirrorConfig:
     def __post_init__(self) -> None:
         for name, least in (("segment_bytes", 1), ("max_requests_per_hour", 10), ("sends_in_flight", 1)):
             value = getattr(self, name)
+            if value is None and name == "max_requests_per_hour":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"MirrorConfig.{name} is {value!r}: it must be a whole number, at least {least}")
         for name in ("max_lag_s", "settle_s", "grace_s", "give_up_s"):

@@ -12,16 +12,16 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from wherry.errors import AccessDeniedError, BucketNotFoundError, ConfigError, StoreError, TransientError, WherryError
+from wherry.mirror.agenda import FINAL_TRIES, Agenda, Task, is_unsealed, needs_segments
 from wherry.mirror.budget import Budget
 from wherry.mirror.config import MirrorConfig
 from wherry.mirror.fence import Fence, MirrorFencedError
 from wherry.mirror.herald import Herald
-from wherry.mirror.lease import is_being_written
 from wherry.mirror.ledger import Ledger, Record
 from wherry.mirror.manifest import State
 from wherry.mirror.outage import Outage
@@ -30,7 +30,7 @@ from wherry.mirror.report import MirrorReport, shown
 from wherry.mirror.rules import Rules
 from wherry.mirror.scan import scan
 from wherry.mirror.segments import BrokenPromise
-from wherry.mirror.sender import WORTH_JOINING_BYTES, Courier
+from wherry.mirror.sender import Courier
 from wherry.mirror.tracker import Tracked, Tracker
 from wherry.retry import job_wait_s
 from wherry.uri import check_name
@@ -39,37 +39,31 @@ log = logging.getLogger("wherry.mirror")
 
 #: A file of which every version is sent whole waits for at most so many doublings of `max_lag_s`: eight hours at 30 s.
 _MOST_DOUBLINGS = 10
-#: A file that is kept open for writing is waited for so many times `max_lag_s`; there are programs that never close theirs.
-_PATIENCE_WITH_OPEN = 10
 #: Where the budget is short a segment takes so many times `segment_bytes`, if there is so much.
 _LARGE_SEGMENTS = 8
-#: A file with less than this unsent is a quiet one.
-_QUIET_BYTES = 4096
-#: Sent a little early, for the next look comes a little late.
-_EARLY = 0.9
-#: Of the budget, kept for the look at the epoch that comes before a batch.
-_FENCE_CALLS = 1.0
 #: That look counts for so long, and for this share of an hour's calls where they are few: else quiet files, each of which goes at
 #: its own time, would cost two calls each.
 _FENCE_COUNTS_S = 5.0
 _FENCE_COUNTS_CALLS = 3.0
 _FENCE_COUNTS_MOST_S = 60.0
 #: So many files are handed to the senders at once: each turn looks at the whole folder, which ten thousand files make costly.
-_BATCH = 256
+_BATCH = 512
+#: A large file gives its place to others after so long, and goes on when it is the most urgent one again.
+_LARGE_TURN_S = 2.0
 #: At the end a store that fails is tried again after this long at most: somebody waits.
 _FINAL_WAIT_S = 2.0
-#: And a file that fails by itself so often.
-_FINAL_TRIES = 3
 #: What has come since the look goes along, in so many segments at most: a file may grow as fast as it is sent.
 _MOST_BEYOND = 10
+#: A file counts as busy for so many times `max_lag_s` after it has changed.
+_BUSY_FOR = 2.0
 #: Nothing at the end waits for longer than this by intention.
 _FINAL_IDLE_S = 10.0
-#: One that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
-_FINAL_GROWTH_S = 5.0
 #: Where the kernel says what changes, and nothing waits, the folder is looked at this often all the same: others may write.
 _LOOK_ANYWAY_S = 10.0
 #: A look at the folder, and what follows, takes at most this share of the time.
 _LOOK_SHARE = 0.01
+#: While more is due than one batch takes, at most this share.
+_BUSY_LOOK_SHARE = 0.1
 
 
 class Engine:
@@ -97,12 +91,13 @@ class Engine:
         self.config = config
         self.budget = budget
         self.herald = Herald(courier, config, budget, clock, now)
-        counts_s = max(_FENCE_COUNTS_S, min(_FENCE_COUNTS_CALLS * 3600.0 / config.max_requests_per_hour, _FENCE_COUNTS_MOST_S))
+        counts_s = max(_FENCE_COUNTS_S, min(_FENCE_COUNTS_CALLS * 3600.0 / budget.per_hour, _FENCE_COUNTS_MOST_S))
         self.fence = Fence(
             courier.store, courier.prefix, courier.writer, courier.new_scratch, counts_s=counts_s, clock=clock, now=now
         )
         self._rules = Rules(config.rules)
         self.tracker = Tracker(self.folder, ledger, self._rules, courier.writer, courier.prefix, config.settle_s)
+        self.agenda = Agenda(self.tracker, config, self.folder, clock, now)
         self._ledger = ledger
         self._executor = executor
         self._prepare = prepare
@@ -111,16 +106,15 @@ class Engine:
         self._now = now
         self._rng = rng
         self.outage = Outage(f"the mirror of {self.folder} to {courier.uri}", config.retry, clock, rng)
-        self._running: dict[Future[bool], tuple[Tracked, str]] = {}
-        self._is_ready = False
-        self._is_final = self._is_missing = False
-        self._final_since_s = 0.0
+        self._running: dict[Future[bool], Task] = {}
+        self._is_ready = self._is_missing = False
         self._idle_since_s: float | None = None
         self._said: set[str] = set()
         self._file_trouble: dict[str, str] = {}
         self._is_loaded = False
         self._is_new_ledger = False
-        self._has_looked = False
+        self._has_looked = self._is_fresh = self._is_cut_short = False
+        self._looked_s = 0.0
         self._scan_cost_s = self._turn_cost_s = 0.0
         self.scan_trouble: Mapping[str, str] = {}
         self._n_running = self._n_done = 0
@@ -130,7 +124,6 @@ class Engine:
         self.fenced: MirrorFencedError | None = None
         #: What has ended it that never should.
         self.mistake = ""
-        self._final_manifest = False
         #: Closed, and nothing more can be done.
         self.is_finished = False
         #: Besides, every byte is there, the manifest says so, and no segment is left of what was sealed.
@@ -146,23 +139,24 @@ class Engine:
         if self.fenced is not None:
             raise self.fenced
         began_s = time.perf_counter()
-        if final and not self._is_final:
+        if final and not self.agenda.is_final:
             self._begin_the_end()
         try:
             self._collect()
             if not self._is_loaded and not self._is_resting():
                 self._load()
             if self._is_loaded:
-                self._look()
+                self._look_unless_busy()
             if final and self._is_missing and any(map(_is_open, self.tracker.everything())):  # what cannot be read is left
                 self.is_finished = not self._running
                 return
             if not (self._has_looked or (final and self._is_loaded)) or self._is_resting():
                 return
-            n_begun = self._dispatch(list(self._due(force, final)), unbounded=force or final)
+            n_begun = self._dispatch(self.agenda.due(force=force), unbounded=force or final)
             self._collect()
             if final and not n_begun and not self._running:  # so the look that finds it complete comes after all was sent
-                self._finish()
+                if self._is_fresh:
+                    self._finish()
             elif final:
                 self._idle_since_s = None
             elif self.herald.is_due():
@@ -179,7 +173,7 @@ class Engine:
 
     def _begin_the_end(self) -> None:
         """What has failed so far is tried again, and at once."""
-        self._is_final, self._final_since_s = True, self._clock()
+        self.agenda.final_since_s = self._clock()
         for tracked in (*self.tracker.everything(), *self.tracker.leftovers):
             tracked.n_errors, tracked.not_before_s = 0, 0.0
 
@@ -198,7 +192,7 @@ class Engine:
     def is_idle(self) -> bool:
         """Whether there is nothing to do until something changes in the folder."""
         tracker = self.tracker
-        return self._has_looked and not (self._is_final or tracker.active or tracker.rotated or tracker.leftovers)
+        return self._has_looked and not (self.agenda.is_final or tracker.active or tracker.rotated or tracker.leftovers)
 
     def stop(self) -> None:
         """Begin nothing more. What is under way ends by itself."""
@@ -210,7 +204,7 @@ class Engine:
             return
         try:
             self.fence.check(surely=True)
-            self.write_manifest("lost")
+            self.write_manifest("incomplete")
         except (WherryError, OSError) as error:  # readers will see that nobody is heard of any more
             log.info("the manifest could not be written: %s", error)
 
@@ -223,7 +217,7 @@ class Engine:
 
     def is_flushed(self) -> bool:
         """Whether every whole record, and every finished file, that the last turn saw is in the store, or cannot be sent."""
-        return self._has_looked and not self._running and all(map(self._has_nothing_to_send, self.tracker.active))
+        return self._is_fresh and not self._running and all(map(self._has_nothing_to_send, self.tracker.active))
 
     def _has_nothing_to_send(self, tracked: Tracked) -> bool:
         if tracked.n_errors:
@@ -234,11 +228,11 @@ class Engine:
         waits_s = 0.0 if tracked.since_s is None else self._clock() - tracked.since_s
         if tracked.record.rule != "once" or tracked.found is None:
             return False
-        return self._is_open(tracked.found.path, waits_s) if tracked.is_settled else waits_s > 3 * self.config.settle_s
+        return self.agenda.is_open(tracked.found.path, waits_s) if tracked.is_settled else waits_s > 3 * self.config.settle_s
 
     def _rest_s(self) -> float:
         """How long the store is left alone."""
-        return self.outage.wait_s(_FINAL_WAIT_S if self._is_final else None)
+        return self.outage.wait_s(_FINAL_WAIT_S if self.agenda.is_final else None)
 
     def _is_resting(self) -> bool:
         return self._rest_s() > 0
@@ -261,7 +255,16 @@ class Engine:
         self._ledger.note("epoch", str(self.fence.epoch))
         self._ledger.note("compression", compression)
         self.tracker.load(self._ledger.load())
+        self.budget.measure()
         self._is_loaded = True
+
+    def _look_unless_busy(self) -> None:
+        """Look at the folder, unless that was just done and there is more to do than one batch took."""
+        self._is_fresh = not self._is_cut_short or time.perf_counter() - self._looked_s >= self._scan_cost_s / _BUSY_LOOK_SHARE
+        if self._is_fresh:
+            self._look()
+            self._looked_s = time.perf_counter()
+            self.budget.follow(self.tracker.n_changed(self._clock() - _BUSY_FOR * self.config.max_lag_s), self.config.max_lag_s)
 
     def _look(self) -> None:
         began_s = time.perf_counter()
@@ -295,86 +298,46 @@ class Engine:
 
     # -- what goes
 
-    def _due(self, force: bool, final: bool) -> Iterator[tuple[float, Tracked, str]]:
-        """What is to be done, and how urgent it is: (urgency, file, "send" | "seal" | "clean")."""
-        now_s, config, tracker = self._clock(), self.config, self.tracker
-        wanted = tracker.wanted()
-
-        def may_be_begun(tracked: Tracked) -> bool:
-            is_given_up = final and tracked.n_errors >= _FINAL_TRIES
-            return not tracked.is_busy and tracked.not_before_s <= now_s and not is_given_up
-
-        for tracked in filter(may_be_begun, tracker.active):
-            record, found, since_s = tracked.record, tracked.found, tracked.since_s
-            if found is None or since_s is None:
-                continue
-            age_s, n_bytes = now_s - since_s, tracked.unsent_bytes
-            is_late = age_s >= config.max_lag_s * _EARLY
-            if record.rule == "append":
-                if final and self._goes_on(tracked):
-                    continue
-                is_due = tracked.may_have_more and (force or is_late or n_bytes >= config.segment_bytes)
-                if is_due or (final and not config.seal_on_close):
-                    yield _urgency(age_s, n_bytes), tracked, "send"
-            elif record.at in wanted:
-                continue
-            elif record.rule == "replace":  # one that never stands still is copied between two of its changes
-                if final or force or is_late or (tracked.is_settled and record.state == "new"):
-                    yield _urgency(age_s), tracked, "send"
-            elif final or tracked.source is not None or self._is_finished_file(tracked, age_s):
-                yield _urgency(age_s), tracked, "send"
-        for tracked in filter(may_be_begun, tracker.rotated):
-            quiet_s = now_s - tracked.changed_s - config.max_lag_s
-            is_due = tracked.found is not None and (final or (tracked.is_settled and quiet_s >= 0))
-            if is_due and tracked.record.at not in wanted:
-                yield _urgency(quiet_s), tracked, "seal"
-        if final and config.seal_on_close:
-            for tracked in filter(may_be_begun, tracker.files.values()):
-                is_due = _is_unsealed(tracked) and not self._goes_on(tracked) and now_s >= tracked.next_end_s
-                if is_due and tracked.record.at not in wanted:
-                    yield _urgency(0.0), tracked, "seal"
-        for tracked in filter(may_be_begun, tracker.leftovers):
-            over_s = self._now() - tracked.record.sealed_s - config.grace_s
-            if tracked.record.state == "sealed" and (over_s >= 0 or self._final_manifest):
-                yield _urgency(over_s), tracked, "clean"
-
-    def _is_finished_file(self, tracked: Tracked, age_s: float) -> bool:
-        """Whether a file that is sent whole may go."""
-        is_settled = tracked.is_settled and self._clock() >= tracked.next_version_s
-        return is_settled and not self._is_open(tracked.record.at, age_s)
-
-    def _is_open(self, path: str, age_s: float) -> bool:
-        """Whether a file that is sent whole is still being written, by a writer who pauses."""
-        return age_s < self.config.max_lag_s * _PATIENCE_WITH_OPEN and is_being_written(self.folder / path)
-
-    def _dispatch(self, due: list[tuple[float, Tracked, str]], *, unbounded: bool) -> int:
-        """Hand files to the senders, as many as may be sent now; how many that were."""
+    def _dispatch(self, due: list[Task], *, unbounded: bool) -> int:
+        """Hand tasks to the senders, as many as may be begun now; how many that were."""
         places = _BATCH - len(self._running)
+        self._is_cut_short = len(due) > places
         if not unbounded:
-            places = min(places, int(self.budget.left() - _FENCE_CALLS) - len(self._running))
+            places = min(places, self.budget.sends_left() - len(self._running))
         if self.outage.n_errors:
             places = min(places, 1 - len(self._running))  # one finds out whether the store is back
         if not due or places <= 0:
             return 0
         n_begun = 0
         self.fence.check(surely=unbounded)
-        due.sort(key=lambda one: (one[1].n_errors > 0, -one[0]))  # what has failed by itself must not be what all depends on
-        for _, tracked, what in due:
+        for task in self.agenda.in_turn(due):
             if places <= n_begun or self._stopped.is_set() or self._is_resting():
                 break
-            if tracked.is_busy:
+            if any(one.is_busy for one in task.files) or (task.is_large and not self._has_room_for_large()):
                 continue
             n_begun += 1
-            tracked.is_busy, tracked.is_broken = True, ""
-            with self._counted:
-                self._n_running += 1
-            keep, stale = self.tracker.unsealed(tracked.record.path), self.tracker.stale(tracked.record)
-            future = self._executor.submit(self._do, tracked, what, unbounded, keep, stale)
-            self._running[future] = (tracked, what)
-            future.add_done_callback(self._ended)
-            if future.done():
-                self._collect()
+            self._begin(task, unbounded)
         return n_begun
+
+    def _has_room_for_large(self) -> bool:
+        """Whether a sender is left for what is small, should a large task begin: a new small log waits for no gigabytes."""
+        return sum(task.is_large for task in self._running.values()) < max(1, self.config.sends_in_flight - 1)
+
+    def _begin(self, task: Task, unbounded: bool) -> None:
+        for tracked in task.files:
+            tracked.is_busy, tracked.is_broken = True, ""
+        with self._counted:
+            self._n_running += 1
+        keeps = [self.tracker.unsealed(one.record.path) for one in task.files]
+        if task.what == "clean":
+            future = self._executor.submit(self._clean, task.files, keeps)
+        else:
+            (tracked,), (keep,) = task.files, keeps
+            future = self._executor.submit(self._do, tracked, task, unbounded, keep, self.tracker.stale(tracked.record))
+        self._running[future] = task
+        future.add_done_callback(self._ended)
+        if future.done():
+            self._collect()
 
     def _ended(self, _: Future[bool]) -> None:
         with self._counted:
@@ -383,41 +346,51 @@ class Engine:
         if has_room:
             self._wake()
 
-    def _do(self, tracked: Tracked, what: str, unbounded: bool, keep: frozenset[int], stale: frozenset[int]) -> bool:
-        """Work on one file, in a thread of the executor; False if it was not begun. `keep`, `stale`: as in Courier.seal()."""
+    def _clean(self, files: Sequence[Tracked], keeps: Sequence[frozenset[int]]) -> bool:
+        """Delete the segments of sealed files, in a thread of the executor; False if that was not begun."""
+        if self._stopped.is_set() or self._is_resting():
+            return False
+        # Of those that are not sealed any more, more was sent in this very turn: the next seal is going to have that.
+        self.courier.clean([(one.record, keep) for one, keep in zip(files, keeps, strict=True) if one.record.state == "sealed"])
+        return True
+
+    def _do(self, tracked: Tracked, task: Task, unbounded: bool, keep: frozenset[int], stale: frozenset[int]) -> bool:
+        """Send or seal one file, in a thread of the executor; False if it was not begun. `keep`, `stale`: see Courier.seal()."""
         record = tracked.record
         if self._stopped.is_set() or self._is_resting():
             return False
-        if what == "clean":
-            if record.state != "sealed":  # more of it was sent in this very turn, and the next seal is going to have that
-                return False
-            self.courier.clean(record, keep)
-        elif what == "seal":
-            if _needs_segments(tracked):
+        if task.what == "seal":
+            if needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
                 if self.courier.seal(record, self._now(), copied_from=tracked.source, keep=keep, stale=stale):
                     self._ledger.save([record])
-                elif self._is_final:
+                elif self.agenda.is_final:
                     raise StillGrows("it grows while it is sealed: it stays in segments until its program has ended")
         elif record.rule == "append":
-            self._send_segments(tracked, unbounded=unbounded, all_of_it=self._is_final)
+            self._send_segments(tracked, unbounded=unbounded, all_of_it=self.agenda.is_final, is_large=task.is_large)
         else:
             self._send_whole(tracked)
         return True
 
-    def _send_segments(self, tracked: Tracked, *, unbounded: bool, all_of_it: bool) -> None:
+    def _send_segments(self, tracked: Tracked, *, unbounded: bool, all_of_it: bool, is_large: bool = False) -> None:
         record, found, config = tracked.record, tracked.found, self.config
         assert found is not None
         n_beyond = 0
+        until_s = self._clock() + _LARGE_TURN_S if is_large and not self.agenda.is_final else math.inf
         while not self._stopped.is_set() and n_beyond < _MOST_BEYOND:
+            if self.courier.has_all_of(record):
+                tracked.no_cut_at = found.size
+                return
             n_beyond += record.acked >= found.size
-            is_scarce = not unbounded and self.budget.left() < config.max_requests_per_hour / 100
+            is_scarce = not unbounded and self.budget.left() < self.budget.per_hour / 100
             most = config.segment_bytes * (_LARGE_SEGMENTS if is_scarce else 1)
             if not self.courier.send_segment(record, most=most, all_of_it=all_of_it, save=self._save):
                 tracked.no_cut_at = found.size
                 return
-            if not unbounded and (found.size - record.acked < config.segment_bytes or self.budget.left() < 1):
+            if self._clock() >= until_s:
+                return
+            if not unbounded and (found.size - record.acked < config.segment_bytes or self.budget.left() < self.budget.most / 2):
                 return
 
     def _save(self, record: Record) -> None:
@@ -445,32 +418,41 @@ class Engine:
     # -- what came of it
 
     def _collect(self) -> None:
-        for future in [one for one in self._running if one.done()]:
-            tracked, what = self._running.pop(future)
-            tracked.is_busy = False
+        done = [one for one in self._running if one.done()]
+        self.budget.ended(sum(self._running[one].what != "clean" for one in done))
+        for future in done:
+            task = self._running.pop(future)
+            for tracked in task.files:
+                tracked.is_busy = False
             error = future.exception()
             if error is None:
                 if future.result():
-                    self._succeeded(tracked, what)
+                    self._succeeded(task)
             elif isinstance(error, (TransientError, AccessDeniedError, BucketNotFoundError)):
                 self.outage.note(error)
                 if not isinstance(error, TransientError):  # it may be this object alone: another file finds out
-                    self._put_off(tracked)
+                    for tracked in task.files:
+                        self._put_off(tracked)
             elif isinstance(error, (StoreError, BrokenPromise, StillGrows, ConfigError, OSError)):
-                self._failed(tracked, error)
+                for tracked in task.files:
+                    self._failed(tracked, error)
             else:
                 raise error
 
-    def _succeeded(self, tracked: Tracked, what: str) -> None:
+    def _succeeded(self, task: Task) -> None:
         self.outage.over()
-        tracked.n_errors, tracked.not_before_s = 0, 0.0
-        tracked.n_ends += self._is_final and what != "clean"
-        if self._is_final and what == "seal":
-            tracked.next_end_s = self._clock() + tracked.n_ends
-        self._file_trouble.pop(tracked.record.at, None)
-        if what == "clean":
-            self.tracker.cleaned(tracked)
-        elif tracked.record.state == "sealed" and what == "seal":
+        for tracked in task.files:
+            tracked.n_errors, tracked.not_before_s = 0, 0.0
+            self._file_trouble.pop(tracked.record.at, None)
+        if task.what == "clean":
+            self.tracker.cleaned([one for one in task.files if one.record.state == "sealed"])
+            return
+        (tracked,) = task.files
+        if self.agenda.is_final:
+            tracked.n_ends += 1
+            if task.what == "seal":
+                tracked.next_end_s = self._clock() + tracked.n_ends
+        if tracked.record.state == "sealed" and task.what == "seal":
             self.tracker.sealed(tracked)
         else:
             self.tracker.sent(tracked, self._clock())
@@ -516,7 +498,7 @@ class Engine:
         tracked.n_errors += 1
         tracked.source = None  # what waits for it waits no longer
         wait_s = job_wait_s(tracked.n_errors, self.config.retry, self._rng)
-        tracked.not_before_s = self._clock() + (min(wait_s, _FINAL_WAIT_S) if self._is_final else wait_s)
+        tracked.not_before_s = self._clock() + (min(wait_s, _FINAL_WAIT_S) if self.agenda.is_final else wait_s)
 
     def _finish(self) -> None:
         """The end, as soon as nothing is left to send or to seal: the manifest first, then the segments go.
@@ -526,17 +508,17 @@ class Engine:
         tracker, now_s = self.tracker, self._clock()
         self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         is_stuck = now_s - self._idle_since_s >= _FINAL_IDLE_S
-        unsealed = filter(_is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
+        unsealed = filter(is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
         pending = {*tracker.active, *tracker.rotated, *unsealed}
-        if not is_stuck and not all(one.n_errors >= _FINAL_TRIES or self._goes_on(one) for one in pending):
+        if not is_stuck and not all(one.n_errors >= FINAL_TRIES or self.agenda.goes_on(one) for one in pending):
             if now_s - self._idle_since_s >= _FINAL_IDLE_S / 3:
                 self._break_a_tie()
             return
-        if not pending and not self._final_manifest:
+        if not pending and not self.agenda.is_announced:
             self.fence.check(surely=True)
             self.write_manifest("sealed")
-            self._final_manifest = True
-        if pending or is_stuck or all(one.n_errors >= _FINAL_TRIES for one in tracker.leftovers):
+            self.agenda.is_announced = True
+        if pending or is_stuck or all(one.n_errors >= FINAL_TRIES for one in tracker.leftovers):
             self.is_finished = True
             self.is_complete = not (pending or tracker.leftovers or tracker.refused or self.scan_trouble)
 
@@ -547,10 +529,6 @@ class Engine:
             if one.record.at in wanted and not one.n_errors:
                 one.is_broken = "it has changed places with another file"
                 return
-
-    def _goes_on(self, tracked: Tracked) -> bool:
-        """Whether it was waited for long enough that the file stops growing."""
-        return tracked.n_ends >= _FINAL_TRIES and self._clock() - self._final_since_s >= _FINAL_GROWTH_S
 
     def write_manifest(self, state: State) -> None:
         """Say how far we are, now."""
@@ -592,30 +570,6 @@ class StillGrows(Exception):
     """A file that is to be sealed has more than was sent of it, once more."""
 
 
-def _urgency(age_s: float, n_bytes: int = 0) -> float:
-    """Where the budget is short, quiet files wait longest: ten times as long as one with 4 MiB unsent, and not for ever."""
-    return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
-
-
 def _is_open(tracked: Tracked) -> bool:
     """Whether the store has less of the file than there was of it, or may have."""
     return tracked.record.state not in ("sealed", "deleted")
-
-
-def _needs_segments(tracked: Tracked) -> bool:
-    """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
-    record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
-    if record.has_segments or tracked.n_ends:
-        return True
-    if record.state == "sealed" or record.base:  # it was sealed, and may have grown since: a small one is sent whole again
-        return n_bytes > record.acked and n_bytes >= WORTH_JOINING_BYTES
-    # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
-    # a chain of its own, which readers then prefer.
-    return record.generation > 1 and record.at == record.path
-
-
-def _is_unsealed(tracked: Tracked) -> bool:
-    """Whether it is a growing file that has no plain object, or has grown since."""
-    record = tracked.record
-    is_behind = record.state == "live" or (record.state == "sealed" and tracked.since_s is not None)
-    return record.rule == "append" and is_behind and tracked.found is not None

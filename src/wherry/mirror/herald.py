@@ -41,7 +41,6 @@ class Herald:
         self._clock = clock
         self._now = now
         self._interval_s = max(1.0, _EVERY * config.max_lag_s)
-        self._has_many_requests = config.max_requests_per_hour >= _MANY_REQUESTS
         self._written_s: float | None = None
         self._size_bytes = 0
         self._promised_s = 0.0
@@ -59,7 +58,7 @@ class Herald:
 
     def write(self, state: State, epoch: int, report: MirrorReport, records: Iterable[Record]) -> None:
         """Replace the manifest. All files are in one that is sealed, else those with segments."""
-        is_frequent = self._size_bytes < _SMALL_BYTES and self._has_many_requests
+        is_frequent = self._size_bytes < _SMALL_BYTES and self._budget.per_hour >= _MANY_REQUESTS
         self._promised_s = max(_SOONEST_S, self._interval_s * (1.0 if is_frequent else _LATEST))
         entries = tuple(_entry(one) for one in records if one.state != "new" and (state == "sealed" or one.has_segments))
         manifest = Manifest(

@@ -191,6 +191,33 @@ def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], g
     return Assembly(path, plain, beyond, first.generation, first.writer)
 
 
+def delete_segments(store: ObjectStore, from_end: Iterable[Segment], from_start: Iterable[Segment] = ()) -> None:
+    """Delete segments in few requests, so that a reader finds the beginning of a file at any moment, or all of it, should it be
+    cut short.
+
+    The plain object of the file has the bytes of those `from_start`: as soon as the first one is gone, it counts. The others are
+    part of no plain object of their file's name, so the first one of each generation goes last: without it, they would seem to go
+    on behind whatever has that name.
+    """
+    firsts, others = _firsts(from_end)
+    others.reverse()
+    for one in others:  # a listing does not show how long a compressed segment is, so a gap behind it cannot be seen
+        if one.compression:
+            store.delete(one.key)
+    store.delete_many([one.key for one in others if not one.compression])
+    store.delete_many([one.key for one in reversed(firsts)])
+    for group in _firsts(from_start):
+        store.delete_many([one.key for one in group])
+
+
+def _firsts(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """The first segment of each generation of each file, and the others."""
+    firsts: dict[tuple[str, str, int], Segment] = {}
+    in_order = sorted(segments, key=lambda one: (one.generation, one.start))
+    others = [one for one in in_order if firsts.setdefault((one.writer, one.path, one.generation), one) is not one]
+    return list(firsts.values()), others
+
+
 def survey(store: ObjectStore, prefix: str, generations: Mapping[str, int] | None = None) -> dict[str, Assembly]:
     """What every file below the mirror's URI is made of, by path, from one listing.
 

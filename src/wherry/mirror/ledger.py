@@ -14,7 +14,8 @@ import os
 import shutil
 import weakref
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 
 from wherry.database import Database, JournalDamaged
@@ -85,6 +86,7 @@ class Stored:
 
 
 _COLUMNS = tuple(field.name for field in fields(Record))
+_row_of = attrgetter(*_COLUMNS)
 _SAVE = f"INSERT OR REPLACE INTO files ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  constants
 _LOAD = f"SELECT {', '.join(_COLUMNS)} FROM files"  # noqa: S608  constants
 
@@ -114,18 +116,21 @@ class Ledger:
     def save(self, records: Iterable[Record]) -> None:
         """Write rows down, all or none."""
         with self._database.transaction() as db:
-            db.executemany(_SAVE, (astuple(one) for one in records))
+            db.executemany(_SAVE, map(_row_of, records))
 
     def replace(self, records: Iterable[Record]) -> None:
         """Forget all rows, and write these down."""
         with self._database.transaction() as db:
             db.execute("DELETE FROM files")
-            db.executemany(_SAVE, (astuple(one) for one in records))
+            db.executemany(_SAVE, map(_row_of, records))
 
     def drop(self, records: Iterable[Record]) -> None:
         """Forget rows."""
+        keys = [(record.path, record.generation) for record in records]
+        if not keys:
+            return
         with self._database.transaction() as db:
-            db.executemany("DELETE FROM files WHERE path = ? AND generation = ?", ((r.path, r.generation) for r in records))
+            db.executemany("DELETE FROM files WHERE path = ? AND generation = ?", keys)
 
     def fact(self, name: str) -> str | None:
         """What was noted under a name."""

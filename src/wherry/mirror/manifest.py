@@ -18,8 +18,9 @@ from wherry.mirror.layout import FOLDER, key_for, manifest_name
 from wherry.store import ObjectMeta, ObjectStore
 
 #: open: the writer lives, as far as he knows. sealed: he has closed, and all is there under its plain name.
-#: lost: he has not been heard of for long, or has said that he gave up with bytes unsent.
-State = Literal["open", "sealed", "lost"]
+#: incomplete: he has closed, and not all of it is there; the next mirror of the folder sends the rest.
+#: lost: he has not been heard of for long. Manifests of 0.1.0 say this of the incomplete, too.
+State = Literal["open", "sealed", "incomplete", "lost"]
 #: A writer whose manifest is older than this many of its intervals is taken for lost.
 _LOST_AFTER = 3.0
 _FORMAT = 1

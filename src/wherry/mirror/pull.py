@@ -69,9 +69,10 @@ _T = TypeVar("_T")
 class PullReport:
     """How far a copy is, as of the last look at the store.
 
-    `state`: open (somebody writes), lost (nobody else writes, and somebody was not heard of for long), sealed (all have closed),
-    unknown (no manifest is there). `heard_s` ago the writers were heard of, the least recent one of those that are open, and
-    `lag_s` is how late they were then. `n_bytes` were written by this call. Each entry of `trouble` names a file and the reason.
+    `state`: open (somebody writes), lost (nobody else writes, and somebody was not heard of for long), incomplete (all have
+    closed, somebody with bytes unsent), sealed (all have closed, and all is there), unknown (no manifest is there).
+    `heard_s` ago the writers were heard of, the least recent one of those that are open, and `lag_s` is how late they were then.
+    `n_bytes` were written by this call. Each entry of `trouble` names a file and the reason.
     """
 
     uri: str
@@ -271,7 +272,7 @@ class Puller:
         """How far it is."""
         now_s, manifests = self._now(), self.seen.manifests.values()
         states = {one.state_at(now_s) for one in manifests}
-        state = next((one for one in ("open", "lost", "sealed") if one in states), "unknown")
+        state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), "unknown")
         living = [one for one in manifests if one.state != "sealed"]
         trouble = {**self.seen.broken, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
         return PullReport(

@@ -41,7 +41,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     # Names under which programs write what is not finished: ours, editors', rsync's and curl's, hidden ones, SQLite's helpers.
     *_rules("ignore", f"*{TEMPORARY_MARK}*", "*.tmp", "*.temp", "*.part", "*.partial", "*.swp", "*.swx", "*~", ".*", "*/.*"),
     *_rules("ignore", "*.lock", "*.db-wal", "*.db-shm", "*.db-journal", "__pycache__/*", "*/__pycache__/*"),
-    *_rules("append", "*.log", "*.txt", "*.out", "*.err", "*.jsonl", "*.csv", "*.tsv", "*tfevents*"),
+    *_rules("append", "*.log", "*.txt", "*.out", "*.err", "*.jsonl", "*.csv", "*.tsv", "*tfevents*", "*.wandb"),
     *_rules("replace", "*.json", "*.yaml", "*.yml"),
 )
 

@@ -18,7 +18,16 @@ from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file, format_crc32
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError, TransientError
 from wherry.jobs import Job, JobId, JobKind, JobState
-from wherry.mirror.layout import Segment, chain, key_for, list_segments, parse_segment, read_segment, segment_name
+from wherry.mirror.layout import (
+    Segment,
+    chain,
+    delete_segments,
+    key_for,
+    list_segments,
+    parse_segment,
+    read_segment,
+    segment_name,
+)
 from wherry.mirror.ledger import Record, Stored
 from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
@@ -35,6 +44,10 @@ WORTH_JOINING_BYTES = 2**20
 #: After so many in a row the store is not asked for a while: each may have been tried for as long as a call may take.
 _MOST_FAILED_JOINS = 3
 _NO_JOINS_S = 600.0
+#: Of so many files the segments are found by listing those of all.
+_LISTED_TOGETHER = 20
+#: Opens a file without a name, which costs a tenth of one with a name and is gone with us; 0 where there is none, or no /proc.
+_O_TMPFILE = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
 
 
 class InlineExecutor(Executor):
@@ -94,11 +107,23 @@ class Courier:
 
     @contextmanager
     def _temporary(self) -> Iterator[Path]:
-        path = self.new_scratch()
+        """A path of a temporary file, which is there or not yet: one without a name where the file system has such."""
+        try:
+            file = os.open(self.scratch, _O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600) if _O_TMPFILE else -1
+        except OSError:  # a full disk will say so again
+            file = -1
+        path = Path(f"/proc/self/fd/{file}") if file >= 0 else self.new_scratch()
         try:
             yield path
         finally:
-            path.unlink(missing_ok=True)
+            if file >= 0:
+                os.close(file)
+            else:
+                path.unlink(missing_ok=True)
+
+    def has_all_of(self, record: Record) -> bool:
+        """Whether the store has as many bytes of a growing file as it holds now, and nothing is in doubt."""
+        return not record.in_doubt and os.stat(self.folder / record.at, follow_symlinks=False).st_size == record.acked
 
     def send_segment(self, record: Record, *, most: int, all_of_it: bool, save: Callable[[Record], object]) -> bool:
         """Send the next segment of a file and bring `record` up to date; False if there is nothing to send.
@@ -236,32 +261,42 @@ class Courier:
         is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
         return is_able and size >= WORTH_JOINING_BYTES
 
-    def clean(self, record: Record, keep: Collection[int] = ()) -> None:
-        """Delete the segments of a sealed file, in an order in which a reader never finds a gap, should it be cut short.
+    def clean(self, sealed: Sequence[tuple[Record, Collection[int]]]) -> None:
+        """Delete the segments of sealed files. Those of earlier generations go, too, but for those that are given with a record:
+        these are still to be sealed under other names.
 
-        Those of earlier generations go, too, but for those to `keep`, which are still to be sealed under other names.
-
-        The plain object of the same name has their bytes, so the oldest go first. Those of earlier generations, and of a rotated
-        file, are another file's than the plain object of that name: they go before, and from their end on. What was sent after
-        the seal, with an answer that was lost, is beyond the plain object's end, and stays until it is known what it is.
+        What was sent after the seal, with an answer that was lost, is beyond the plain object's end, and stays until it is known
+        what it is.
         """
-        found = self._segments_of(record.path)
-        own = [one for one in found if one.generation == record.generation]
-        beyond = [one for one in own if one.start >= record.acked]
-        own = own[: len(own) - len(beyond)]
-        self._remove(_earlier(found, record, keep))
-        if not record.in_doubt:
-            self._remove(beyond)
-        self._remove(own if record.at != record.path else own[::-1])
+        by_path = self._segments_of_all([record.path for record, _ in sealed])
+        from_end: list[Segment] = []
+        from_start: list[Segment] = []
+        for record, keep in sealed:
+            found = by_path.get(record.path, [])
+            own = [one for one in found if one.generation == record.generation]
+            beyond = [one for one in own if one.start >= record.acked]
+            # Those of earlier generations, and of a rotated file, are another file's than the plain object of that name.
+            from_end += _earlier(found, record, keep)
+            from_end += [] if record.in_doubt else beyond
+            (from_start if record.at == record.path else from_end).extend(own[: len(own) - len(beyond)])
+        delete_segments(self.store, from_end, from_start)
+        self.n_done += len(from_end) + len(from_start)
+
+    def _segments_of_all(self, paths: Sequence[str]) -> dict[str, list[Segment]]:
+        if len(paths) < _LISTED_TOGETHER:
+            return {path: self._segments_of(path) for path in paths}
+        found: dict[str, list[Segment]] = {}
+        for one in list_segments(self.store, self.prefix, self.writer):
+            found.setdefault(one.path, []).append(one)
+        return {path: found.get(check_name(path), []) for path in paths}
 
     def _segments_of(self, path: str) -> list[Segment]:
         return list_segments(self.store, self.prefix, self.writer, check_name(path))
 
     def _remove(self, segments: Sequence[Segment]) -> None:
-        """Delete segments, from the last one on."""
-        for one in reversed(segments):
-            self.store.delete(one.key)
-            self.n_done += 1
+        """Delete segments that no plain object of their file's name has."""
+        delete_segments(self.store, segments)
+        self.n_done += len(segments)
 
     def _adopt(self, record: Record, name: str, boundary: int) -> Cut | None:
         """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.

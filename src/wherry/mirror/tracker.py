@@ -121,6 +121,8 @@ class Tracker:
         self._names: dict[str, str] = {}
         self._generations: dict[str, int] = {}
         self._previous_s: float | None = None
+        #: When each file has changed, the latest at the end; those that stand still are taken out.
+        self._changed: dict[str, float] = {}
         self.files: dict[str, Tracked] = {}
         self.rotated: list[Tracked] = []
         self.superseded: list[Record] = []
@@ -218,23 +220,36 @@ class Tracker:
             self.leftovers.add(self.files[old.at])
         self._ledger.save([record])
 
-    def cleaned(self, tracked: Tracked) -> None:
-        """The segments of a sealed file are gone."""
-        record = tracked.record
-        self.leftovers.remove(tracked)
-        if record.at != record.path:
-            self._ledger.drop([record])
-        else:
-            record.has_segments = record.in_doubt
-            self._ledger.save([record])
-        gone = [one for one in self.superseded if one.path == record.path and one.generation < record.generation]
-        self.superseded = [one for one in self.superseded if one not in gone]
-        self._ledger.drop(gone)
+    def cleaned(self, files: Iterable[Tracked]) -> None:
+        """The segments of sealed files are gone."""
+        kept: list[Record] = []
+        dropped: list[Record] = []
+        cleaned: dict[str, int] = {}
+        for tracked in files:
+            record = tracked.record
+            self.leftovers.remove(tracked)
+            cleaned[record.path] = max(record.generation, cleaned.get(record.path, 0))
+            if record.at != record.path:
+                dropped.append(record)
+            else:
+                record.has_segments = record.in_doubt
+                kept.append(record)
+        gone = [one for one in self.superseded if one.generation < cleaned.get(one.path, 0)]
+        if gone:
+            self.superseded = [one for one in self.superseded if one not in gone]
+        self._ledger.save(kept)
+        self._ledger.drop([*dropped, *gone])
 
     def _has_segments(self, record: Record) -> bool:
         """Whether there may be segments that a sealed file does not need any more, those of earlier generations included."""
         earlier = record.at == record.path and any(one.path == record.path for one in self.superseded)
         return record.has_segments or earlier
+
+    def n_changed(self, since_s: float) -> int:
+        """How many files have changed since then, by the looks at the folder."""
+        while self._changed and next(iter(self._changed.values())) < since_s:
+            del self._changed[next(iter(self._changed))]
+        return len(self._changed)
 
     def wanted(self) -> set[str]:
         """Names of objects that may not be replaced yet: to be copied, or segments of a renamed file go on behind them."""
@@ -290,6 +305,8 @@ class Tracker:
     def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
         """Take over what was found, and whether there is something to send."""
         tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, look.now_s
+        self._changed.pop(found.path, None)
+        self._changed[found.path] = look.now_s
         is_whole = tracked.record.rule == "once" or (tracked.record.state == "rotated" and not tracked.record.has_segments)
         tracked.source = self._source_of(found) if is_whole and not tracked.n_errors else None
         if self._is_sent(tracked.record, found):

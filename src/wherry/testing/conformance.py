@@ -363,6 +363,32 @@ class StoreConformance:
         store.put_file(key, _file(tmp_path, b"new"), if_absent=True)
         assert _get(store, key, tmp_path) == b"new"
 
+    def test_many_objects_are_deleted_and_no_other(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Also with odd names, more of them than go in one request, and some that are not there."""
+        path = _file(tmp_path, b"x")
+        odd = ["a b", "a&b<c>\"d'", "a%20b", "\u00e9/\U0001f600", "a+b", "a#b?c"]
+        gone = [f"{prefix}/gone/{name}" for name in (*odd, *map(str, range(30)))]
+        _at_once(lambda key: store.put_file(key, path), [*gone, f"{prefix}/gone-not"])
+        store.delete_many([*gone, f"{prefix}/never/was", *(f"{prefix}/gone/missing-{number}" for number in range(1000))])
+        assert [f"{prefix}/gone-not"] == [meta.key for meta in store.list(f"{prefix}/")]
+        store.delete_many(gone)
+        store.delete_many([])
+        assert [f"{prefix}/gone-not"] == [meta.key for meta in store.list(f"{prefix}/")]
+
+    def test_requests_are_counted(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """By stores that can; each call counts one at least, also one that fails."""
+        if (before := store.n_requests) is None:
+            return
+        with pytest.raises(NotFoundError):
+            store.head(f"{prefix}/missing")
+        after_head = store.n_requests
+        assert after_head is not None
+        assert after_head > before
+        store.put_file(f"{prefix}/object", _file(tmp_path, b"x"))
+        after_put = store.n_requests
+        assert after_put is not None
+        assert after_put > after_head
+
     # many threads
 
     def test_threads_share_a_store(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class Fault:
     `after` loses the answer: the call is made, and then fails. `act` is called first, from the thread of the call: to wait
     for an event, change the object, or kill the process.
 
-    Operations: put get head list delete begin put_part list_parts complete abort list_uploads join probe. The lists count each
-    step, the last one included.
+    Operations: put get head list delete delete_many begin put_part list_parts complete abort list_uploads join probe. The lists
+    count each step, the last one included.
     """
 
     operation: str
