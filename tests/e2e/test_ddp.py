@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -23,11 +26,28 @@ def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
 
 
 def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-id", "my-run", *_ON_ANY_PORT)
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *_ON_ANY_PORT)
     with end_agent(tmp_path / "spool"):
-        run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo")
+        run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo", RUN_NAME="my-run")
     logged = {"my-run/.wherry-run.json", "my-run/metrics.jsonl", "my-run/metrics.parquet"}
     assert logged | {"my-run/model.pt", "my-run/rng-0.pt", "my-run/rng-1.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
     assert list(range(20)) == [json.loads(line)["step"] for line in lines]
     assert {"weight", "bias"} == set(torch.load(tmp_path / "bucket/my-run/model.pt", weights_only=True))
+
+
+def test_a_run_id_that_torchrun_does_not_keep_is_warned_of_and_run_name_is_kept(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from wherry.loggers import State\nprint('the run is', State().run_name)\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--rdzv-id", "my-run", str(script)]
+    environment = {key: value for key, value in os.environ.items() if key != "RUN_NAME"}
+
+    def said(**more: str) -> str:
+        done = subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout + done.stderr
+
+    named, made_up = said(RUN_NAME="my-run"), said()
+    assert ("the run is my-run" in named, "made up" in named) == (True, False)
+    assert "which torchrun has made up, and at each start it makes up another" in made_up
+    assert "RUN_NAME=my-run torchrun" in made_up
+    assert "the run is my-run" not in made_up

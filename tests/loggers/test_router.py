@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from wherry.errors import ConfigError, JobFailure, UploadFailed
+from wherry.errors import ConfigError, JobFailure, MissingExtraError, UploadFailed
 from wherry.loggers import Callback, Event, Logger, LoggerDestination, State, Timestamp
 
 OnError = Literal["warn", "raise", "disable"]
@@ -314,12 +314,29 @@ def test_control_c_at_the_close_of_one_still_closes_the_others(state: State, cap
     assert "s3://bucket/a" in caplog.text
 
 
+def test_a_missing_library_is_one_line_without_a_traceback(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    class NeedsPillow(LoggerDestination):
+        def log_images(self, *arguments: object) -> None:
+            raise MissingExtraError("this needs Pillow, which is not installed: pip install 'wherry[media]'")
+
+        def log_text(self, *arguments: object) -> None:
+            raise OSError("another trouble")
+
+    logger = Logger(state, NeedsPillow())
+    logger.log_images([[0]])
+    logger.log_images([[0]])
+    logger.log_text("a")
+    lines = caplog.text.splitlines()
+    assert [1, 1] == [sum(word in line for line in lines) for word in ("NeedsPillow.log_images failed", "this needs Pillow")]
+    assert 1 == caplog.text.count("Traceback")  # of the other
+
+
 # events
 
 
 def test_an_event_by_its_name_is_that_event(state: State) -> None:
     one = Sink()
-    Logger(state, one).run_event("batch_end")  # type: ignore[arg-type]
+    Logger(state, one).run_event("batch_end")
     assert one.calls == ["batch_end"]
 
 

@@ -105,7 +105,10 @@ def test_the_first_generation_call_is_that_of_version_0_3() -> None:
 
 @pytest.mark.parametrize("call", sorted(set(LOG_CALLS) - NOT_ROUTED))
 def test_the_router_has_every_log_call_with_the_same_defaults(call: str) -> None:
-    assert signature_of(LoggerDestination, call) == signature_of(Logger, call)
+    expected = signature_of(LoggerDestination, call)
+    if call == "log_hyperparameters":  # Composer's router calls them otherwise than its destinations
+        expected = expected.replace("(hyperparameters)", "(hyperparameters=None, *, parameters=None)")
+    assert expected == signature_of(Logger, call)
 
 
 def test_the_constructor_takes_any_arguments() -> None:

@@ -98,7 +98,7 @@ def test_many_ranks_make_up_no_names(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("WORLD_SIZE", "2")
     state = State()
     assert state.fill("rank{rank}-{{run_name}}") == "rank0-{run_name}"
-    with pytest.raises(ConfigError, match=r"RUN_NAME.*--rdzv-id"):
+    with pytest.raises(ConfigError, match=r"environment variable RUN_NAME, or give State"):
         state.fill("{run_name}/rank{rank}")
 
 
@@ -120,3 +120,27 @@ def test_all_fields_fill_a_template() -> None:
 def test_an_unknown_field_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown field \{step\}: known are .*batch_in_epoch.*world_size"):
         State().fill("{step}")
+
+
+MADE_UP = "a27ef8c3-874d-4599-b81b-7c0956ae0cc7"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_run_id_that_torchrun_made_up_is_warned_of_once_on_rank_0(
+    environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rank: int
+) -> None:
+    name = MADE_UP.replace("a27", f"a{rank}7")
+    for variable, value in {"TORCHELASTIC_RUN_ID": name, "WORLD_SIZE": "2", "RANK": str(rank)}.items():
+        environment.setenv(variable, value)
+    assert [name, name] == [State().run_name, State().run_name]
+    assert (1 - rank) == len(caplog.messages)
+    assert all(name in text and "RUN_NAME=my-run torchrun" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize(("variable", "name"), [("RUN_NAME", MADE_UP), ("TORCHELASTIC_RUN_ID", "my-run")])
+def test_a_name_that_somebody_gave_is_not_warned_of(
+    environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, name: str
+) -> None:
+    environment.setenv(variable, name)
+    assert name == State().run_name
+    assert [] == caplog.messages

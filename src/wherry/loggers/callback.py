@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wherry.loggers.event import Event
+from wherry.loggers.event import Event, to_event
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
@@ -20,7 +20,7 @@ class Callback:
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         """Call the method of `event`."""
-        getattr(self, event.value if isinstance(event, Event) else Event(event).value)(state, logger)
+        getattr(self, to_event(event).value)(state, logger)
 
     def close(self, state: State, logger: Logger) -> None:
         """Finish writing. Others can still be used; may be called again."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from wherry.loggers.callback import Callback
 from wherry.loggers.level import LogLevel
 from wherry.loggers.levelled import sort_leaves
-from wherry.loggers.old_names import leads_to_old_name, tie_old_names, warn_of_old_name
+from wherry.loggers.old_names import tie_old_names, warn_of_old_name
 from wherry.loggers.overrides import overrides
 
 if TYPE_CHECKING:
@@ -151,11 +151,11 @@ class LoggerDestination(Callback):
         raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
 
     def can_upload_files(self) -> bool:
-        """Whether upload_file() uploads: return True in a class that overrides it.
+        """Whether upload_file() uploads. Not overridden, it is whether the class overrides upload_file(), by either name.
 
-        A class with the old names only is asked by the old name; one that overrides nothing but log_file_artifact() can.
+        Where this is False, `Logger.upload_file` hands over nothing. A class with the old names only is asked by the old name.
         """
-        return leads_to_old_name(self.upload_file)
+        return overrides(self, "upload_file", LoggerDestination)
 
     def log_file_artifact(
         self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from wherry.errors import ConfigError
+
 
 class Event(str, Enum):
     """One moment of a training loop; its value is the name of the `Callback` method that is called then.
@@ -55,3 +57,18 @@ class Event(str, Enum):
     PREDICT_AFTER_FORWARD = "predict_after_forward"
     PREDICT_BATCH_END = "predict_batch_end"
     PREDICT_END = "predict_end"
+
+
+def to_event(event: object) -> Event:
+    """The event of that name: of a text in any case, or of another library's enum with the same values, such as Composer's.
+
+    ConfigError, which is a ValueError here, for any other.
+    """
+    if isinstance(event, Event):
+        return event
+    name = event.value if isinstance(event, Enum) else event
+    try:
+        return Event(name.lower() if isinstance(name, str) else name)
+    except ValueError:
+        known = ", ".join(one.value for one in Event)
+        raise ConfigError(f"{event!r} is no event: use one of {known}") from None

@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +17,10 @@ from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.callback import Callback
 from wherry.loggers.calls import Data, LogCalls
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
+from wherry.loggers.event import Event, to_event
 from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.lost_names import without_lost_names
+from wherry.loggers.notebook import logger_html
 from wherry.loggers.old_names import warn_of_old_name
 from wherry.loggers.overrides import overrides
 from wherry.loggers.own_copy import own_copy
@@ -57,8 +60,9 @@ class Logger(LogCalls):
     A destination that raises stops neither the others nor the training: its error is written to the log "wherry", once for
     each kind of call, and each time for upload_file(), as a file is lost then; `LoggerDestination.on_error` chooses otherwise.
     Two errors do come through, after all destinations had their turn: UploadFailed, by which a destination says on purpose
-    that accepted files did not arrive; and any error of a callback, which may stop a training on purpose. A log call that no
-    destination can serve is said once.
+    that accepted files did not arrive; and any error of a callback, which may stop a training on purpose. Of several ranks
+    (`State.world_size`), one that loses the race for a name is told so in the log "wherry", and goes on: its error would end
+    all of them. A log call that no destination can serve is said once.
 
     Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events are of every rank. Log
     calls for a destination that is not ready are kept and replayed in order (`LoggerDestination.is_ready`).
@@ -67,10 +71,10 @@ class Logger(LogCalls):
     def __init__(
         self,
         state: State,
-        destinations: LoggerDestination | Sequence[LoggerDestination] = (),
-        callbacks: Callback | Sequence[Callback] = (),
+        destinations: LoggerDestination | Sequence[LoggerDestination] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
         *,
-        backends: LoggerDestination | Sequence[LoggerDestination] = (),
+        backends: LoggerDestination | Sequence[LoggerDestination] | None = None,
     ) -> None:
         self.state = state
         self.destinations = (*_all_of(LoggerDestination, destinations), *_all_of(LoggerDestination, backends))
@@ -90,14 +94,26 @@ class Logger(LogCalls):
         self._forget_exit = _before_exit_if_alive(self)
         self._called: set[str] = set()
 
+    @property
+    def backends(self) -> tuple[LoggerDestination, ...]:
+        """The destinations, by the name that they had in Composer 0.3."""
+        return self.destinations
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return logger_html(self, "closed" if self._closed else "logging" if self._has_begun else "not begun")
+
     # -- settings and figures
 
-    def log_hyperparameters(self, hyperparameters: object) -> None:
+    def log_hyperparameters(self, hyperparameters: object = None, *, parameters: object = None) -> None:
         """Log settings that do not change during the run: a mapping, an OmegaConf config, a dataclass or an argparse Namespace.
 
         Each destination gets them as a dict (see `config_as_dict`); a ``???`` of OmegaConf stays that text. TypeError for others.
+        `parameters` is what Composer's Logger calls them.
         """
-        self._log("log_hyperparameters", config_as_dict(hyperparameters))
+        if hyperparameters is not None and parameters is not None:
+            raise TypeError("log_hyperparameters() takes hyperparameters or parameters, which are two names of the same")
+        self._log("log_hyperparameters", config_as_dict(parameters if hyperparameters is None else hyperparameters))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log figures; `step=None` is the current batch. TypeError for what is no mapping."""
@@ -134,7 +150,7 @@ class Logger(LogCalls):
         return any(destination.can_upload_files() for destination in self.destinations)
 
     def upload_file(self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Have every destination that uploads take the file, on every rank; it may be changed or deleted afterwards.
+        """Have every destination that uploads (`can_upload_files`) take the file, on every rank; it may be changed afterwards.
 
         Both names are templates with the fields of `State.name_fields`; ConfigError for a field that is unknown. A destination
         that `formats_names` gets the remote name as it is here, the others get it filled.
@@ -156,11 +172,12 @@ class Logger(LogCalls):
     def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool) -> None:
         path = Path(self.state.fill(os.fspath(file_path)))
         filled = self.state.fill(remote_file_name)
-        if not self.has_file_upload_destination():
+        able = [route for route in self._routes if route.takes_files(path)]
+        if not able:
             self._reports.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
         errors: list[Exception] = []
         with shared_snapshots():
-            for route in self._routes:
+            for route in able:
                 name = remote_file_name if route.destination.formats_names else filled
                 route.upload(self.state, level, name, path, overwrite, errors)
         self._close_first("upload_file")
@@ -168,12 +185,13 @@ class Logger(LogCalls):
 
     # -- events and the end
 
-    def run_event(self, event: Event) -> None:
+    def run_event(self, event: Event | str | Enum) -> None:
         """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first.
+        `event` may be of another library's enum, or the name (see `to_event`).
 
         ConfigError at INIT, before anybody is told, if the run has no name and a destination needs one (see `State`).
         """
-        event = event if isinstance(event, Event) else Event(event)
+        event = to_event(event)
         callbacks, routes = self._listening.get(event.value) or self._find_listening(event)
         is_init = event is Event.INIT
         if is_init:
@@ -351,6 +369,8 @@ class Logger(LogCalls):
 
     def _raise(self, errors: Sequence[Exception]) -> None:
         """Raise one error for all: the uploads that failed, else the first. The others are reported."""
+        if errors and self.state.world_size > 1:
+            errors = without_lost_names(errors, self.state.rank, self._reports.each)
         if not errors:
             return
         uploads = [error for error in errors if isinstance(error, UploadFailed)]
@@ -365,8 +385,10 @@ class Logger(LogCalls):
         raise UploadFailed([failure for error in uploads for failure in error.failures], remedy="\n".join(remedies))
 
 
-def _all_of(kind: type[_Kind], given: _Kind | Sequence[_Kind]) -> tuple[_Kind, ...]:
-    """The items, or the one; ConfigError for anything else, such as a class in the place of an object."""
+def _all_of(kind: type[_Kind], given: _Kind | Sequence[_Kind] | None) -> tuple[_Kind, ...]:
+    """The items, or the one; None is none. ConfigError for anything else, such as a class in the place of an object."""
+    if given is None:
+        return ()
     items = (given,) if isinstance(given, kind) or not isinstance(given, Iterable) else tuple(given)
     for item in items:
         if not isinstance(item, kind):

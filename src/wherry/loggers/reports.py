@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable
 
+from wherry.errors import ConfigError
+
 log = logging.getLogger("wherry")
 
 #: So many different errors of one log call are said.
@@ -36,5 +38,5 @@ class Reports:
             self.once((where, words), text + more, error)
 
     def each(self, text: str, error: BaseException | None = None) -> None:
-        """Warn every time."""
-        log.warning("%s", text, exc_info=error)
+        """Warn every time. What the user has to mend, such as a library to install, is said without a traceback."""
+        log.warning("%s", text, exc_info=None if isinstance(error, ConfigError) else error)

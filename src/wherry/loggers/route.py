@@ -68,6 +68,16 @@ class Route:
         if self.is_open or not self._keep(state, what, arguments, errors, is_own=is_own):
             self.call(what, arguments, errors)
 
+    def takes_files(self, path: Path) -> bool:
+        """Whether the destination can upload files. One that could, but not here (on this rank, say), is named once."""
+        if self.destination.can_upload_files():
+            return True
+        if self.serves("upload_file"):
+            name = type(self.destination).__name__
+            text = f"{name} says that it takes no files here (can_upload_files() is False): {path} is not handed to it"
+            self._reports.once((id(self), "takes no files"), text)
+        return False
+
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
         """Hand a file over, by the call that the destination knows."""
         try:

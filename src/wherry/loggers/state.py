@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 
 from wherry.errors import ConfigError
 from wherry.loggers.timestamp import Timestamp
 from wherry.names import format_name
 
+log = logging.getLogger("wherry")
+
 PHASES = ("train", "valid", "test")
 _RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
 #: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
 _NO_RUN_ID = "none"
+#: What torchrun makes up instead, in torch 2.13 also where --rdzv-id was given, if there is one node and neither
+#: --rdzv-endpoint nor --master-port was given (torch/distributed/run.py, run()): a random UUID.
+_MADE_UP = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _QUALITIES = ("amber", "brisk", "calm", "deep", "early", "fair", "green", "keen", "light", "merry", "quiet", "swift")
 _WATERS = ("bay", "brook", "creek", "delta", "fjord", "harbor", "inlet", "lagoon", "mere", "reach", "sound", "strait")
 
@@ -41,7 +49,8 @@ class State:
     What is not given is read from the environment, as torchrun sets it (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, and
     GROUP_RANK or NODE_RANK). `run_name` is then RUN_NAME, COMPOSER_RUN_NAME or TORCHELASTIC_RUN_ID, which are the same on
     every rank; without them a single process makes one up, from the time and two words. Several ranks would each make up
-    another, so they have none, "", and a template with ``{run_name}`` is an error: set RUN_NAME, or ``torchrun --rdzv-id=NAME``.
+    another, so they have none, "", and a template with ``{run_name}`` is an error: set RUN_NAME. An id that torchrun makes up at
+    each start (see `_MADE_UP`) names the run all the same, and that is said in the log "wherry".
     """
 
     run_name: str = ""
@@ -85,6 +94,8 @@ class State:
         for variable in _RUN_NAME_VARIABLES:
             name = os.environ.get(variable, "").strip()
             if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
+                if variable == "TORCHELASTIC_RUN_ID" and _MADE_UP.fullmatch(name) and self.rank == 0:
+                    _say_made_up(name)
                 return name
         return generate_run_name() if self.world_size == 1 else ""
 
@@ -105,9 +116,19 @@ class State:
         if not self.run_name and needs_run_name(template):
             raise ConfigError(
                 f"{template!r} needs a run name, and the {self.world_size} ranks have none that they share: set the environment "
-                "variable RUN_NAME, start torchrun with --rdzv-id=NAME, or give State(run_name=...)"
+                "variable RUN_NAME, or give State(run_name=...)"
             )
         return format_name(template, {**self.name_fields(), **more})
+
+
+@cache  # one line, however many states are made
+def _say_made_up(name: str) -> None:
+    log.warning(
+        "the run is called %s, which torchrun has made up, and at each start it makes up another: a restart will find neither "
+        "this run's files nor its checkpoints. Give it a name in the environment: RUN_NAME=my-run torchrun ... "
+        "(on one node torchrun ignores --rdzv-id, unless --rdzv-endpoint is given, too)",
+        name,
+    )
 
 
 def needs_run_name(template: str) -> bool:
