@@ -10,11 +10,12 @@ file there, which list() does not show. Nothing is kept beside the object: no me
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -111,6 +112,19 @@ class FsspecStore(ObjectStore):
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says, but `if_match` is compared before and after the reading, not by the server."""
+        with _opened_target(path, self._uri.uri_for(key)) as target:
+            self.read(key, functools.partial(_write_all, target), start=start, end=end, if_match=if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As get_file()."""
         with self._filesystem("get", key) as fs:
             source = self._path(fs, "get", key)
             meta = self._head(fs, "get", key, source, if_match)
@@ -118,14 +132,13 @@ class FsspecStore(ObjectStore):
             if not 0 <= start <= end <= meta.size_bytes:
                 words = f"bytes {start} to {end} were asked for, the object has {meta.size_bytes}"
                 raise IntegrityError(words, operation="get", uri=self._uri.uri_for(key))
-            with _opened_target(path, self._uri.uri_for(key)) as target:
-                for at in range(start, end, _BLOCK_BYTES):
-                    wanted = min(_BLOCK_BYTES, end - at)
-                    block = fs.cat_file(source, start=at, end=at + wanted)
-                    if len(block) != wanted:
-                        words = f"{len(block)} bytes came, {wanted} were asked for"
-                        raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
-                    _write_all(target, block, at)
+            for at in range(start, end, _BLOCK_BYTES):
+                wanted = min(_BLOCK_BYTES, end - at)
+                block = fs.cat_file(source, start=at, end=at + wanted)
+                if len(block) != wanted:
+                    words = f"{len(block)} bytes came, {wanted} were asked for"
+                    raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
+                take(block, at)
             if if_match is not None:
                 self._head(fs, "get", key, source, if_match)
 
@@ -321,7 +334,7 @@ def _opened_target(path: Path, uri: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _write_all(fd: int, block: bytes, at: int) -> None:
+def _write_all(fd: int, block: bytes | memoryview, at: int) -> None:
     view = memoryview(block)
     while view:
         written = os.pwrite(fd, view, at)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -98,12 +98,25 @@ class GCSStore(MultipartStore):
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
+        uri = self._uri.uri_for(key)
+        with opened(path, os.O_WRONLY, "get", uri) as fd:
+            self.read(key, lambda block, at: write(fd, block, at, path, uri), start=start, end=end, if_match=if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says. Of a range without bytes it looks whether it is inside the object."""
         if end is not None and end <= start:
             self._check_empty_range(key, start, end, if_match)
             return
         uri = self._uri.uri_for(key)
         with ExitStack() as stack:
-            fd = stack.enter_context(opened(path, os.O_WRONLY, "get", uri))
             stack.enter_context(self._bucket.translated("get", key))
             params = {"alt": "media", **generation_match(if_match, "get", uri)}
             headers = {"Accept-Encoding": "gzip"}  # what turns decompressive transcoding off
@@ -124,7 +137,8 @@ class GCSStore(MultipartStore):
             received = 0
             while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
                 # What comes beyond the range must not be written: the next range may be there already, and summed.
-                write(fd, block if expected is None else block[: max(0, expected - received)], start + received, path, uri)
+                if wanted := block if expected is None else block[: max(0, expected - received)]:
+                    take(wanted, start + received)
                 received += len(block)
             if expected not in (None, received):
                 raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)

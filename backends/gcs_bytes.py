@@ -70,7 +70,7 @@ def opened(path: Path, flags: int, operation: str, uri: str) -> Iterator[int]:
         os.close(fd)
 
 
-def write(fd: int, block: bytes, offset: int, path: Path, uri: str) -> None:
+def write(fd: int, block: bytes | memoryview, offset: int, path: Path, uri: str) -> None:
     """Write all of a block into a local file."""
     view = memoryview(block)
     try:

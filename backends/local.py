@@ -17,12 +17,12 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from wherry.backends.local_bytes import clone, clone_range, copy_and_sum, copy_range, sum_of
+from wherry.backends.local_bytes import BLOCK_BYTES, clone, clone_range, copy_and_sum, copy_range, sum_of
 from wherry.backends.local_files import (
     ABSENT,
     Record,
@@ -139,14 +139,7 @@ class LocalStore(MultipartStore):
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         crc = None
         with ExitStack() as stack:
-            with self._translated("get", key):
-                source = stack.enter_context(self._opened("get", key))
-            before = os.fstat(source)
-            self._check_etag(key, before, if_match)
-            end = before.st_size if end is None else end
-            if not 0 <= start <= end <= before.st_size:
-                words = f"bytes {start} to {end} were asked for, the object has {before.st_size}"
-                raise IntegrityError(words, operation="get", uri=self._uri.uri_for(key))
+            source, end = stack.enter_context(self._opened_range(key, start, end, if_match))
             try:
                 target = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             except OSError as error:
@@ -161,10 +154,46 @@ class LocalStore(MultipartStore):
                 if not clone_range(source, target, start, end):
                     copied, crc = copy_and_sum(source, target, start, end)
                     if copied < end - start:
-                        words = f"the file became shorter while it was read: {copied} of {end - start} bytes came"
-                        raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
+                        raise self._cut(key, copied, end - start)
+        return crc
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says."""
+        with self._opened_range(key, start, end, if_match) as (source, stop), self._translated("get", key):
+            at = start
+            while at < stop:
+                block = os.pread(source, min(BLOCK_BYTES, stop - at), at)
+                if not block:
+                    raise self._cut(key, at - start, stop - start)
+                take(block, at)
+                at += len(block)
+
+    @contextmanager
+    def _opened_range(self, key: str, start: int, end: int | None, if_match: str | None) -> Iterator[tuple[int, int]]:
+        """Open the object and check the range: (its descriptor, the range's end). Its version is compared before and after."""
+        with ExitStack() as stack:
+            with self._translated("get", key):
+                source = stack.enter_context(self._opened("get", key))
+            before = os.fstat(source)
+            self._check_etag(key, before, if_match)
+            end = before.st_size if end is None else end
+            if not 0 <= start <= end <= before.st_size:
+                words = f"bytes {start} to {end} were asked for, the object has {before.st_size}"
+                raise IntegrityError(words, operation="get", uri=self._uri.uri_for(key))
+            yield source, end
             self._check_etag(key, os.fstat(source), if_match)
-            return crc
+
+    def _cut(self, key: str, n_bytes: int, wanted: int) -> StoreError:
+        words = f"the file became shorter while it was read: {n_bytes} of {wanted} bytes came"
+        return TransientError(words, operation="get", uri=self._uri.uri_for(key))
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; a folder, socket or device is no object. `crc32c` is the one that the put was given."""

@@ -12,11 +12,11 @@ import google_crc32c
 
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int), make a file share another's blocks
 _FICLONERANGE = 0x4020940D  # _IOW(0x94, 13, struct file_clone_range)
-_BLOCK_BYTES = 2**20
+BLOCK_BYTES = 2**20
 _SUMMED_BYTES = 2**18
 _CLONE_BYTES = 2**28
 #: What st_blocks counts in (stat(2)).
-_STAT_BLOCK_BYTES = 512
+_STATBLOCK_BYTES = 512
 _NO_COPY_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
@@ -88,7 +88,7 @@ def _copy(source: int, target: int, start: int, end: int) -> int:
     except OSError as error:
         if error.errno not in _NO_COPY_IN_KERNEL:
             raise
-    while at < end and (block := os.pread(source, min(_BLOCK_BYTES, end - at), at)):
+    while at < end and (block := os.pread(source, min(BLOCK_BYTES, end - at), at)):
         _write(target, block, at)
         at += len(block)
     return at - start
@@ -105,7 +105,7 @@ def _write(target: int, block: bytes, at: int) -> None:
 def _extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Where in [start, end) the file has bytes of its own; all of it, if the file system does not tell."""
     status = os.fstat(fd)
-    if status.st_blocks * _STAT_BLOCK_BYTES >= status.st_size:
+    if status.st_blocks * _STATBLOCK_BYTES >= status.st_size:
         yield start, end
         return
     at = start
@@ -129,5 +129,5 @@ def _clear(fd: int, start: int, end: int) -> None:
     if start >= end:
         return
     for data_start, data_end in _extents(fd, start, end):
-        for at in range(data_start, data_end, _BLOCK_BYTES):
-            _write(fd, bytes(min(_BLOCK_BYTES, data_end - at)), at)
+        for at in range(data_start, data_end, BLOCK_BYTES):
+            _write(fd, bytes(min(BLOCK_BYTES, data_end - at)), at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -78,6 +78,25 @@ class MemoryStore(MultipartStore):
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
+        with open(path, "r+b") as file:
+            data = self._range(key, start, end, if_match)
+            file.seek(start)
+            file.write(data)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says: in one block."""
+        if data := self._range(key, start, end, if_match):
+            take(data, start)
+
+    def _range(self, key: str, start: int, end: int | None, if_match: str | None) -> bytes:
         meta, data = self._object("get", key)
         if if_match is not None and meta.etag != if_match:
             raise IntegrityError(
@@ -88,9 +107,7 @@ class MemoryStore(MultipartStore):
             raise IntegrityError(
                 f"bytes {start} to {end} were asked for, the object has {len(data)}", operation="get", uri=self._uri.uri_for(key)
             )
-        with open(path, "r+b") as file:
-            file.seek(start)
-            file.write(data[start:end])
+        return data[start:end]
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +137,18 @@ class S3Store(MultipartStore):
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         self._reader.fetch(key, path, start, end, if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says."""
+        self._reader.read(key, take, start, end, if_match)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from wherry.store import ObjectMeta
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+Take = Callable[[bytes | memoryview, int], object]
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -41,14 +43,18 @@ class Reader:
         except OSError as error:
             raise self._error(PermanentError, key, f"the file to write to, {path}, cannot be opened: {error.strerror}") from error
         try:
-            if start == end or start < 0 or (end is not None and end < start):
-                self._check_range(key, start, end, if_match)  # no header can ask for no bytes
-            else:
-                self._fetch(key, target, start, end, if_match)
+            self.read(key, functools.partial(self._write, key, target), start, end, if_match)
         finally:
             os.close(target)
 
-    def _fetch(self, key: str, target: int, start: int, end: int | None, if_match: str | None) -> None:
+    def read(self, key: str, take: Take, start: int, end: int | None, if_match: str | None) -> None:
+        """Hand bytes [start, end) of the object to `take`, block by block, each with its offset."""
+        if start == end or start < 0 or (end is not None and end < start):
+            self._check_range(key, start, end, if_match)  # no header can ask for no bytes
+        else:
+            self._fetch(key, take, start, end, if_match)
+
+    def _fetch(self, key: str, take: Take, start: int, end: int | None, if_match: str | None) -> None:
         extra: dict[str, Any] = {} if if_match is None else {"IfMatch": f'"{if_match}"'}
         if (start, end) != (0, None):  # Range: bytes=0- is an error for an object without bytes
             extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
@@ -76,14 +82,15 @@ class Reader:
                 while at < stop:  # a server that ignores Range sends what comes before, too
                     if not (block := body.read(BLOCK_BYTES)):
                         raise self._error(TransientError, key, f"the answer ended {stop - at} bytes early")
-                    self._write(key, target, memoryview(block)[max(0, start - at) : stop - at], max(at, start))
+                    take(memoryview(block)[max(0, start - at) : stop - at], max(at, start))
                     at += len(block)
                 if at > stop and match:
                     raise self._error(IntegrityError, key, f"{at - stop} bytes more came than were asked for")
             if if_match is not None and not answer.get("ETag"):
                 self._check_version(key, self._head(key).etag, if_match)
 
-    def _write(self, key: str, target: int, data: memoryview, at: int) -> None:
+    def _write(self, key: str, target: int, block: bytes | memoryview, at: int) -> None:
+        data = memoryview(block)
         try:
             while data:
                 written = os.pwrite(target, data, at)

@@ -40,6 +40,7 @@ LAYERS: dict[str, int] = {
     "recovery": 1,
     "redactor": 1,
     "registry": 1,
+    "reserve": 1,
     "retry": 1,
     "snapshots": 1,
     "spool": 1,

@@ -213,6 +213,7 @@ class Agent:
         try:
             while not self._stopping:
                 self._keep_books()
+                self._journal.shorten_log()
                 due, next_s = self._journal.ready(with_stores=self._usable())
                 # A large file is sent by all workers together.
                 self._staff(due if self._journal.parts.missing() < _PARTS_TO_SHARE else self._config.n_workers)
@@ -422,12 +423,15 @@ class Agent:
                     self._tell(other, {})  # the parts that it was sending for them are missing again
 
     def _end(self) -> None:
+        from wherry.recovery import remove_unneeded_reserve
+
         for worker in self._workers.values():
             os.kill(worker.pid, signal.SIGKILL)  # what it was sending is sent again, from the first missing part on
         for worker in self._workers.values():
             os.waitpid(worker.pid, 0)
             worker.channel.close()
             self._journal.release(worker.name)
+        remove_unneeded_reserve(self._spool, self._journal)
         self._bell.close()
         self._journal.close()
         signal.set_wakeup_fd(-1)

@@ -31,7 +31,7 @@ MOST_RANGE_SUMS = 256
 _RANGE_SUMS = re.compile(r"([1-9][0-9]{0,14}):([A-Za-z0-9_-]+)")
 
 
-def crc32c(data: bytes, crc: int = 0) -> int:
+def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
     """The CRC32C of `data`, going on from `crc`."""
     return int(google_crc32c.extend(crc, data))
 

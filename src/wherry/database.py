@@ -17,6 +17,8 @@ _BUSY_TIMEOUT_S = 30.0
 _REPLACEMENT_S = 1.0
 #: A database in an older format is brought into ours once nobody else has it open: programs that start together take their turns.
 _MIGRATION_WAIT_S = 5.0
+#: SQLite itself moves the log into the database when it has 1,000 pages, at the end of a write.
+_LONG_LOG_BYTES = 1_000 * 4_096
 
 
 def _never_close(connection: sqlite3.Connection) -> None:
@@ -255,6 +257,25 @@ class Database:
             return False
         finally:
             db.close()  # which rolls back what is not committed
+
+    def size_bytes(self) -> int:
+        """How large the file is when the log has been moved into it."""
+        with self.transaction(read_only=True) as db:
+            n_pages, page_bytes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        return int(n_pages * page_bytes)
+
+    def shorten_log(self) -> None:
+        """Move the log into the database if it has grown, as far as no reader needs it: those who write it do not all do so."""
+        try:
+            if not self._checkpoints or os.stat(f"{os.fspath(self.path)}-wal").st_size < _LONG_LOG_BYTES:
+                return
+        except FileNotFoundError:
+            return
+        with self.transaction(read_only=True) as db:
+            db.execute("COMMIT")  # a checkpoint cannot be made in a transaction
+            with suppress(sqlite3.OperationalError):  # no room for it now; SQLite ignores that in its own checkpoints, too
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            db.execute("BEGIN")
 
     def check(self) -> None:
         """Look for damage everywhere; JournalDamaged if there is some. It reads the whole file."""

@@ -106,6 +106,8 @@ class Journal(JournalWaits):
         #: The uploads in parts.
         self.parts = Parts(self._transaction, self._time)
         self.check = self._database.check
+        self.size_bytes = self._database.size_bytes
+        self.shorten_log = self._database.shorten_log
         self.close = self._database.close
         with self._transaction(read_only=True) as db:
             is_current = self._time.is_current(db)

@@ -6,12 +6,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TypeVar
 
 from wherry.clock import Clock
 from wherry.database import JournalDamaged
+from wherry.errors import JournalError, SpoolError
 from wherry.jobs import JobId
 from wherry.journal import Journal, NewJob, readable_jobs
 from wherry.parts import Parts
@@ -27,7 +29,10 @@ _T = TypeVar("_T")
 
 
 class MendedJournal(Journal):
-    """A journal that is put aside and begun anew when a call finds it damaged; the call is then made again, once."""
+    """A journal that is put aside and begun anew when a call finds it damaged; the call is then made again, once.
+
+    So it is when its disk is full, after the spool's reserve was given to it.
+    """
 
     def __init__(self, spool: Spool, *, checkpoints: bool, clock: Clock | None = None) -> None:
         self._spool = spool
@@ -35,12 +40,21 @@ class MendedJournal(Journal):
         self.parts = _MendedParts(self)
 
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
-        """As `Journal.submit`. The files of these jobs are kept when a damaged journal is put aside."""
+        """As `Journal.submit`. The files of these jobs are kept when a damaged journal is put aside.
+
+        Nothing is accepted without the room to finish it: SpoolError.
+        """
         try:
+            with self._spool.explained("the journal's notes of it"):
+                self._spool.reserve.fill(self.size_bytes())
             return super().submit(owner, store_id, new, shared=shared)
         except JournalDamaged:
             self.mend(keep=[job.object_id for job in new])
             return super().submit(owner, store_id, new)  # the jobs whose staged files these were are not in the new one
+
+    def make_room(self, error: JournalError) -> bool:
+        """Give the reserve to the journal if it may be what it lacks. Whether it is worth to write again."""
+        return "locked" not in str(error) and self._spool.reserve.release()
 
     def mend(self, keep: Sequence[str] = ()) -> None:
         """Put the journal aside if it is damaged. Nothing happens if another process was faster."""
@@ -53,6 +67,7 @@ class _MendedParts(Parts):
     def __init__(self, journal: MendedJournal) -> None:
         super().__init__(journal._transaction, journal._time)
         self.mend = journal.mend
+        self.make_room = journal.make_room
 
 
 def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
@@ -62,6 +77,10 @@ def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
             return call(self, *args, **options)
         except JournalDamaged:
             self.mend()
+            return call(self, *args, **options)
+        except JournalError as error:
+            if not self.make_room(error):
+                raise
             return call(self, *args, **options)
 
     return again
@@ -104,7 +123,25 @@ def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
                 aside.rename(spool.path(object_id))
 
 
+def remove_unneeded_reserve(spool: Spool, journal: Journal) -> None:
+    """Give the reserve's room back when nobody has the spool open and nothing in it is left to be finished."""
+    with suppress(SpoolError):  # it only takes room
+        if spool.reserve.exists() and not spool.living_clients() and not journal.referenced_objects():
+            spool.reserve.remove()
+
+
 def _opened(spool: Spool, checkpoints: bool, thorough: bool, clock: Clock | None) -> Journal:
+    try:
+        return _checked(spool, checkpoints, thorough, clock)
+    except JournalDamaged:
+        raise
+    except JournalError:
+        if not spool.reserve.release():
+            raise
+        return _checked(spool, checkpoints, thorough, clock)
+
+
+def _checked(spool: Spool, checkpoints: bool, thorough: bool, clock: Clock | None) -> Journal:
     if _is_lost(spool):
         raise JournalDamaged(f"the journal {spool.journal_path} is gone or empty, but there are staged files")
     journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)

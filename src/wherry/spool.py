@@ -7,6 +7,7 @@
       bell                the agent's doorbell (wherry.doorbell)
       agent.lock          held by the agent and its workers
       agent.log           what they had to say
+      reserve             room for the journal that accepting may not use (wherry.reserve)
       endpoints.json      what servers were found to honour (wherry.endpoints)
       downloads/          notes of the folders into which something was downloaded
       quarantine/         damaged journals with the staged files they described; never deleted by us
@@ -34,6 +35,7 @@ from wherry.checksum import PIECE_BYTES, join_crc32c
 from wherry.config import SpoolConfig, default_spool_folder
 from wherry.errors import SourceChangedError, SpoolError
 from wherry.file_copy import CANNOT, copy_and_sum, reflink, require_regular, sync_folder
+from wherry.reserve import Reserve
 from wherry.spool_folder import HeldFile, SpoolFolder
 
 #: What a broken download leaves is stale after a week; in this time an agent has seen it.
@@ -69,6 +71,8 @@ class Spool:
         #: The name of the folder. For reading and writing there is inside(), which follows no name.
         self.folder = self._folder.path
         self.config = config or SpoolConfig()
+        #: The room that the journal needs to finish what was accepted.
+        self.reserve = Reserve(self._folder)
         self.objects = self.folder / "objects"
         self.clients = self.folder / "clients"
         self.journal_path = self.folder / "journal.db"
@@ -126,6 +130,8 @@ class Spool:
         """
         found = source.stat()
         require_regular(source, found)
+        with self.explained(source, found.st_size):
+            self.reserve.fill()
         object_id = f"{client}-{secrets.token_hex(8)}"
         target = self.path(object_id)
         # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
@@ -201,6 +207,7 @@ class Spool:
         """A new, private file in the spool, open for writing and reading: (object id, file)."""
         object_id = f"{client}-{secrets.token_hex(8)}"
         with self.explained("a new file"):
+            self.reserve.fill()
             descriptor = os.open(self.path(object_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return object_id, open(
             descriptor, "w+b", buffering=2**17
@@ -213,9 +220,9 @@ class Spool:
                 self.path(object_id).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """What the file system under the spool has left for us."""
+        """What the file system under the spool has left for staged files: all but the room that the journal needs."""
         found = os.statvfs(self.inside())
-        return found.f_bavail * found.f_frsize
+        return max(0, found.f_bavail * found.f_frsize - self.reserve.missing_bytes())
 
     def explain(self, error: OSError, what: object, size_bytes: int | None = None) -> OSError:
         """Tell a trouble of the spool from one of the source; the source's own errors pass as they are.
@@ -252,12 +259,12 @@ class Spool:
         )
 
     @contextmanager
-    def explained(self, what: object) -> Iterator[None]:
+    def explained(self, what: object, size_bytes: int | None = None) -> Iterator[None]:
         """Make SpoolErrors of the errors that come from making `what` in the spool."""
         try:
             yield
         except OSError as error:
-            told = self.explain(error, what)
+            told = self.explain(error, what, size_bytes)
             if told is error:
                 raise
             raise told from error

@@ -11,8 +11,11 @@ The suite `wherry.testing.StoreConformance` holds each guarantee below; the test
 
 from __future__ import annotations
 
+import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +32,25 @@ CRC32C_METADATA = "wherry-crc32c"
 RANGES_METADATA = "wherry-crc32c-ranges"
 
 _Self = TypeVar("_Self", bound="ObjectStore")
+
+
+#: What read() fetches at once where a store has no read() of its own.
+_READ_BYTES = 8 * 2**20
+_BLOCK_BYTES = 2**20
+
+
+@contextmanager
+def _file_in_memory() -> Iterator[Path]:
+    """An empty file that takes no room on a disk; where the system has none in memory (macOS), a temporary one."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(prefix="wherry-read-") as file:
+            yield Path(file.name)
+        return
+    descriptor = os.memfd_create("wherry-read", os.MFD_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -198,6 +220,35 @@ class ObjectStore(ABC):
         Guarantees: returns only when every byte asked for was written, else an error: a truncated answer is a
         TransientError (test_ranges_join_to_the_whole). NotFoundError if absent (test_missing_object).
         """
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """Hand bytes [start, end) of the object to `take(block, at)`, in order; nothing is written to a disk.
+
+        `at` is the offset of the block in the object. A wrapper that makes the call again hands all blocks over again: whoever
+        takes them begins anew when `at` is `start`. The rest is as in get_file().
+
+        This implementation fetches piece by piece into memory, and the whole object at once from a store without `ranged_get`:
+        such a store should have its own.
+
+        Guarantees: every byte asked for is handed over once, else an error (test_read_hands_over_the_bytes_in_order).
+        """
+        end = self.head(key).size_bytes if end is None else end
+        step = _READ_BYTES if self.capabilities.ranged_get else max(1, end - start)
+        for first in range(start, end, step) or (start,):  # no bytes are asked for as well: the object may not be there
+            last = min(first + step, end)
+            with _file_in_memory() as path:
+                self.get_file(key, path, start=first, end=last, if_match=if_match)
+                with open(path, "rb", buffering=0) as file:
+                    for at in range(first, last, _BLOCK_BYTES):
+                        take(os.pread(file.fileno(), min(_BLOCK_BYTES, last - at), at), at)
 
     @abstractmethod
     def head(self, key: str) -> ObjectMeta:

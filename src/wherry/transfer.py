@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
@@ -19,6 +18,7 @@ from typing import TypeVar
 from wherry.checksum import (
     PIECE_BYTES,
     combine_crc32c,
+    crc32c,
     crc32c_of_file,
     crc32cs_of_file,
     format_crc32c,
@@ -54,7 +54,7 @@ from wherry.store import (
 
 log = logging.getLogger("wherry.transfer")
 T = TypeVar("T")
-#: Verifying by reading back goes through a small file, never through a second copy of the object.
+#: Verifying by reading back takes so much at a time, by several threads.
 _READ_BACK_BYTES = 64 * MIB
 #: The checksum of a larger file is computed by several threads, so much at a time.
 _SUMMED_BYTES = 32 * MIB
@@ -89,6 +89,17 @@ def _threshold_bytes(transfer: TransferConfig, capabilities: Capabilities) -> in
 def split(size_bytes: int, piece_bytes: int) -> list[tuple[int, int]]:
     """The ranges [start, end) that cover `size_bytes`, in order; none for nothing."""
     return [(start, min(start + piece_bytes, size_bytes)) for start in range(0, size_bytes, piece_bytes)]
+
+
+class _Sum:
+    """The CRC32C of blocks that come in order from `start` on; a call that is made again brings them again."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self.crc = 0
+
+    def take(self, block: bytes | memoryview, at: int) -> None:
+        self.crc = crc32c(block, 0 if at == self._start else self.crc)
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,6 @@ class Sender:
         self,
         journal: Journal | None,
         pool: Executor,
-        scratch: Path,
         *,
         worker: str = "",
         n_workers: int = 1,
@@ -140,7 +150,6 @@ class Sender:
     ) -> None:
         self._journal = journal
         self._pool = pool
-        self._scratch = scratch
         self._worker = worker
         self._n_workers = n_workers
         self._call_help = call_help
@@ -395,12 +404,12 @@ class Sender:
         return meta
 
     def _read_back(self, meta: ObjectMeta, store: ObjectStore) -> int:
-        """The CRC32C of the bytes that the store gives back, fetched piece by piece through a small sparse file."""
+        """The CRC32C of the bytes that the store gives back, summed as they come; nothing is written, as the disk may be full."""
 
         def fetch(start: int, end: int) -> int:
-            with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="verify-") as file:
-                store.get_file(meta.key, Path(file.name), start=start, end=end, if_match=meta.etag)
-                return crc32c_of_file(Path(file.name), start, end)
+            summed = _Sum(start)
+            store.read(meta.key, summed.take, start=start, end=end, if_match=meta.etag)
+            return summed.crc
 
         whole = not store.capabilities.ranged_get
         pieces = [(0, meta.size_bytes)] if whole else split(meta.size_bytes, _READ_BACK_BYTES)

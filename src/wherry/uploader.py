@@ -30,7 +30,7 @@ from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
 from wherry.lanes import Lanes
 from wherry.reader import Reader
-from wherry.recovery import bring_back, open_journal
+from wherry.recovery import bring_back, open_journal, remove_unneeded_reserve
 from wherry.registry import backend_for, check_usable, split_options
 from wherry.snapshots import share_snapshot, shared_snapshot
 from wherry.spool import Spool, Staged
@@ -38,7 +38,7 @@ from wherry.store import ObjectMeta
 from wherry.stores import Stores
 from wherry.transfer import POOL_THREADS, Sender
 from wherry.uri import check_name, parse_uri
-from wherry.worker import Caller, scratch_folder
+from wherry.worker import Caller
 from wherry.writer import SpoolWriter
 
 log = logging.getLogger("wherry")
@@ -311,7 +311,7 @@ class Uploader(Reader):
     def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
         with Lanes(POOL_THREADS, "wherry-put") as pool:
-            sender = Sender(None, pool, scratch_folder(self.spool))
+            sender = Sender(None, pool)
             made: list[ObjectMeta] = []
             for file, file_name in sources:
                 require_regular(file, file.stat())
@@ -458,6 +458,8 @@ class Uploader(Reader):
         if self._caller is not None:
             self._caller.close()
         self._client.sign_off()
+        if self._in_caller and self._client.is_here:  # else the agent does it
+            remove_unneeded_reserve(self.spool, self.journal)
         self.journal.close()  # a handle that is still in use opens it again
 
     def _check_open(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wherry.errors import NotFoundError
@@ -40,19 +40,39 @@ class QueuedView(WrappedStore):
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """Read from the staged file while the upload is queued."""
+        if self.queued(key) is None:
+            super().get_file(key, path, start=start, end=end, if_match=if_match)
+            return
+        with open(path, "r+b") as target:
+
+            def write(block: bytes | memoryview, at: int) -> None:
+                target.seek(at)
+                target.write(block)
+
+            self.read(key, write, start=start, end=end, if_match=if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """The same."""
         while (job := self.queued(key)) is not None:
             try:
-                with open(self._spool.open_staged(job.object_id), "rb") as staged, open(path, "r+b") as target:
+                with open(self._spool.open_staged(job.object_id), "rb") as staged:
                     staged.seek(start)
-                    target.seek(start)
-                    left = (job.size_bytes if end is None else end) - start
-                    while left > 0 and (block := staged.read(min(left, 2**20))):
-                        target.write(block)
-                        left -= len(block)
+                    at, stop = start, job.size_bytes if end is None else end
+                    while at < stop and (block := staged.read(min(stop - at, 2**20))):
+                        take(block, at)
+                        at += len(block)
                 return
             except FileNotFoundError:  # noqa: PERF203  it was uploaded and freed while we looked
                 continue
-        super().get_file(key, path, start=start, end=end, if_match=if_match)
+        super().read(key, take, start=start, end=end, if_match=if_match)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Both, by key; of a key that is stored and queued, the queued version. The store is asked as far as one reads."""

@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from wherry.cleaning import clean_known_uploads
 from wherry.config import AgentConfig
@@ -220,7 +219,8 @@ class Worker:
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         self._sender = Sender(
-            *(journal, self._pieces, scratch_folder(spool)),
+            journal,
+            self._pieces,
             worker=name,
             n_workers=config.n_workers,
             call_help=lambda: ring(spool.inside("bell")),
@@ -342,7 +342,7 @@ class Caller:
     def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
         self._pieces = Lanes(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
         name = f"{_CALLER}{client}"
-        sender = Sender(journal, self._pieces, scratch_folder(spool), worker=name)
+        sender = Sender(journal, self._pieces, worker=name)
         self._performer = Performer(spool, journal, stores, name, sender)
         self._release_dead()
 
@@ -399,10 +399,3 @@ def _release_dead_workers(spool: Spool, journal: Journal) -> bool:
         finally:
             os.close(lock)
     return False
-
-
-def scratch_folder(spool: Spool) -> Path:
-    """Where reading back puts its small temporary files."""
-    folder = spool.inside("scratch")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder

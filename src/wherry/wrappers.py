@@ -85,6 +85,18 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         return self._call("get", key, lambda: self.inner.get_file(key, path, start=start, end=end, if_match=if_match))
 
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the inner store's."""
+        self._call("get", key, lambda: self.inner.read(key, take, start=start, end=end, if_match=if_match))
+
     def head(self, key: str) -> ObjectMeta:
         """As the inner store's."""
         return self._call("head", key, lambda: self.inner.head(key))

@@ -79,10 +79,9 @@ class World:
         job = self.journal.lease("w", 60.0)
         assert job is not None
         faulty = FaultyStore(store, faults)
-        (self.folder / "scratch").mkdir(exist_ok=True)
         try:
             with ThreadPoolExecutor(2) as pool:
-                sender = Sender(self.journal, pool, self.folder / "scratch", worker="w")
+                sender = Sender(self.journal, pool, worker="w")
                 # The key that errors name is the job's; the URI is of no account here.
                 return sender.send(self._job(job), self.path, RetryStore(faulty, retry), PARTS, retry=retry)
         finally:

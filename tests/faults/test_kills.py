@@ -73,7 +73,7 @@ def test_agent_finishes_alone_and_leaves(gate: Gate) -> None:
     gate.open()
     wait_until(lambda: not agent.is_running(), what="the agent to leave by itself")
     _assert_all_there(gate, 20)
-    assert {"agent.lock", "agent.log", "clients", "journal.db", "objects", "scratch"} == {
+    assert {"agent.lock", "agent.log", "clients", "journal.db", "objects"} == {
         path.name for path in gate.spool.iterdir() if path.suffix not in (".db-wal", ".db-shm")
     }
     assert [] == list((gate.spool / "clients").iterdir())

@@ -140,3 +140,83 @@ def test_what_was_accepted_arrives_although_the_disk_is_full(disk: Path) -> None
     """
     said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
     assert "" == said, said
+
+
+FILL_WITH_UPLOADS = """
+from support import end_agent
+import time
+def accept_until_full(uploader, source):
+    handles = []
+    try:
+        while True:
+            handles.append(uploader.put(source, f"{len(handles)}"))
+    except SpoolError as error:
+        print(error.errno, error)
+    return handles
+
+def finish(handles, source):
+    (dest.parent / "is_open").touch()
+    for handle in handles:
+        handle.result(60.0)
+    assert objects() == [], objects()
+    assert {f"{i}" for i in range(len(handles))} == {path.name for path in dest.iterdir()}
+    assert all(path.read_bytes() == source.read_bytes() for path in dest.iterdir())
+"""
+
+
+@pytest.mark.parametrize("others_too", [False, True], ids=["of uploads only", "others take the rest"])
+def test_a_disk_full_of_accepted_uploads_empties_by_itself(disk: Path, others_too: bool) -> None:
+    """Verifying writes nothing into the spool, and the journal has room that accepting may not use; nobody frees any."""
+    gate = Gate(disk.parent)
+    text = f"""
+    source = file_of(dest.parent / "source", 5_000_000)
+    with end_agent(spool), wherry.Uploader("gated://x", spool=spool) as uploader:
+        handles = accept_until_full(uploader, source)
+        assert len(handles) == 5, len(handles)
+        if {others_too}:
+            fill()
+        finish(handles, source)
+    """
+    text = FILL_WITH_UPLOADS + textwrap.dedent(text)
+    said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
+    assert "no room in the spool" in said
+    assert 1 == said.count("\n"), said
+
+
+def test_many_small_uploads_on_a_full_disk_are_all_finished(disk: Path) -> None:
+    """Each frees less room than the journal takes to say that it is done."""
+    gate = Gate(disk.parent)
+    text = """
+    source = file_of(dest.parent / "source", 100)
+    with end_agent(spool), wherry.Uploader("gated://x", spool=spool) as uploader:
+        handles = [uploader.put(source, f"{i}") for i in range(1000)]
+        fill()
+        finish(handles, source)
+    """
+    text = FILL_WITH_UPLOADS + textwrap.dedent(text)
+    said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
+    assert "" == said, said
+
+
+def test_accepting_never_takes_the_room_that_finishing_needs(disk: Path) -> None:
+    """The journal has used its reserve: nothing is staged in the room that comes free until the reserve is whole again."""
+    text = """
+    from support import CALLER
+    source = file_of(dest.parent / "source", 100_000)
+    with wherry.Uploader(dest, spool=spool, config=CALLER) as uploader:
+        uploader.put(source, "a")
+        assert uploader.spool.reserve.release()
+        fill()
+        os.truncate(disk / "filler", (disk / "filler").stat().st_size - 1_000_000)
+        for accept in (lambda: uploader.put(source, "b"), lambda: uploader.open("c")):
+            try:
+                accept()
+            except SpoolError as error:
+                print(error.errno, error)
+        (disk / "filler").unlink()
+        uploader.put(source, "b")
+    assert not (spool / "reserve").exists()
+    """
+    lines = run_on_small_disk(text, disk).splitlines()
+    assert [True] * 2 == [line.startswith("28 [Errno 28] no room in the spool") for line in lines], lines
+    assert "100000 bytes are needed, 0 are free" in lines[0]

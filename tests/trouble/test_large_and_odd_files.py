@@ -108,7 +108,7 @@ def test_a_file_of_more_parts_than_the_store_takes_goes_in_larger_ones(tmp_path:
         local.capabilities = replace(local.capabilities, max_parts=10)
         store = FaultyStore(local)
         key = str(tmp_path / "dest" / "x").lstrip("/")
-        Sender(None, pool, tmp_path).send(leased_job(key, 10 * MIB + 1), source, store, transfer, retry=IMPATIENT, frozen=False)
+        Sender(None, pool).send(leased_job(key, 10 * MIB + 1), source, store, transfer, retry=IMPATIENT, frozen=False)
     assert 2 <= store.calls["put_part"] <= 10
     assert source.read_bytes() == (tmp_path / "dest" / "x").read_bytes()
 
@@ -121,7 +121,7 @@ def test_a_file_that_the_largest_parts_cannot_hold_is_refused_before_anything_is
         store = FaultyStore(local)
         job = leased_job(str(tmp_path / "dest" / "x").lstrip("/"), 10 * MIB + 1)
         with pytest.raises(PermanentError, match=r"10485761 bytes are more than the store's 10 parts can hold"):
-            Sender(None, pool, tmp_path).send(job, source, store, transfer, retry=IMPATIENT, frozen=False)
+            Sender(None, pool).send(job, source, store, transfer, retry=IMPATIENT, frozen=False)
     assert {} == dict(store.calls)
     assert not (tmp_path / "dest").exists()
 

@@ -36,7 +36,7 @@ def test_an_abort_that_is_refused_does_not_hide_why(first: Exception, told: type
     job = journal.lease("w", 60.0)
     assert job is not None
     with ThreadPoolExecutor(4) as pool, pytest.raises(told, match=str(first)):
-        Sender(journal, pool, tmp_path, worker="w").send(job, path, store, SMALL_PARTS)
+        Sender(journal, pool, worker="w").send(job, path, store, SMALL_PARTS)
     journal.fail(job.id, "w", "for good")
     assert [job.id] == [left.id for left in journal.abandoned_uploads()], "to be aborted another time"
     journal.close()

@@ -312,7 +312,7 @@ def test_an_object_of_several_ranges_carries_their_checksums(
     transfer: TransferConfig,
     range_bytes: int,
 ) -> None:
-    Sender(journal, pool, tmp_path, worker="w").send(accept(journal, PIECES), large, store, transfer)
+    Sender(journal, pool, worker="w").send(accept(journal, PIECES), large, store, transfer)
     meta = store.head(KEY)
     assert sums_of(large, range_bytes) == parse_range_sums(meta.metadata[RANGES_METADATA], PIECES)
     assert format_crc32c(crc32c_of_file(large)) == meta.metadata[CRC32C_METADATA]
@@ -331,7 +331,7 @@ def test_the_checksums_of_ranges_are_those_of_the_copy_and_the_file_is_not_read_
     noting = Noting(store)
     begun = Fault("put" if transfer is TRANSFER else "begin", AccessDeniedError("enough"), after=True)
     with pytest.raises(AccessDeniedError):
-        Sender(journal, pool, tmp_path, worker="w").send(job, large, FaultyStore(noting, [begun]), transfer)
+        Sender(journal, pool, worker="w").send(job, large, FaultyStore(noting, [begun]), transfer)
     assert (PIECE_BYTES, made_up) == parse_range_sums(noting.given[0][1][RANGES_METADATA], PIECES)
 
 
@@ -357,12 +357,12 @@ def test_an_upload_that_goes_on_gives_the_same_metadata(
     reset = TransientError("reset")
     for fault in [Fault("begin", reset, times=10_000), Fault("put_part", reset, nth=3)]:
         with pytest.raises(TransientError):
-            Sender(journal, pool, tmp_path, worker="w").send(job, large, FaultyStore(noting, [fault]), IN_PARTS, retry=retry)
+            Sender(journal, pool, worker="w").send(job, large, FaultyStore(noting, [fault]), IN_PARTS, retry=retry)
         journal.release()
         found = journal.lease("w", 60.0)
         assert found is not None
         job = found
-    Sender(journal, pool, tmp_path, worker="w").send(job, large, noting, IN_PARTS, retry=retry)
+    Sender(journal, pool, worker="w").send(job, large, noting, IN_PARTS, retry=retry)
     assert ["begin", "complete"] == [name for name, _ in noting.given]
     (begun, completed) = (metadata for _, metadata in noting.given)
     assert begun == completed
@@ -372,9 +372,7 @@ def test_an_upload_that_goes_on_gives_the_same_metadata(
 def test_an_object_of_one_range_carries_no_entry(
     store: MemoryStore, journal: Journal, pool: ThreadPoolExecutor, tmp_path: Path, large: Path
 ) -> None:
-    Sender(journal, pool, tmp_path, worker="w").send(
-        accept(journal, PIECES), large, store, replace(TRANSFER, range_size_bytes=PIECES)
-    )
+    Sender(journal, pool, worker="w").send(accept(journal, PIECES), large, store, replace(TRANSFER, range_size_bytes=PIECES))
     assert RANGES_METADATA not in store.head(KEY).metadata
 
 
@@ -383,5 +381,5 @@ def test_a_store_that_keeps_no_metadata_is_given_no_entry(pool: ThreadPoolExecut
     folder = LocalStore(StoreURI("file", ""), {})
     job = leased_job(str(tmp_path / "folder" / "x").lstrip("/"), PIECES)
     noting = Noting(folder)
-    Sender(None, pool, tmp_path).send(job, large, noting, TRANSFER)
+    Sender(None, pool).send(job, large, noting, TRANSFER)
     assert RANGES_METADATA not in noting.given[0][1]

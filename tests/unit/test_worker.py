@@ -28,7 +28,7 @@ from wherry.stores import OpenStore, Stores
 from wherry.testing import Fault, FaultyStore
 from wherry.transfer import Sender
 from wherry.uri import StoreURI
-from wherry.worker import Caller, Performer, Worker, scratch_folder
+from wherry.worker import Caller, Performer, Worker
 
 PARTS = TransferConfig(multipart_threshold_bytes=2000, part_size_bytes=1000)
 
@@ -84,7 +84,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     journal = Journal(spool.journal_path)
     store = FaultyStore(MemoryStore(StoreURI("memory", uuid.uuid4().hex), {}))
     with ThreadPoolExecutor(4) as pool:
-        sender = Sender(journal, pool, scratch_folder(spool), worker="w")
+        sender = Sender(journal, pool, worker="w")
         yield Bench(spool, journal, store, Performer(spool, journal, GivenStores(store), "w", sender))
     journal.close()
 

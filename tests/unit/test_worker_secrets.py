@@ -11,14 +11,14 @@ from wherry.journal import Journal
 from wherry.spool import Spool
 from wherry.stores import Stores
 from wherry.transfer import Sender
-from wherry.worker import Performer, scratch_folder
+from wherry.worker import Performer
 
 
 def test_job_of_a_store_registered_since_waits_for_its_secrets(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     journal = Journal(spool.folder / "journal.db")
     with ThreadPoolExecutor(1) as pool:
-        performer = Performer(spool, journal, Stores(), "worker", Sender(journal, pool, scratch_folder(spool)))
+        performer = Performer(spool, journal, Stores(), "worker", Sender(journal, pool))
         usable = performer.usable_stores()  # as Worker.run() does, before its loop of leases
         options = {"endpoint_url": "http://127.0.0.1:1", "region": "x"}
         store = journal.store_id("s3", "bucket", options, ("aws_access_key_id", "aws_secret_access_key"), SETTINGS)

@@ -69,6 +69,17 @@ class RecordingStore(MultipartStore):
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         self._note(locals())
 
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        self._note(locals())
+
     def head(self, key: str) -> ObjectMeta:
         self._note(locals())
         return ObjectMeta(key, 2)
@@ -157,6 +168,7 @@ ARGUMENTS: dict[str, Any] = {
     "frozen": True,
     "start": 3,
     "end": 4,
+    "take": print,
     "if_match": "e",
     "prefix": "pre",
     "size_bytes": 12,

@@ -87,7 +87,7 @@ class Courier:
         self._compression = compression
         self._retry = retry or RetryConfig()
         self._transfer = transfer or TransferConfig()
-        self._sender = Sender(None, InlineExecutor(), scratch)
+        self._sender = Sender(None, InlineExecutor())
         #: What was put, found there already, or deleted so far: by this one sees that it gets on.
         self.n_done = 0
         #: Bytes that puts have taken to the store.

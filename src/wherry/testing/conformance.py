@@ -249,6 +249,32 @@ class StoreConformance:
         store.get_file(key, tail, start=size - 5)
         assert (data[-5:], size) == (tail.read_bytes()[-5:], tail.stat().st_size)
 
+    def test_read_hands_over_the_bytes_in_order(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """read() gives each byte of a range once, with its offset, and holds to `if_match`; an empty range has none."""
+        size = 3 * 2**20 + 7
+        data, key = _bytes(size), f"{prefix}/object"
+        store.put_file(key, _file(tmp_path, data))
+        for start, end in ((0, size), (0, None), (5, 2**20 + 5), (size - 1, size), (size, size), (7, 7), (size - 5, None)):
+            found, at_next = bytearray(), start
+
+            def take(block: bytes | memoryview, at: int) -> None:
+                nonlocal at_next
+                assert at_next == at
+                found.extend(block)  # noqa: B023
+                at_next += len(block)
+
+            store.read(key, take, start=start, end=end)
+            assert data[start:end] == bytes(found)
+        with pytest.raises(StoreError):
+            store.read(key, lambda *_: None, start=5, end=size + 1)
+        with pytest.raises(NotFoundError):
+            store.read(f"{prefix}/missing", lambda *_: None)
+        if (etag := store.head(key).etag) is not None:
+            store.read(key, lambda *_: None, start=3, end=9, if_match=etag)
+            store.put_file(key, _file(tmp_path, b"another version"))
+            with pytest.raises(IntegrityError):
+                store.read(key, lambda *_: None, start=3, end=9, if_match=etag)
+
     def test_range_beyond_the_end_is_an_error(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """Fewer bytes than were asked for are never a success."""
         key = f"{prefix}/object"
