@@ -35,6 +35,7 @@ LAYERS: dict[str, int] = {
     "journal_waits": 1,
     "lanes": 1,
     "names": 1,
+    "outlook": 1,
     "partial": 1,
     "parts": 1,
     "recovery": 1,

@@ -6,6 +6,8 @@ Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` 
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +45,7 @@ class _Verbs(TyperGroup):
             raise  # `wherry ls | head`: the reader has seen enough
         except (WherryError, OSError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
-                raise
+                sys.stderr.write(without_secrets(traceback.format_exc()))
             say("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
             raise typer.Exit(exit_for(error)) from None
 

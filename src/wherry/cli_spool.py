@@ -24,9 +24,10 @@ from wherry.cli_arguments import (
     keep_quiet_about,
     read_options_file,
     say,
+    show,
     spool_folder,
 )
-from wherry.errors import ConfigError, SpoolError
+from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.exits import Exit
 
 if TYPE_CHECKING:
@@ -37,14 +38,24 @@ _NOTHING = "nothing was ever uploaded from here"
 
 
 def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Tell all of one upload: its name, URI or number.", show_default=False),
+    ] = None,
     spool: SpoolOption = None,
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Renew it every second until Ctrl-C.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 9 if an upload has failed, or is stuck.")] = False,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="S", min=0.0, help="With --check: stuck S seconds after it was accepted (3600)."),
+    ] = None,
 ) -> None:
     """Say what is on its way and what failed.
 
-    Also why it failed, what uploads wait for, whether an agent is running,
-    and what a damaged journal left behind. The spool is not changed.
+    Also why it failed, what uploads wait for, when they are tried next,
+    whether an agent is running, and what a damaged journal left behind. The
+    spool is not changed.
 
     Example: wherry status --watch
     """
@@ -53,6 +64,15 @@ def status(
     from wherry import cli_status
 
     folder = spool_folder(spool)
+    if name is not None and (watch or check):
+        raise ConfigError("--watch and --check are about all uploads: leave the name out")
+    if older_than is not None and not check:
+        raise ConfigError("--older-than goes with --check")
+    if watch and check:
+        raise ConfigError("--check looks once: leave --watch out")
+    if name is not None:
+        _tell(name, folder, as_json=as_json)
+        return
     if watch and not as_json:
         if not sys.stdout.isatty():
             raise ConfigError("--watch needs a terminal; for a program, --watch --json writes a line every second")
@@ -60,14 +80,35 @@ def status(
         return
     try:
         while True:
-            found = cli_status.look(folder)
-            typer.echo(found.as_json() if as_json else "\n".join(cli_status.status_lines(found)))
+            found = cli_status.look(folder, stuck_after_s=cli_status.STUCK_AFTER_S if older_than is None else older_than)
+            if as_json:
+                typer.echo(found.as_json())
+            else:
+                for line in cli_status.status_lines(found):
+                    show(line)
+            if check and found.trouble:
+                say(found.trouble)
+                raise typer.Exit(Exit.UNHEALTHY)
             if not watch:
                 return
             time.sleep(cli_status.REFRESH_S)
     except KeyboardInterrupt:
         if not watch:  # else that is how it ends, at any moment
             raise
+
+
+def _tell(name: str, folder: Path, *, as_json: bool) -> None:
+    from wherry.cli_story import stories, story_lines
+
+    found = stories(name, folder)
+    if not found:
+        raise NotFoundError("no upload of this spool is called so", operation="status", uri=name)
+    for number, story in enumerate(found):
+        if as_json:
+            typer.echo(story.as_json())
+            continue
+        for line in ([""] if number else []) + story_lines(story):
+            show(line)
 
 
 def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
@@ -80,7 +121,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
 
     Example: wherry drain --timeout 3600
     """
-    from wherry.cli_status import failure_lines, waiting_for_secrets, waiting_lines
+    from wherry.cli_status import failure_lines, failures_remedy, waiting_for_secrets, waiting_lines
     from wherry.client import Client
     from wherry.config import AgentConfig
     from wherry.drain import wait_until_drained
@@ -116,8 +157,8 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     n_left = counts.queued + counts.leased
     typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     if failures:
-        say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *failure_lines(failures)]))
-        say(f"try again: {command('retry', folder)} --all    give up: {command('discard', folder)} --all")
+        lines = [*failure_lines(failures), *failures_remedy(failures, folder)]
+        say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
     if waiting:
         say("\n".join(waiting_lines(waiting, folder)))
     if not is_done:
@@ -159,11 +200,12 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     """Which stores of the journal get which secret options, from what the user wrote in an options file.
 
     ``{"3": {...}}`` is for store 3. ``{"name": ...}`` is for every store that misses just these names; public options among
-    them must be those of the store. ConfigError if that fits no store.
+    them must be those of the store. ConfigError if that fits no store, though uploads are left that need secret options.
     """
     stores = journal.stores()
-    for store in stores.values():
-        keep_quiet_about([given[name] for name in store.secret_names if name in given])
+    keep_quiet_about([given[name] for store in stores.values() for name in store.secret_names if name in given])
+    if not any(stores[store_id].secret_names for store_id in journal.outlook.by_store() if store_id in stores):
+        return {}  # nothing that is left needs any: whatever was given, there is no harm in it
     found: dict[int, dict[str, object]] = {}
     if given and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items()):
         for key, options in given.items():
@@ -188,7 +230,14 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     return found
 
 
-def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption = None) -> None:
+def retry(
+    job: JobsArgument = None,
+    all_: AllOption = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Let them replace what has their names: for those that failed because of that.")
+    ] = False,
+    spool: SpoolOption = None,
+) -> None:
     """Queue failed uploads again.
 
     It starts the agent and does not wait. An upload whose name has a newer
@@ -198,11 +247,13 @@ def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption 
     """
     from wherry.client import Client
     from wherry.config import AgentConfig
+    from wherry.jobs import JobState
     from wherry.spool import Spool
 
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
-    n_queued, freed = journal.retry(ids)
+    n_queued, freed = journal.retry(ids, overwrite=overwrite)
+    n_held = len([one for one in journal.jobs(ids=ids) if one.state is JobState.FAILED])
     place = Spool(folder)
     place.free(freed)
     if n_queued:
@@ -210,9 +261,11 @@ def retry(job: JobsArgument = None, all_: AllOption = False, spool: SpoolOption 
         client.call_agent()
         client.sign_off()
     journal.close()
-    dropped = f", {len(jobs) - n_queued} dropped for a newer upload of the name" if len(jobs) > n_queued else ""
+    n_dropped = len(jobs) - n_queued - n_held
+    dropped = f", {n_dropped} dropped for a newer upload of the name" if n_dropped else ""
+    held = f", {n_held} left: another upload of the name is on its way" if n_held else ""
     hint = f"; to wait for that: {command('drain', folder)}" if n_queued else ""
-    typer.echo(f"{n_queued} queued again{dropped}{hint}")
+    typer.echo(f"{n_queued} queued again{dropped}{held}{hint}")
 
 
 def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.cli_arguments import command
+from wherry.environment import secrets_from_environment, variables_of
+from wherry.errors import AlreadyExistsError
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import Journal
 from wherry.spool import Spool
@@ -18,10 +21,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _OPEN = (JobState.QUEUED, JobState.LEASED)
+#: What users call a state, where the journal has a name of its own for it.
+_WORDS = {JobState.LEASED: "uploading", JobState.SUPERSEDED: "replaced"}
 #: An agent that knows a store's secrets leases its next job at once.
 _LEASED_WITHIN_S = 5.0
 _SHOWN_FAILURES = 20
 _SHOWN_TRANSFERS = 10
+_NAMED_JOBS = 5
+_SHOWN_UNFINISHED = 10
+#: In JSON: a million of them would be read by nobody.
+_LISTED_UNFINISHED = 100
+#: What was accepted so long ago and is not stored is worth a look: the backoff between two tries is minutes at most.
+STUCK_AFTER_S = 3600.0
 #: How often --watch looks.
 REFRESH_S = 1.0
 #: Small files may be accepted and uploaded between two looks: so many new ids are asked for.
@@ -36,6 +47,23 @@ class Waiting:
     store: str
     missing: tuple[str, ...]
     n_jobs: int
+    #: The environment variables that gave them. Empty: a program, or an options file, did.
+    variables: tuple[str, ...] = ()
+    #: Whether this process has those variables.
+    is_here: bool = False
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """An upload that is not finished: the bytes of it that have arrived, and why it does not move.
+
+    No reason: it does, or is next. `next_try_in_s` is None while it is being uploaded.
+    """
+
+    job: Job
+    sent_bytes: int
+    reason: str
+    next_try_in_s: float | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +87,26 @@ class SpoolStatus:
     waiting: tuple[Waiting, ...] = ()
     quarantine: tuple[Quarantine, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: The oldest of them.
+    unfinished: tuple[Unfinished, ...] = ()
+    #: Those that have failed before and wait for their next try: how many, and the oldest of them.
+    n_tried_in_vain: int = 0
+    tried_in_vain: tuple[Unfinished, ...] = ()
+    n_stuck: int = 0
+    stuck_after_s: float = STUCK_AFTER_S
+
+    @property
+    def trouble(self) -> str:
+        """What somebody must look after, in words; empty if there is nothing."""
+        n_aside = sum(len(one.files) for one in self.quarantine)
+        found = [
+            f"{self.counts.failed} failed" if self.counts.failed else "",
+            f"{self.n_stuck} stuck (accepted more than {age_text(self.stuck_after_s)} ago, or waiting for secret options)"
+            if self.n_stuck
+            else "",
+            f"{n_aside} staged file(s) put aside" if n_aside else "",
+        ]
+        return ", ".join(filter(None, found))
 
     def as_json(self) -> str:
         """One line of JSON."""
@@ -67,19 +115,28 @@ class SpoolStatus:
             {
                 "spool": str(self.spool),
                 "queued": counts.queued,
-                "leased": counts.leased,
+                "uploading": counts.leased,
                 "done": counts.done,
                 "failed": counts.failed,
-                "superseded": counts.superseded,
+                "replaced": counts.superseded,
+                "stuck": self.n_stuck,
                 "bytes_queued": counts.bytes_queued,
                 "bytes_failed": counts.bytes_failed,
                 "oldest_age_s": round(counts.oldest_age_s, 3),
                 "retries": counts.retries,
                 "agent_pid": self.agent_pid,
                 "waiting_for_secrets": [
-                    {"store_id": one.store_id, "store": one.store, "missing": one.missing, "jobs": one.n_jobs}
+                    {
+                        "store_id": one.store_id,
+                        "store": one.store,
+                        "missing": one.missing,
+                        "jobs": one.n_jobs,
+                        "remedy": secrets_remedy(one, self.spool),
+                    }
                     for one in self.waiting
                 ],
+                "waiting_for_retry": self.n_tried_in_vain,
+                "unfinished": [unfinished_as_dict(one) for one in self.unfinished],
                 "failures": [
                     {"job": job.id, "uri": job.uri, "attempts": job.attempts, "size_bytes": job.size_bytes, "error": job.error}
                     for job in self.failures
@@ -90,23 +147,33 @@ class SpoolStatus:
         )
 
 
-def look(folder: Path) -> SpoolStatus:
-    """Look at the spool in `folder`, which is neither made nor changed. JournalDamaged, JournalError, SpoolError."""
+def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
+    """Look at the spool in `folder`, which is neither made nor changed. JournalDamaged, JournalError, SpoolError.
+
+    Unfinished uploads count as stuck when they were accepted `stuck_after_s` ago, and when they wait for secret options.
+    """
     if not (folder / "journal.db").exists():
         return SpoolStatus(folder)
     spool = Spool(folder)
     journal = Journal(spool.held_journal())
     try:
         agent_pid = spool.agent_pid()
+        waiting = tuple(waiting_for_secrets(journal, agent_pid))
+        n_tried, tried = journal.outlook.tried_in_vain(_SHOWN_UNFINISHED)
         return SpoolStatus(
             folder,
             True,
             journal.counts(),
             agent_pid,
             tuple(journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)),
-            tuple(waiting_for_secrets(journal, agent_pid)),
+            waiting,
             tuple(_quarantine(folder)),
             tuple(spool.warnings()),
+            tuple(unfinished(journal, journal.outlook.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
+            n_tried,
+            tuple(unfinished(journal, tried, agent_pid, waiting)),
+            journal.outlook.n_stuck(stuck_after_s, [one.store_id for one in waiting]),
+            stuck_after_s,
         )
     finally:
         journal.close()
@@ -115,23 +182,78 @@ def look(folder: Path) -> SpoolStatus:
 def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable[int] = ()) -> list[Waiting]:
     """The stores whose uploads wait for secret options, except those in `given`.
 
-    Without an agent these are all stores with secret options. What a living agent was told is in its memory only: there, a store
-    counts as waiting when none of its uploads was begun although they have been there for seconds.
+    Without an agent these are all stores with secret options. A living agent notes which ones it was not told.
     """
-    stores = {store.id: store for store in journal.stores().values() if store.secret_names and store.id not in set(given)}
-    jobs: dict[int, list[Job]] = {}
-    if stores:
-        for job in journal.jobs(states=_OPEN):
-            jobs.setdefault(job.store_id, []).append(job)
+    known = set(given)
+    counts = journal.outlook.by_store()
     found = []
-    for store_id in sorted(stores.keys() & jobs.keys()):
-        mine = jobs[store_id]
-        is_moving = any(job.state is JobState.LEASED or job.attempts for job in mine)
-        is_young = time.time() - mine[0].created_s < _LEASED_WITHIN_S
-        if agent_pid is None or not (is_moving or is_young):
-            store = stores[store_id]
-            found.append(Waiting(store_id, f"{store.scheme}://{store.root}", store.secret_names, len(mine)))
+    for store in journal.stores().values():
+        is_locked = store.is_locked if agent_pid is not None else bool(store.secret_names)
+        if not is_locked or store.id not in counts or store.id in known:
+            continue
+        was_there = "secrets" in store.settings
+        found.append(
+            Waiting(
+                store.id,
+                f"{store.scheme}://{store.root}",
+                store.secret_names,
+                counts[store.id],
+                tuple(variables_of(store.scheme, store.secret_names)) if was_there else (),
+                store.id in secrets_here([store], os.environ),
+            )
+        )
     return found
+
+
+def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, waiting: Iterable[Waiting]) -> list[Unfinished]:
+    """How these uploads stand, those of them that are not finished."""
+    missing = {one.store_id: one.missing for one in waiting}
+    waits = journal.waits(ids)
+    found = []
+    for job in journal.jobs(ids=ids, states=_OPEN) if ids else []:
+        reason, next_try_in_s = "", None
+        if (wait := waits.get(job.id)) is not None:
+            next_try_in_s = wait.next_try_in_s
+            if job.store_id in missing:
+                reason, next_try_in_s = f"it waits for the secret options {', '.join(missing[job.store_id])}", None
+            else:
+                reason = _reason_text(wait)
+            if not reason and agent_pid is None:
+                reason = "nobody is sending it: no agent is running"
+        found.append(Unfinished(job, _sent_bytes(journal, job), reason, next_try_in_s))
+    return found
+
+
+def _reason_text(wait: Wait) -> str:
+    error = wait.error or ""
+    texts = {
+        Reason.SECRETS: "",  # of a store that the agent is just being told the secrets of
+        Reason.CREDENTIALS: f"it waits for new credentials: {error}",
+        Reason.CLOCK: f"it waits until this machine's clock is right: {error}",
+        Reason.DESTINATION: f"it waits until the destination can be written: {error}",
+        Reason.OLDER: f"it waits for the end of job {wait.blocked_by}, an older upload of its name",
+        Reason.REQUIRED: f"it waits for the end of job {wait.blocked_by}, which it requires",
+        Reason.RETRY: error,
+        Reason.TURN: error,
+    }
+    return texts[wait.reason]
+
+
+def unfinished_as_dict(one: Unfinished) -> dict[str, object]:
+    """For JSON."""
+    job = one.job
+    return {
+        "job": job.id,
+        "uri": job.uri,
+        "state": word(job.state),
+        "size_bytes": job.size_bytes,
+        "sent_bytes": one.sent_bytes,
+        "attempts": job.attempts,
+        "age_s": round(max(0.0, time.time() - job.created_s), 3),
+        "reason": one.reason,
+        "error": job.error,
+        "next_try_in_s": None if one.next_try_in_s is None else round(one.next_try_in_s, 3),
+    }
 
 
 def _quarantine(folder: Path) -> list[Quarantine]:
@@ -143,6 +265,11 @@ def _quarantine(folder: Path) -> list[Quarantine]:
             Quarantine(aside, reason.read_text().strip() if reason.exists() else "", tuple(line.strip() for line in listed))
         )
     return found
+
+
+def word(state: JobState) -> str:
+    """The state in the words of `wherry status`: queued, uploading, done, failed, replaced, discarded."""
+    return _WORDS.get(state, state.value)
 
 
 def size_text(n_bytes: float) -> str:
@@ -160,12 +287,54 @@ def age_text(age_s: float) -> str:
     return f"{age_s:.0f} s"
 
 
+def attempts_text(attempts: int) -> str:
+    """``1 attempt``, ``7 attempts``."""
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
+
+
+def next_try_text(one: Unfinished) -> str:
+    """When it is tried next."""
+    return "next try now" if not one.next_try_in_s else f"next try in {age_text(one.next_try_in_s)}"
+
+
+def unfinished_lines(shown: Iterable[Unfinished]) -> list[str]:
+    """Two lines an upload: what, and why it does not move."""
+    lines = []
+    for one in shown:
+        job = one.job
+        details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}, {next_try_text(one)}"
+        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {one.reason}"]
+    return lines
+
+
 def failure_lines(failures: Iterable[Job]) -> list[str]:
     """Two lines a failed upload: what, and why."""
     lines = []
     for job in failures:
-        attempts = "1 attempt" if job.attempts == 1 else f"{job.attempts} attempts"
-        lines += [f"  job {job.id}  {job.uri}  ({size_text(job.size_bytes)}, {attempts})", f"      {job.error}"]
+        details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}"
+        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {job.error}"]
+    return lines
+
+
+def failure_remedy(job: Job, spool: Path) -> str:
+    """What to do about one failed upload: what works for it."""
+    give_up = f"give up: {command('discard', spool)} {job.id}"
+    if job.error_kind == AlreadyExistsError.__name__:
+        return f"its name is taken. To replace what has it: {command('retry', spool)} --overwrite {job.id}    {give_up}"
+    return f"try again: {command('retry', spool)} {job.id}    {give_up}"
+
+
+def failures_remedy(failures: Sequence[Job], spool: Path) -> list[str]:
+    """What to do about all failed uploads."""
+    taken = [job for job in failures if job.error_kind == AlreadyExistsError.__name__]
+    retry, discard = command("retry", spool), command("discard", spool)
+    lines = []
+    if len(taken) < len(failures):
+        lines.append(f"  try again: {retry} --all    give up: {discard} --all")
+    if taken:
+        jobs = " ".join(str(job.id) for job in taken) if len(taken) <= _NAMED_JOBS else "JOB..."
+        lines.append(f"  names that are taken stay so. To replace what has them: {retry} --overwrite {jobs}")
+        lines.append(f"  or give up: {discard} {jobs}")
     return lines
 
 
@@ -174,14 +343,25 @@ def waiting_lines(waiting: Iterable[Waiting], spool: Path) -> list[str]:
     lines = []
     for one in waiting:
         uploads = "1 upload waits" if one.n_jobs == 1 else f"{one.n_jobs} uploads wait"
-        example = ", ".join(f'"{name}": "..."' for name in one.missing)
         lines += [
             f"{uploads} for secret options of {one.store} (store {one.store_id}), which are kept in memory only:",
             f"      {', '.join(one.missing)}",
-            f"  Start a program that gives them again, or: {command('drain', spool)} --options-file FILE",
-            f"  where FILE holds {{{example}}}",
+            f"  {secrets_remedy(one, spool)}",
         ]
+        if not one.variables:
+            example = ", ".join(f'"{name}": "..."' for name in one.missing)
+            lines.append(f"  where FILE holds {{{example}}}")
     return lines
+
+
+def secrets_remedy(one: Waiting, spool: Path) -> str:
+    """The shortest way to give the missing options again."""
+    drain = command("drain", spool)
+    if one.is_here:
+        return f"This shell's environment has them: {drain}"
+    if one.variables:
+        return f"Set {', '.join(one.variables)} as before, then: {drain}"
+    return f"Start a program that gives them again, or: {drain} --options-file FILE"
 
 
 def status_lines(status: SpoolStatus) -> list[str]:
@@ -189,11 +369,11 @@ def status_lines(status: SpoolStatus) -> list[str]:
     spool, counts = status.spool, status.counts
     if not status.is_made:
         return [f"nothing was ever uploaded from here: {spool} has no journal"]
-    states = ("queued", "leased", "done", "failed", "superseded")
     lines = [
         f"spool    {spool}",
         f"agent    {'none' if status.agent_pid is None else f'pid {status.agent_pid}'}",
-        "uploads  " + "  ".join(f"{getattr(counts, state)} {state}" for state in states),
+        f"uploads  {counts.queued} queued  {counts.leased} uploading  {counts.done} done  {counts.failed} failed  "
+        f"{counts.superseded} replaced",
     ]
     if counts.queued + counts.leased:
         retries = f", {counts.retries} retries so far" if counts.retries else ""
@@ -202,13 +382,17 @@ def status_lines(status: SpoolStatus) -> list[str]:
         )
         if status.agent_pid is None and counts.queued + counts.leased > sum(one.n_jobs for one in status.waiting):
             lines.append(f"         nobody is sending it: {command('drain', spool)}")
+    if n := status.n_tried_in_vain:
+        lines += ["", f"{n} upload{'s wait' if n > 1 else ' waits'} for the next try:", *unfinished_lines(status.tried_in_vain)]
+        if n > len(status.tried_in_vain):
+            lines.append(f"  and {n - len(status.tried_in_vain)} more: {command('status', spool)} NAME tells of one")
     if status.failures:
         n = len(status.failures)
         lines += ["", f"{n} failed upload{'s' * (n > 1)}, kept in the spool ({size_text(counts.bytes_failed)}):"]
         lines += failure_lines(status.failures[:_SHOWN_FAILURES])
         if n > _SHOWN_FAILURES:
             lines.append(f"  and {n - _SHOWN_FAILURES} more: {command('status', spool)} --json lists all")
-        lines.append(f"  try again: {command('retry', spool)} --all    give up: {command('discard', spool)} --all")
+        lines += failures_remedy(status.failures, spool)
     if status.waiting:
         lines += ["", *waiting_lines(status.waiting, spool)]
     for aside in status.quarantine:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from wherry.cli_arguments import (
     spool_folder,
     storage_options,
 )
-from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, UploadFailed
+from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError, UploadFailed, upload_failed
 from wherry.exits import Exit, exit_for
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ def put(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders.", show_default=False)],
     uri: UriArgument,
     overwrite: OverwriteOption = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Folders, too: they are uploaded also without it.")
+    ] = False,
     move: Annotated[bool, typer.Option("--move", help="Give the files away: their old names are gone.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all is uploaded and verified.")] = True,
     timeout: TimeoutOption = None,
@@ -64,15 +68,19 @@ def put(
     A URI that ends in / (or is a local folder) gets the name of each PATH
     appended; several PATHs need such a URI. What is uploaded is what a file
     holds now. Ctrl-C while waiting leaves the rest to the background.
+    Without --overwrite a name that is taken is refused, and nothing is done.
 
     Example: wherry put model.pt logs s3://my-bucket/run1/
     """
+    from wherry.cli_taken import refuse_taken
     from wherry.uploader import Uploader
 
     target, names = destinations(paths, uri)
     for path in paths:
         path.stat()  # nothing is accepted when one of them is missing
     options = storage_options(target.scheme, option or [], options_file)
+    if not overwrite:
+        refuse_taken(target, options, list(zip(paths, names, strict=True)))
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
     code = Exit.OK
     with _left_to_the_background(uploader):
@@ -81,11 +89,30 @@ def put(
             try:
                 uploader.flush(timeout, progress_bar=True)
             except UploadFailed as error:
-                say(error_text(error))
+                say(error_text(error if move else _without_remedy(error)))
                 code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
+        if wait and not move:
+            _give_up_taken(uploader, handles)
     raise typer.Exit(code)
+
+
+def _without_remedy(error: UploadFailed) -> UploadFailed:
+    """The same, where all names were taken and the files are where they were: then nothing is kept."""
+    if isinstance(error, AlreadyExistsError):
+        return upload_failed(error.failures, remedy="give --overwrite to replace what is there, or other names")
+    return error
+
+
+def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
+    """Leave nothing in the spool of uploads that lost their names to another writer: the files are where they were."""
+    from wherry.jobs import JobState
+
+    jobs = uploader.journal.jobs(ids=[job_id for handle in handles for job_id in handle.ids], states=[JobState.FAILED])
+    taken = [job.id for job in jobs if job.error_kind == AlreadyExistsError.__name__]
+    if taken:
+        uploader.spool.free(uploader.journal.discard(taken)[1])
 
 
 @contextmanager
@@ -111,10 +138,10 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
     from wherry.checksum import format_crc32c
-    from wherry.cli_status import size_text
+    from wherry.cli_status import size_text, word
 
     jobs = uploader.journal.jobs(ids=handle.ids)
-    state, size_bytes = handle.state.value, sum(job.size_bytes for job in jobs)
+    state, size_bytes = word(handle.state), sum(job.size_bytes for job in jobs)
     crc32c = jobs[0].crc32c if len(jobs) == 1 else None
     if as_json:
         shown = {
@@ -125,8 +152,8 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
             "jobs": handle.ids,
         }
         typer.echo(json.dumps(shown))
-    elif state != "failed":
-        show(f"{state:<6}  {size_text(size_bytes):>8}  {handle.uri}")
+    elif state not in ("failed", "discarded"):
+        show(f"{state:<9}  {size_text(size_bytes):>8}  {handle.uri}")
 
 
 def get(
@@ -141,9 +168,12 @@ def get(
 
     The file appears whole or not at all. What is still queued for upload on
     this machine comes from the spool. A pointer (NAME.symlink) is followed.
+    For folders: wherry pull URI DIR.
 
     Example: wherry get s3://my-bucket/run1/latest.pt .
     """
+    if uri.endswith("/") or not parse_target(uri).prefix:
+        raise _is_folder(uri)
     target, name = split_target(uri)
     if dest == "-":
         raise ConfigError("to write an object to standard output: wherry cat URI")
@@ -151,7 +181,18 @@ def get(
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
     with reader(target, storage_options(target.scheme, option or [], options_file), spool_folder(spool)) as uploader:
-        uploader.get(name, path, overwrite=overwrite, progress_bar=True)
+        try:
+            uploader.get(name, path, overwrite=overwrite, progress_bar=True)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError as error:
+            if next(uploader.list(f"{name}/"), None) is not None:
+                raise _is_folder(uri) from error
+            raise
+
+
+def _is_folder(uri: str) -> ConfigError:
+    return ConfigError(f"{uri!r} is a folder, and get brings one object: for all below it, wherry pull {shlex.quote(uri)} DIR")
 
 
 def ls(
@@ -170,14 +211,14 @@ def ls(
     """
     import time
 
-    from wherry.cli_status import size_text
+    from wherry.cli_status import size_text, word
 
     target = parse_target(uri)
     folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
     options = storage_options(target.scheme, option or [], options_file)
     n_shown = 0
     with reader(folder, options, spool_folder(spool)) as uploader:
-        queued = {job.key: job.state.value for job in uploader.view().queued_under(folder.prefix)}
+        queued = {job.key: word(job.state) for job in uploader.view().queued_under(folder.prefix)}
         for meta in _at_or_below(uploader, name):
             n_shown += 1
             state = queued.get(folder.key_for(meta.key), "stored")

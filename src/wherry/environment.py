@@ -65,6 +65,11 @@ def secrets_here(stores: Iterable[StoreRecord], environ: Mapping[str, str]) -> d
     return found
 
 
+def variables_of(scheme: str, secret_names: Iterable[str]) -> list[str]:
+    """The variables from which secrets_from_environment() takes these options."""
+    return [_S3_KEYS[name] for name in secret_names if scheme == "s3" and name in _S3_KEYS]
+
+
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The secret options that the environment gives for a scheme."""
     if scheme != "s3" or not (environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY")):

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     TIMED_OUT = 6
     INTEGRITY = 7
     SPOOL = 8
+    UNHEALTHY = 9
     INTERRUPTED = 130
 
 
@@ -35,6 +36,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.TIMED_OUT: "time is up; what is left goes on in the background or stays in the spool",
     Exit.INTEGRITY: "the bytes are not what they must be",
     Exit.SPOOL: "the spool is full, damaged, in use or not ours",
+    Exit.UNHEALTHY: "status --check: an upload has failed, or is stuck",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 

@@ -31,6 +31,7 @@ from wherry.journal_questions import JOB_COLUMNS, Requirement, StoreRecord, as_j
 from wherry.journal_schema import SCHEMA, VERSION, blocker, from_version_3, register, store_row
 from wherry.journal_time import JournalTime
 from wherry.journal_waits import JournalWaits, end_store_wait, wait_after_s
+from wherry.outlook import Outlook
 from wherry.parts import Parts
 
 __all__ = [
@@ -105,6 +106,8 @@ class Journal(JournalWaits):
         self._transaction = self._database.transaction
         #: The uploads in parts.
         self.parts = Parts(self._transaction, self._time)
+        #: For people: what is unfinished, and what a name means.
+        self.outlook = Outlook(self._transaction)
         self.check = self._database.check
         self.size_bytes = self._database.size_bytes
         self.shorten_log = self._database.shorten_log

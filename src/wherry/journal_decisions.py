@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from wherry.errors import JobFailure
-from wherry.jobs import JobId, JobKind
-from wherry.journal_questions import JournalQuestions
+from wherry.jobs import JobId, JobKind, JobState
+from wherry.journal_questions import JournalQuestions, newest_open
 
 
 class JournalDecisions(JournalQuestions):
@@ -46,10 +46,13 @@ class JournalDecisions(JournalQuestions):
         with self._transaction() as db:
             db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({', '.join(str(int(job_id)) for job_id in ids)})")
 
-    def retry(self, ids: Sequence[JobId] | None) -> tuple[int, list[str]]:
+    def retry(self, ids: Sequence[JobId] | None, *, overwrite: bool = False) -> tuple[int, list[str]]:
         """Queue failed jobs again (None: all), and count their deadlines from now: (how many, staged files freed).
 
+        `overwrite`: they may replace what has their names.
+
         An overwriting job whose name got a newer version in the meantime is superseded: it must not put the older bytes back.
+        One whose name a queued job has, which must not overwrite, stays failed: it would be sent first, and that one lose the name.
         """
         which = "1" if ids is None else f"id IN ({', '.join(str(int(job_id)) for job_id in ids)})"
         freed: list[str] = []
@@ -70,11 +73,11 @@ class JournalDecisions(JournalQuestions):
                         (newer[0], self._time.wall_s(), self._time.elapsed_s(db), job_id),
                     )
                     freed.append(object_id)
-                else:
+                elif (holder := newest_open(db, uri, place)) is None or holder.id < job_id or holder.state is JobState.LEASED:
                     db.execute(
-                        "UPDATE jobs SET state = 'queued', due_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, ended_s = NULL,"
+                        "UPDATE jobs SET state = 'queued', overwrite = MAX(overwrite, ?), due_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, ended_s = NULL,"
                         " error_kind = NULL, counted_from_s = ? WHERE id = ?",
-                        (self._time.run_s(db), job_id),
+                        (overwrite, self._time.run_s(db), job_id),
                     )
                     n_queued += 1
         return n_queued, self._unneeded(freed)

@@ -23,7 +23,7 @@ from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
 from wherry.drain import wait_until_drained
 from wherry.environment import with_environment
-from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
+from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
 from wherry.file_copy import require_regular
 from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
@@ -46,6 +46,8 @@ log = logging.getLogger("wherry")
 
 #: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
 _LOST_FILE_S = 0.05
+#: An error that names the jobs of more failures than this would be read by nobody.
+_NAMED_JOBS = 5
 _open_uploaders: set[Uploader] = set()
 _warned_spools: set[Path] = set()
 _private_spools: dict[Path, int] = {}
@@ -395,7 +397,7 @@ class Uploader(Reader):
         if raising:
             self._seen_replacements = self.journal.replacements
         if raising and (checks or puts):
-            raise upload_failed([*checks, *puts], remedy=self._remedy() if puts else "")
+            raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
         for failure in [*checks, *puts]:
             if failure.job_id not in self._warned:
                 self._warned.add(failure.job_id)
@@ -409,8 +411,17 @@ class Uploader(Reader):
         text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
         return [JobFailure(0, str(self.uri), 0, text, "JournalError")]
 
-    def _remedy(self) -> str:
-        return f"their files are kept: wherry retry --all --spool {shlex.quote(str(self.spool.folder))} (or discard)"
+    def _remedy(self, failures: Sequence[JobFailure]) -> str:
+        """What works: an upload whose name is taken fails again when it is only tried again."""
+        if not failures:
+            return ""
+        spool = f"--spool {shlex.quote(str(self.spool.folder))}"
+        taken = [str(failure.job_id) for failure in failures if failure.kind == AlreadyExistsError.__name__]
+        found = [] if len(taken) == len(failures) else [f"wherry retry --all {spool} (or discard)"]
+        if taken:
+            jobs = " ".join(taken) if len(taken) <= _NAMED_JOBS else "JOB..."
+            found.append(f"where the name is taken, wherry retry --overwrite {jobs} {spool} (or discard)")
+        return f"their files are kept: {'; '.join(found)}"
 
     def counts(self) -> Counts:
         """How many of this uploader's uploads are in each state."""
@@ -433,7 +444,7 @@ class Uploader(Reader):
         if lost := self._lost():
             self._seen_replacements = self.journal.replacements
         if lost or failures:
-            raise upload_failed([*lost, *failures], remedy=self._remedy())
+            raise upload_failed([*lost, *failures], remedy=self._remedy([*lost, *failures]))
 
     def drain_command(self) -> str:
         """The command that finishes what is in the spool."""

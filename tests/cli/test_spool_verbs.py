@@ -17,9 +17,11 @@ import pytest
 from command_line import CommandLine
 from gate import Gate, kill, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
+from wherry.errors import UploadFailed
 from wherry.journal import Journal
 from wherry.spool import Spool
 from wherry.testing.servers import S3Server
+from wherry.uploader import Uploader
 
 
 @pytest.fixture
@@ -46,7 +48,8 @@ def failed(line: CommandLine) -> CommandLine:
     """A command line with one failed upload, number 1: its name was taken."""
     file_of(line.folder / "a", 1000, seed=1)
     file_of(line.folder / "dest/a", 10, seed=2)
-    line.refuse("put", "a", "dest/", expected=4)
+    with Uploader(line.folder / "dest", spool=line.spool) as uploader, pytest.raises(UploadFailed):
+        uploader.put(line.folder / "a", "a").result(60)
     return line
 
 
@@ -82,13 +85,13 @@ def test_status_counts_and_names_every_field(gate: Gate, gated: CommandLine) -> 
     gated.run("put", "--no-wait", "a", "gated://x/a")
     wait_until(gate.puts, what="the first put")
     found = _status(gated)
-    keys = """agent_pid bytes_failed bytes_queued done failed failures leased oldest_age_s quarantine queued retries spool
-    superseded waiting_for_secrets warnings"""
+    keys = """agent_pid bytes_failed bytes_queued done failed failures oldest_age_s quarantine queued replaced retries spool stuck
+    unfinished uploading waiting_for_retry waiting_for_secrets warnings"""
     assert keys.split() == sorted(found)
-    assert (0, 1, 0, 1000) == (found["queued"], found["leased"], found["failed"], found["bytes_queued"])
+    assert (0, 1, 0, 1000) == (found["queued"], found["uploading"], found["failed"], found["bytes_queued"])
     assert gate.agent().pid == found["agent_pid"]
     out, _ = gated.run("status")
-    assert f"agent    pid {gate.agent().pid}\nuploads  0 queued  1 leased  0 done" in out
+    assert f"agent    pid {gate.agent().pid}\nuploads  0 queued  1 uploading  0 done" in out
     assert "to send  1.0 kB" in out
     gate.open()
 
@@ -97,7 +100,7 @@ def test_status_shows_each_failure_and_what_to_do(failed: CommandLine) -> None:
     out, _ = failed.run("status")
     assert f"job 1  file://{failed.folder}/dest/a  (1.0 kB, 1 attempt)" in out
     assert "is there already" in out
-    assert "try again: wherry retry --all    give up: wherry discard --all" in out
+    assert "To replace what has them: wherry retry --overwrite 1\n  or give up: wherry discard 1" in out
     (failure,) = _status(failed)["failures"]
     assert (1, f"file://{failed.folder}/dest/a", 1, 1000) == tuple(
         failure[key] for key in ("job", "uri", "attempts", "size_bytes")
@@ -106,7 +109,7 @@ def test_status_shows_each_failure_and_what_to_do(failed: CommandLine) -> None:
 
 def test_suggested_commands_name_a_spool_that_is_not_the_default(failed: CommandLine, tmp_path: Path) -> None:
     out, _ = failed.run("status", "--spool", failed.spool, env={"WHERRY_SPOOL": str(tmp_path / "another")})
-    assert f"wherry retry --spool {failed.spool} --all" in out
+    assert f"wherry retry --spool {failed.spool} --overwrite 1" in out
 
 
 def test_watch_writes_a_line_of_json_each_second_and_ends_with_ctrl_c(line: CommandLine) -> None:
@@ -184,7 +187,7 @@ def test_drain_lists_what_failed(failed: CommandLine) -> None:
     out, err = failed.run("drain", expected=1)
     assert "0 uploaded, 0 left, 1 failed\n" == out
     assert f"job 1  file://{failed.folder}/dest/a" in err
-    assert "wherry retry --all" in err
+    assert "wherry retry --overwrite 1" in err
 
 
 def test_drain_finishes_what_a_killed_agent_left(gate: Gate, gated: CommandLine) -> None:
@@ -213,6 +216,7 @@ def test_missing_secrets_are_named_and_supplied(line: CommandLine, seaweedfs_ser
         "store": f"s3://{seaweedfs_server.bucket}",
         "missing": ["aws_access_key_id", "aws_secret_access_key"],
         "jobs": 1,
+        "remedy": "Start a program that gives them again, or: wherry drain --options-file FILE",
     }
     assert expected == waiting
     assert "wherry drain --options-file FILE" in line.run("status")[0]

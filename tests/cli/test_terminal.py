@@ -56,7 +56,7 @@ def test_watch_shows_transfers_as_they_go_until_ctrl_c(gate: Gate, line: Command
     line.run("put", "--no-wait", "a", "gated://x/")
     terminal.read_until(r"gated://x/a .*0 B of 1\.0 kB")
     gate.open()
-    terminal.read_until("0 queued  0 leased  1 done")
+    terminal.read_until("0 queued  0 uploading  1 done")
     terminal.type("\x03")
     assert 0 == terminal.end()
     assert "Traceback" not in terminal.seen
