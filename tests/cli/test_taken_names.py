@@ -10,9 +10,10 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate, wait_until
-from support import end_agent, file_of
+from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
 from wherry.journal import Journal
+from wherry.spool import Spool
 from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 
@@ -90,28 +91,18 @@ def test_a_program_that_lost_its_name_gets_a_remedy_that_works(line: CommandLine
     assert 1000 == (line.folder / "dest/a").stat().st_size
 
 
-def test_a_retry_does_not_take_a_name_that_another_upload_is_on_its_way_to(tmp_path: Path) -> None:
+def test_a_retry_does_not_take_a_name_that_another_upload_is_on_its_way_to(line: CommandLine) -> None:
     """It would be sent first, and the other, which was accepted for a free name, would lose it."""
-    gate = Gate(tmp_path)
-    line = CommandLine(gate.folder, gate.environment)
-    with end_agent(line.spool):
-        file_of(line.folder / "a", 1000)
-        file_of(line.folder / "b", 20)
-        line.run("put", "--no-wait", "a", "gated://x/a")
-        wait_until(gate.puts, what="the upload to begin")
-        journal = Journal(line.spool / "journal.db")
-        (job,) = journal.jobs()
-        journal.fail(job.id, _lease_owner(journal), "the server said no")
-        line.run("put", "--no-wait", "b", "gated://x/a")
-        for option in ((), ("--overwrite",)):
-            assert "0 queued again, 1 left: another upload of the name is on its way\n" == line.run("retry", "1", *option)[0]
-        journal.close()
-        gate.open()
-
-
-def _lease_owner(journal: Journal) -> str:
-    (owner,) = journal.lease_owners()
-    return owner
+    journal = Journal(Spool(line.spool).journal_path)
+    store = journal.store_id("s3", "bucket", {"endpoint_url": "http://127.0.0.1:1"}, (), SETTINGS)
+    journal.submit("1-a", store, [new_job("a", overwrite=False)])
+    job = journal.lease("w", 60.0)
+    assert job is not None
+    journal.fail(job.id, "w", "the server said no")
+    journal.submit("1-a", store, [new_job("a", overwrite=False)])
+    for option in ((), ("--overwrite",)):
+        assert "0 queued again, 1 left: another upload of the name is on its way\n" == line.run("retry", "1", *option)[0]
+    journal.close()
 
 
 def test_options_that_nothing_needs_do_not_keep_drain_from_draining(line: CommandLine) -> None:
