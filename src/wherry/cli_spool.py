@@ -258,6 +258,7 @@ def retry(
     place.free(freed)
     if n_queued:
         client = Client(place, AgentConfig())
+        client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
         client.call_agent()
         client.sign_off()
     journal.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.cli_arguments import command
-from wherry.environment import secrets_from_environment, variables_of
+from wherry.environment import secrets_here, variables_of
 from wherry.errors import AlreadyExistsError
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import Journal
+from wherry.journal_waits import Reason, StoreWait, Wait
 from wherry.spool import Spool
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class SpoolStatus:
     n_tried_in_vain: int = 0
     tried_in_vain: tuple[Unfinished, ...] = ()
     n_stuck: int = 0
+    #: The stores to which nothing can be sent before somebody has mended something.
+    refusing: tuple[tuple[StoreWait, str], ...] = ()
     stuck_after_s: float = STUCK_AFTER_S
 
     @property
@@ -101,7 +104,7 @@ class SpoolStatus:
         n_aside = sum(len(one.files) for one in self.quarantine)
         found = [
             f"{self.counts.failed} failed" if self.counts.failed else "",
-            f"{self.n_stuck} stuck (accepted more than {age_text(self.stuck_after_s)} ago, or waiting for secret options)"
+            f"{self.n_stuck} stuck (accepted more than {age_text(self.stuck_after_s)} ago, or waiting for an operator)"
             if self.n_stuck
             else "",
             f"{n_aside} staged file(s) put aside" if n_aside else "",
@@ -135,6 +138,17 @@ class SpoolStatus:
                     }
                     for one in self.waiting
                 ],
+                "waiting_for_operator": [
+                    {
+                        "store_id": one.store_id,
+                        "store": store,
+                        "reason": one.reason.value,
+                        "jobs": one.n_jobs,
+                        "error": one.error,
+                        "next_try_in_s": one.next_try_in_s,
+                    }
+                    for one, store in self.refusing
+                ],
                 "waiting_for_retry": self.n_tried_in_vain,
                 "unfinished": [unfinished_as_dict(one) for one in self.unfinished],
                 "failures": [
@@ -159,6 +173,7 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
     try:
         agent_pid = spool.agent_pid()
         waiting = tuple(waiting_for_secrets(journal, agent_pid))
+        refusing, stores = [one for one in journal.waiting_stores() if one.reason is not Reason.SECRETS], journal.stores()
         n_tried, tried = journal.outlook.tried_in_vain(_SHOWN_UNFINISHED)
         return SpoolStatus(
             folder,
@@ -172,7 +187,8 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
             tuple(unfinished(journal, journal.outlook.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
             n_tried,
             tuple(unfinished(journal, tried, agent_pid, waiting)),
-            journal.outlook.n_stuck(stuck_after_s, [one.store_id for one in waiting]),
+            journal.outlook.n_stuck(stuck_after_s, [*(one.store_id for one in waiting), *(one.store_id for one in refusing)]),
+            tuple((one, f"{stores[one.store_id].scheme}://{stores[one.store_id].root}") for one in refusing),
             stuck_after_s,
         )
     finally:
@@ -294,6 +310,8 @@ def attempts_text(attempts: int) -> str:
 
 def next_try_text(one: Unfinished) -> str:
     """When it is tried next."""
+    if one.next_try_in_s is None:
+        return "next try then"
     return "next try now" if not one.next_try_in_s else f"next try in {age_text(one.next_try_in_s)}"
 
 
@@ -354,6 +372,25 @@ def waiting_lines(waiting: Iterable[Waiting], spool: Path) -> list[str]:
     return lines
 
 
+def refusing_lines(refusing: Iterable[tuple[StoreWait, str]]) -> list[str]:
+    """What stores wait for, and when they are tried next."""
+    wanted = {
+        Reason.CREDENTIALS: "new credentials: those they have are refused or expired",
+        Reason.CLOCK: "this machine's clock: it differs too much from the server's (NTP)",
+        Reason.DESTINATION: "the destination: it cannot be written",
+    }
+    lines = []
+    for one, store in refusing:
+        uploads = "1 upload" if one.n_jobs == 1 else f"{one.n_jobs} uploads"
+        again = age_text(one.next_try_in_s or 0.0)
+        lines += [
+            f"{uploads} to {store} ({size_text(one.size_bytes)}), waiting for {wanted[one.reason]}:",
+            f"      {one.error}",
+            f"  One is tried again in {again}, and when an agent is started or is given new secrets; the rest follows.",
+        ]
+    return lines
+
+
 def secrets_remedy(one: Waiting, spool: Path) -> str:
     """The shortest way to give the missing options again."""
     drain = command("drain", spool)
@@ -393,6 +430,8 @@ def status_lines(status: SpoolStatus) -> list[str]:
         if n > _SHOWN_FAILURES:
             lines.append(f"  and {n - _SHOWN_FAILURES} more: {command('status', spool)} --json lists all")
         lines += failures_remedy(status.failures, spool)
+    if status.refusing:
+        lines += ["", *refusing_lines(status.refusing)]
     if status.waiting:
         lines += ["", *waiting_lines(status.waiting, spool)]
     for aside in status.quarantine:

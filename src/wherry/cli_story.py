@@ -41,6 +41,8 @@ class Story:
     standing: Unfinished | None
     store: StoreRecord | None
     log: tuple[str, ...]
+    #: How much longer it is tried, not counting the time in which nobody can try.
+    left_s: float
 
     def as_json(self) -> str:
         """One line of JSON."""
@@ -51,7 +53,7 @@ class Story:
                 **unfinished_as_dict(standing),
                 "accepted_s": job.created_s,
                 "finished_s": job.finished_s,
-                "deadline_s": job.deadline_s,
+                "given_up_in_s": None if self.standing is None else round(self.left_s, 3),
                 "owner": job.owner,
                 "overwrite": job.overwrite,
                 "crc32c": None if job.crc32c is None else format_crc32c(job.crc32c),
@@ -77,7 +79,13 @@ def stories(name: str, folder: Path) -> list[Story]:
         standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
         stores, logged = journal.stores(), _logged(folder, ids)
         jobs = journal.jobs(ids=ids)
-        return [Story(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]) for job in jobs]
+        return [
+            Story(
+                *(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]),
+                left_s=max(0.0, journal.time_left_s(job)[0]),
+            )
+            for job in jobs
+        ]
     finally:
         journal.close()
 
@@ -122,7 +130,7 @@ def story_lines(story: Story) -> list[str]:
             rows.append(("error", job.error))
         if standing.next_try_in_s is not None:
             rows.append(("next try", next_try_text(standing).removeprefix("next try ")))
-        rows.append(("given up", f"if it is not stored by {_time_text(job.deadline_s)}"))
+        rows.append(("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"))
     elif job.state is JobState.FAILED:
         rows += [("failed", _time_text(job.finished_s)), ("why", job.error or "nobody knows")]
         rows.append(("remedy", failure_remedy(job, story.spool)))
