@@ -117,12 +117,16 @@ class Config:
     agent: AgentConfig = field(default_factory=AgentConfig)
     #: A job that failed for good is logged at the next call ("warn") or raised there ("raise"); flush() and close() raise always.
     on_failure: OnFailure = "warn"
-    #: At interpreter exit wait for this uploader's jobs, with a progress bar. None: as long as it takes. 0: do not wait.
+    #: What has no limit of its own (the end of a ``with`` block, close(), the interpreter's exit, the end of a fit) waits this
+    #: long for this uploader's jobs. None: as long as they get on. 0: do not wait.
     drain_at_exit_s: float | None = None
+    #: "They get on" means that within this time an upload, or a part of one, ended. Outages are mostly shorter; and a job whose
+    #: store is gone must not hold a machine for ever. What is left stays in the spool, and the agent goes on with it.
+    give_up_s: float = 1800.0
 
     def __post_init__(self) -> None:
         _one_of(self, "on_failure", ("warn", "raise"))
-        _at_least(self, 0, "drain_at_exit_s")
+        _at_least(self, 0, "drain_at_exit_s", "give_up_s")
         for part, kind in (("retry", RetryConfig), ("transfer", TransferConfig), ("spool", SpoolConfig), ("agent", AgentConfig)):
             if not isinstance(getattr(self, part), kind):
                 raise ConfigError(f"Config.{part} is {type(getattr(self, part)).__name__}: give a {kind.__name__}")

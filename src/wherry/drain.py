@@ -13,10 +13,34 @@ from wherry.jobs import Counts
 _BAR_AFTER_S = 0.5
 
 
+class Patience:
+    """Says when a wait that has no limit of its own is over: when for `give_up_s` nothing has got on.
+
+    It remembers from one wait to the next: two ends in a row do not wait twice for a store that is gone.
+    """
+
+    def __init__(self, give_up_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.give_up_s = give_up_s
+        self._now = now
+        self._seen: object = None
+        self._since_s = now()
+
+    def is_over(self, seen: object) -> bool:
+        """`seen` differs from what was given the last time if anything has got on since."""
+        if seen != self._seen:
+            self._seen, self._since_s = seen, self._now()
+        return self._now() - self._since_s >= self.give_up_s
+
+
 def wait_until_drained(
-    counts: Callable[[], Counts], wait: Callable[[float], object], *, timeout_s: float | None = None, progress: bool = False
+    counts: Callable[[], Counts],
+    wait: Callable[[float], object],
+    *,
+    timeout_s: float | None = None,
+    is_stuck: Callable[[Counts], bool] = lambda counts: False,
+    progress: bool = False,
 ) -> bool:
-    """Wait until nothing is queued or leased, at most `timeout_s`; whether that is so.
+    """Wait until nothing is queued or leased, at most `timeout_s`, or until it `is_stuck`; whether nothing is.
 
     `wait(s)` may return early, when some upload ended.
 
@@ -35,7 +59,7 @@ def wait_until_drained(
     try:
         while now.queued + now.leased:
             passed_s = time.monotonic() - started_s
-            if timeout_s is not None and passed_s >= timeout_s:
+            if (timeout_s is not None and passed_s >= timeout_s) or is_stuck(now):
                 return False
             if progress and bar is None and passed_s >= _BAR_AFTER_S and sys.stderr.isatty():
                 size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24

@@ -131,7 +131,10 @@ class WherryFileSystem(Portable, ChainedFileSystem):  # type: ignore[misc]  # fs
         self._uploaders.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """flush(), then sign off from the spool. Using the file system again signs on again."""
+        """flush(), then sign off from the spool; `timeout_s` and its default as in `Uploader.close()`, for all buckets together.
+
+        Using the file system again signs on again.
+        """
         self._uploaders.close(timeout_s)
 
     # -- looking

@@ -7,8 +7,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fsspec.utils import tokenize
@@ -58,15 +59,21 @@ class Uploaders:
             uploader.flush(timeout_s)
 
     def close(self, timeout_s: float | None) -> None:
-        """Uploader.close() for each. at() makes new ones afterwards."""
-        for key, uploader in self._all().items():
-            with _lock:
-                _open.pop(key, None)
-            uploader.close(timeout_s)
+        """Uploader.close() for each, `timeout_s` for all together. at() makes new ones afterwards."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with ExitStack() as stack:  # all of them are closed, also after an error
+            for key, uploader in self._all().items():
+                with _lock:
+                    _open.pop(key, None)
+                stack.callback(_close, uploader, until_s)
 
     def _all(self) -> dict[tuple[str, str], Uploader]:
         with _lock:
             return {key: uploader for key, uploader in _open.items() if key[0] == self._key}
+
+
+def _close(uploader: Uploader, until_s: float | None) -> None:
+    uploader.close(None if until_s is None else max(0.0, until_s - time.monotonic()))
 
 
 def private_folder() -> Path:
@@ -86,7 +93,7 @@ def _forget() -> None:
 
 def _remove_private() -> None:
     for uploader in [one for one in _open.values() if one.spool.folder in _private_folders]:
-        with suppress(UploadFailed):  # whoever wrote was told at once
+        with suppress(UploadFailed, TimeoutError):  # whoever wrote was told at once, or has interrupted that
             uploader.close()
     for folder in _private_folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -204,6 +204,16 @@ class Parts:
             ).fetchone()
         return int(row[0]), int(row[1])
 
+    def sent_bytes(self, owner: str) -> int:
+        """How much the store has of those of the owner's uploads that are under way in parts."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute(
+                "SELECT COALESCE(SUM(parts.size_bytes), 0) FROM jobs JOIN parts ON parts.job_id = jobs.id"
+                " WHERE jobs.owner = ? AND jobs.state IN ('queued', 'leased') AND parts.etag IS NOT NULL",
+                (owner,),
+            ).fetchone()
+        return int(row[0])
+
     def missing(self) -> int:
         """How many parts a worker without a job of its own could take."""
         with self._transaction(read_only=True) as db:

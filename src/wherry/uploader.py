@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
-from wherry.drain import wait_until_drained
+from wherry.drain import Patience, wait_until_drained
 from wherry.environment import with_environment
 from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
 from wherry.file_copy import require_regular
@@ -101,6 +101,7 @@ class Uploader(Reader):
         if self._secrets:
             self._client.secrets = {str(self._store_id): self._secrets}
         self._closed = False
+        self._patience = Patience(self.config.give_up_s)
         self._has_accepted = False
         self._seen_replacements = 0
         self._warned: set[int] = set()
@@ -433,13 +434,18 @@ class Uploader(Reader):
         Raises UploadFailed for failures that were not raised before (an AlreadyExistsError, too, if each is of a name that was
         taken), TimeoutError after `timeout_s` (nothing is lost then).
         """
+        self._drain(timeout_s, None, progress_bar=progress_bar)
+
+    def _drain(self, timeout_s: float | None, patience: Patience | None, *, progress_bar: bool) -> None:
+        def is_stuck(counts: Counts) -> bool:
+            if patience is None:
+                return False
+            sent_bytes = self.journal.parts.sent_bytes(self._owner)
+            return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes))
+
         self._client.ear()
-        if not wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, progress=progress_bar):
-            counts = self.counts()
-            raise TimeoutError(
-                f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished after {timeout_s} s; "
-                f"they go on in the background: {self.drain_command()}"
-            )
+        if not wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar):
+            raise TimeoutError(self._unfinished(timeout_s))
         failures = self.journal.failures(self._owner)
         if lost := self._lost():
             self._seen_replacements = self.journal.replacements
@@ -451,14 +457,35 @@ class Uploader(Reader):
         return f"wherry drain --spool {shlex.quote(str(self.spool.folder))}"
 
     def close(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
-        """flush(), then sign off. It is closed also when flush() raises; what was not finished goes on in the background."""
+        """flush(), then sign off. It is closed also when that raises; what was not finished goes on in the background.
+
+        Without `timeout_s` it waits for `Config.drain_at_exit_s`; without that, as long as uploads get on (`Config.give_up_s`).
+        TimeoutError says what is left, and the command that finishes it.
+        """
         if self._closed:
             return
         try:
             if self._client.is_here:
-                self.flush(timeout_s, progress_bar=progress_bar)
+                self._drain_at_an_end(timeout_s, progress_bar=progress_bar)
         finally:
             self._sign_off()
+
+    def _drain_at_an_end(self, timeout_s: float | None, *, progress_bar: bool) -> None:
+        if timeout_s is None:
+            timeout_s = self.config.drain_at_exit_s
+        self._drain(timeout_s, self._patience if timeout_s is None else None, progress_bar=progress_bar)
+
+    def _unfinished(self, timeout_s: float | None) -> str:
+        """What an end leaves, why, and the command that finishes it."""
+        counts = self.counts()
+        why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
+        where = "they stay in the spool" if self._in_caller else "they go on in the background"
+        failures = self.journal.failures(self._owner, mark=False)
+        failed = f". {len(failures)} failed: {failures[0].error}" if failures else ""
+        return (
+            f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished {why}; {where}, "
+            f"{counts.bytes_queued} bytes. To finish them: {self.drain_command()}{failed}"
+        )
 
     def _sign_off(self) -> None:
         self._closed = True
@@ -481,17 +508,34 @@ class Uploader(Reader):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self.close(progress_bar=True)
-        else:
-            self._close_at_exit()
+        self.end(error)
 
-    def _close_at_exit(self) -> None:
+    def flush_at_end(self, timeout_s: float | None = None) -> None:
+        """flush() with the limits of close(). When time is up, stderr says so, and nothing is raised."""
+        try:
+            self._drain_at_an_end(timeout_s, progress_bar=True)
+        except TimeoutError as late:
+            sys.stderr.write(f"wherry: {late}\n")
+
+    def end(self, error: BaseException | None = None, timeout_s: float | None = None) -> None:
+        """close() as the end of a ``with`` block does it: when time is up, stderr says so, and nothing is raised.
+
+        `error` is what ended the block; then UploadFailed is not raised either, and Ctrl-C ends the waiting only.
+        """
+        if error is not None:
+            self._close_at_exit(timeout_s)
+            return
+        try:
+            self.close(timeout_s, progress_bar=True)
+        except TimeoutError as late:
+            sys.stderr.write(f"wherry: {late}\n")
+
+    def _close_at_exit(self, timeout_s: float | None = None) -> None:
         """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
         if self._closed or not self._client.is_here:
             return
         try:
-            self.close(self.config.drain_at_exit_s, progress_bar=True)
+            self.close(timeout_s, progress_bar=True)
         except (UploadFailed, TimeoutError) as error:
             sys.stderr.write(f"wherry: {error}\n")
         except KeyboardInterrupt:

@@ -33,6 +33,7 @@ def test_defaults_are_valid_and_frozen(kind: type[Config]) -> None:
         (AgentConfig, "linger_s", -0.1),
         (Config, "on_failure", "ignore"),
         (Config, "drain_at_exit_s", -1),
+        (Config, "give_up_s", "60"),
     ],
 )
 def test_bad_value_is_refused_by_name(kind: type[Config], field: str, value: object) -> None:

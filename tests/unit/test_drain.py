@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from wherry.drain import wait_until_drained
+from wherry.drain import Patience, wait_until_drained
 from wherry.jobs import Counts
 
 
@@ -51,3 +51,20 @@ def test_no_wait_is_longer_than_the_time_that_is_left() -> None:
 def test_uploads_that_end_at_once_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert wait_until_drained(series(counts(1), counts(0)), lambda timeout_s: None, progress=True)
     assert ("", "") == capsys.readouterr()
+
+
+def test_patience_ends_when_nothing_has_got_on_and_lasts_over_waits() -> None:
+    clock = [100.0]
+    patience = Patience(10.0, now=lambda: clock[0])
+    assert not patience.is_over(1)
+    clock[0] += 9
+    assert not patience.is_over(1)
+    assert not patience.is_over(2)  # something has got on
+    clock[0] += 10
+    assert patience.is_over(2)
+    assert patience.is_over(2)
+    assert not patience.is_over(3)
+
+
+def test_a_wait_that_is_stuck_ends() -> None:
+    assert not wait_until_drained(series(counts(2), counts(1)), lambda timeout_s: None, is_stuck=lambda now: now.queued == 1)

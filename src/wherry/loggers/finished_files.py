@@ -90,7 +90,9 @@ class FinishedFiles:
             if (logger := self._logger) is not None and self._upload:
                 self._is_ending = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._thread is None, HASTE_S if in_haste else self._patience_s)
+                left_s = logger.time_left_s()
+                patience_s = HASTE_S if in_haste else self._patience_s
+                self._changed.wait_for(lambda: self._thread is None, patience_s if left_s is None else min(left_s, patience_s))
                 self._is_over = True
                 self._hand_over_aside(logger)
             self._upload = False

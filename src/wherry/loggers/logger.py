@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -91,6 +92,7 @@ class Logger(LogCalls):
         self._listening: dict[str, tuple[tuple[Callback, ...], tuple[Route, ...]]] = {}
         self._has_begun = False
         self._closed = False
+        self._close_by_s: float | None = None
         self._forget_exit = _before_exit_if_alive(self)
         self._called: set[str] = set()
 
@@ -209,8 +211,15 @@ class Logger(LogCalls):
         if is_init:
             self._run_callbacks(callbacks, event)
 
-    def close(self) -> None:
+    def time_left_s(self) -> float | None:
+        """How long closing may still take, at least 0; None: as long as each destination sees fit. For destinations."""
+        return None if self._close_by_s is None else max(0.0, self._close_by_s - time.monotonic())
+
+    def close(self, timeout_s: float | None = None) -> None:
         """Close everything, in two rounds (see `Callback`); errors are logged. Closing again does nothing.
+
+        Destinations that send files wait for `timeout_s` at most, all together, else each for the limit of its own configuration;
+        what is left then is said on stderr, with the command that finishes it. What others do is not cut short.
 
         Raises UploadFailed at the very end if accepted files did not arrive. Ctrl-C ends what is being waited for; the others
         are closed all the same.
@@ -218,6 +227,7 @@ class Logger(LogCalls):
         if self._closed:
             return
         self._closed = True
+        self._close_by_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._forget_exit()
         errors: list[Exception] = []
         closed: set[int] = set()

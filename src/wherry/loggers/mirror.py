@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,6 +47,7 @@ class MirrorLogger(LoggerDestination):
         self._config = config
         self._state = state
         self._mirror: Mirror | None = None
+        self._time_left_s: Callable[[], float | None] = lambda: None
         sample = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
         for template in (self._folder, self._uri):  # a bad one is found now and not when the run begins
             sample.fill(template)
@@ -100,10 +101,17 @@ class MirrorLogger(LoggerDestination):
         """Have all sent that is complete."""
         self._begin(state).send_now()
 
-    def post_close(self) -> None:
-        """Send the rest, make plain objects of the files, and end. What the store does not take stays for the next mirror."""
+    def close(self, state: State, logger: Logger) -> None:
+        """Take how long post_close() may wait: other loggers may still write until then."""
+        self._time_left_s = logger.time_left_s
+
+    def post_close(self, timeout_s: float | None = None) -> None:
+        """Send the rest, make plain objects of the files, and end. What the store does not take stays for the next mirror.
+
+        It waits for `timeout_s`, else for what `Logger.close()` was given, else as `Mirror.close()`.
+        """
         if self._mirror is not None:
-            self._mirror.close()
+            self._mirror.close(self._time_left_s() if timeout_s is None else timeout_s)
 
     def __enter__(self: _Self) -> _Self:
         self._begin(self._state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,6 +57,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._state = state or State()
         self._check_is_due = check
         self._error: BaseException | None = None
+        self._time_left_s: Callable[[], float | None] = lambda: None
         #: For what a destination has no call for: exists, list, delete ...; its names are those of `remote_name`.
         self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
 
@@ -151,33 +152,34 @@ class ObjectStoreLogger(LoggerDestination):
         self.uploader.raise_failures()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads; UploadFailed if some failed."""
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
         self._flush(state)
 
     def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads; UploadFailed if some failed."""
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
         self._flush(state)
 
     def predict_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads; UploadFailed if some failed."""
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
         self._flush(state)
 
     def close(self, state: State, logger: Logger) -> None:
         """Take the state, and how the run ended; other loggers may hand over files until post_close()."""
         self._see(state)
-        self._error = logger.error
+        self._error, self._time_left_s = logger.error, logger.time_left_s
 
-    def post_close(self) -> None:
+    def post_close(self, timeout_s: float | None = None) -> None:
         """Wait for all uploads and close; UploadFailed if some failed that were not raised yet. Closing again does nothing.
 
-        When an exception ended the run (`Logger.error`), it waits for `Config.drain_at_exit_s` at most and says what failed or is
-        left to the background: the exception comes first.
+        It waits for `timeout_s`, else for what `Logger.close()` was given, else as `Uploader.close()`; then it says on stderr
+        what is left to the background. When an exception ended the run (`Logger.error`), failures are said there as well: the
+        exception comes first.
         """
-        self.uploader.__exit__(type(self._error) if self._error else None, self._error, None)
+        self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
 
     def _flush(self, state: State) -> None:
         self._see(state)
-        self.uploader.flush(progress_bar=True)
+        self.uploader.flush_at_end()
 
     def _start_check(self) -> None:
         if self._check_is_due:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -78,6 +79,7 @@ class Mirror:
         _check_folder(self.folder, self.uri)
         _check_apart(self.folder, default_spool_folder() if spool is None else Path(spool).expanduser(), "the spool")
         place = Spool(spool)
+        self._spool_folder = place.folder
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._woken = threading.Event()
@@ -177,7 +179,8 @@ class Mirror:
         """Send all there is, make plain objects of the files, and end; again, it does nothing.
 
         Without a limit it takes as long as it gets on (`MirrorConfig.give_up_s`). Nothing is raised when time is up: then
-        `is_complete` of the report is False, and the next mirror of the folder goes on from there.
+        `is_complete` of the report is False, the log says so with the command that sends the rest, and the next mirror of the
+        folder goes on from there.
         """
         if not self._is_here or self._is_closed:
             return self.report
@@ -194,10 +197,22 @@ class Mirror:
         report = self.report
         if not report.is_complete and self.fenced is None:  # that has been said
             log.warning(
-                "%s is not complete in %s: %d bytes of %d file(s) are not there%s; the next mirror of the folder goes on",
-                self.folder, self.uri, report.unsent_bytes, report.unsent_files, _because(report),
+                "%s is not complete in %s: %d bytes of %d file(s) are not there%s; the next mirror of the folder goes on, or: %s",
+                self.folder, self.uri, report.unsent_bytes, report.unsent_files, _because(report), self.resume_command(),
             )  # fmt: skip
         return report
+
+    def resume_command(self) -> str:
+        """The command that sends what close() has left; storage options go with it by ``-o`` or ``--options-file``."""
+        words = ["wherry", "mirror", "resume", str(self.folder), str(self.uri)]
+        if self.writer != writer_name(""):
+            words += ["--writer", self.writer]
+        words += ["--spool", str(self._spool_folder)]
+        if self.config.compression is not None:
+            words += ["--compress", self.config.compression]
+        if not self.config.seal_on_close:
+            words.append("--no-seal")
+        return shlex.join(words)
 
     def __enter__(self: _Self) -> _Self:
         return self
