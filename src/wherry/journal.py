@@ -194,7 +194,8 @@ class Journal(JournalWaits):
                     )
                 if job.overwrite and job.kind is JobKind.PUT:
                     older = db.execute(
-                        "SELECT id, object_id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND state = 'queued' AND overwrite"
+                        "SELECT id, object_id FROM jobs INDEXED BY jobs_open WHERE uri = ? AND place = ? AND id < ?"
+                        " AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite"
                         " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
                         "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
                         (job.uri, place, job_id),
