@@ -55,6 +55,7 @@ LAYERS: dict[str, int] = {
     "downloader": 2,
     "drain": 2,
     "handle": 2,
+    "progress": 2,
     "mirror": 2,
     "reader": 2,
     "uploader": 2,

@@ -511,7 +511,7 @@ def _frame(folder: Path, speed: Speed) -> RenderableType:
         transfers = speed.look(journal, status.counts, time.time())
     finally:
         journal.close()
-    left = status.counts.bytes_queued - sum(sent for _, sent in transfers)
+    left = status.counts.bytes_queued
     rate = f"speed    {size_text(speed.bytes_per_s)}/s  {speed.files_per_s:.1f} files/s"
     if left and speed.bytes_per_s > 1:
         rate += f"  about {age_text(left / speed.bytes_per_s)} left"

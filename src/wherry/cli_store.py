@@ -84,7 +84,10 @@ def put(
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
     code = Exit.OK
     with _left_to_the_background(uploader):
-        handles = [uploader.put(path, name, overwrite=overwrite, move=move) for path, name in zip(paths, names, strict=True)]
+        handles = [
+            uploader.put(path, name, overwrite=overwrite, move=move, progress_bar=True)
+            for path, name in zip(paths, names, strict=True)
+        ]
         if wait:
             try:
                 uploader.flush(timeout, progress_bar=True)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from wherry.checksum import BLOCK_BYTES, PIECE_BYTES, crc32c
@@ -37,11 +38,13 @@ def reflink(source: int, target: int) -> bool:
     return True
 
 
-def copy_and_sum(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
+def copy_and_sum(
+    source: int, target: int, size_bytes: int, advance: Callable[[int], object] = lambda n_bytes: None
+) -> tuple[int, ...]:
     """Copy by blocks that stay in the processor's cache while they are summed: (the CRC32C of each piece of PIECE_BYTES).
 
     That is as fast as a copy inside the kernel, which the sum would have to read again, and
-    the checksum covers everything that happens to the bytes from here on.
+    the checksum covers everything that happens to the bytes from here on. `advance` is told of each piece.
     """
     pieces: list[int] = []
     left = size_bytes
@@ -58,6 +61,7 @@ def copy_and_sum(source: int, target: int, size_bytes: int) -> tuple[int, ...]:
             while block:
                 block = block[os.write(target, block) :]
         pieces.append(crc)
+        advance(min(PIECE_BYTES, size_bytes - PIECE_BYTES * (len(pieces) - 1)))
     return tuple(pieces)
 
 

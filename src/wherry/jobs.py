@@ -121,7 +121,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many uploads are in each state, the bytes still to send, and the age of the oldest of those."""
+    """How many uploads are in each state, the bytes still to send, and the age of the oldest of those.
+
+    `bytes_queued` leaves out what has arrived of uploads in parts.
+    """
 
     queued: int
     leased: int

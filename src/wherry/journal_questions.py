@@ -188,6 +188,11 @@ class JournalQuestions:
             ).fetchall()
             found = {state: (int(n), int(size), int(retries)) for state, n, size, retries in rows}
             still = [state for state in ("queued", "leased") if state in found]
+            sent_bytes = db.execute(
+                "SELECT COALESCE(SUM(p.size_bytes), 0) FROM parts p CROSS JOIN jobs j ON j.id = p.job_id"
+                f" WHERE {whose} p.etag IS NOT NULL AND +j.state IN ('queued', 'leased')",
+                args,
+            ).fetchone()[0]
             first_s = [
                 db.execute(
                     f"SELECT created_s FROM jobs INDEXED BY {oldest} WHERE {whose} state = ? AND kind = 'put' ORDER BY id LIMIT 1",
@@ -202,7 +207,7 @@ class JournalQuestions:
             done=count[JobState.DONE][0],
             failed=count[JobState.FAILED][0],
             superseded=count[JobState.SUPERSEDED][0],
-            bytes_queued=sum(found[state][1] for state in still),
+            bytes_queued=max(0, sum(found[state][1] for state in still) - int(sent_bytes)),
             bytes_failed=count[JobState.FAILED][1],
             oldest_age_s=max((max(0.0, self._time.wall_s() - created_s) for created_s in first_s), default=0.0),
             retries=sum(row[2] for row in found.values()),

@@ -25,7 +25,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,12 +121,15 @@ class Spool:
     def _no_staged_file(self, object_id: str) -> SpoolError:
         return SpoolError(f"{self.objects / object_id} is no regular file, so it is none that was staged there")
 
-    def stage(self, source: Path, client: str, *, move: bool = False) -> Staged:
+    def stage(
+        self, source: Path, client: str, *, move: bool = False, advance: Callable[[int], object] = lambda n_bytes: None
+    ) -> Staged:
         """Make a snapshot of a regular file; after return its bytes no longer depend on `source`.
 
         With `move` the file is given away: it is linked into the spool, and release_source() takes the old name away once the
         journal knows the job. Raises FileNotFoundError, PermissionError, ConfigError for what is no regular file,
         SourceChangedError, SpoolError when the spool is full. Nothing half-written is left.
+        `advance` is told of bytes that are copied.
         """
         found = source.stat()
         require_regular(source, found)
@@ -150,7 +153,7 @@ class Spool:
         try:
             for attempt in range(1, _COPY_ATTEMPTS + 1):
                 try:
-                    return self._copy(source, target, object_id)
+                    return self._copy(source, target, object_id, advance)
                 except SourceChangedError:  # noqa: PERF203  three rounds at most
                     target.unlink(missing_ok=True)
                     if attempt == _COPY_ATTEMPTS:
@@ -165,7 +168,7 @@ class Spool:
             raise
         raise AssertionError("unreachable")
 
-    def _copy(self, source: Path, target: Path, object_id: str) -> Staged:
+    def _copy(self, source: Path, target: Path, object_id: str, advance: Callable[[int], object]) -> Staged:
         with open(source, "rb", buffering=0) as reader:
             before = os.fstat(reader.fileno())
             require_regular(source, before)
@@ -176,7 +179,7 @@ class Spool:
                 if method == "copy":
                     if before.st_size > self.free_bytes():
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    pieces = copy_and_sum(reader.fileno(), out, before.st_size)
+                    pieces = copy_and_sum(reader.fileno(), out, before.st_size, advance)
                 after = os.fstat(reader.fileno())
                 if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                     raise SourceChangedError(

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from wherry.handle import UploadHandle
 from wherry.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
 from wherry.lanes import Lanes
+from wherry.progress import ByteBar
 from wherry.reader import Reader
 from wherry.recovery import bring_back, open_journal, remove_unneeded_reserve
 from wherry.registry import backend_for, check_usable, split_options
@@ -134,12 +135,14 @@ class Uploader(Reader):
         overwrite: bool = False,
         move: bool = False,
         requires: Sequence[str] = (),
+        progress_bar: bool = False,
     ) -> UploadHandle:
         """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process.
 
         What is uploaded is what the file holds now: it may be changed or deleted afterwards. `move=True` gives it away:
         nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
         the upload fails with AlreadyExistsError. `requires`: names that must exist in the store before this one is sent.
+        `progress_bar`: show how far the copy into the spool is, if that takes a while.
 
         Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room), and without
         `overwrite` AlreadyExistsError for a name that another upload of this spool is on its way to. The store is not asked.
@@ -159,7 +162,10 @@ class Uploader(Reader):
         size_bytes = sum(file.stat().st_size for file, _ in sources)
         if not self._make_room(size_bytes):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
-        ids = self._submit_shared(sources, overwrite, requires) or self._submit_staged(sources, overwrite, requires, move=move)
+        with ByteBar("copying into the spool", size_bytes, shown=progress_bar) as bar:
+            ids = self._submit_shared(sources, overwrite, requires) or self._submit_staged(
+                sources, overwrite, requires, move=move, advance=bar.advance
+            )
         if move:
             for file, _ in sources:
                 self.spool.release_source(file)
@@ -212,13 +218,19 @@ class Uploader(Reader):
                 raise name_is_held(holder)
 
     def _submit_staged(
-        self, sources: Sequence[tuple[Path, str]], overwrite: bool, requires: Sequence[str], *, move: bool
+        self,
+        sources: Sequence[tuple[Path, str]],
+        overwrite: bool,
+        requires: Sequence[str],
+        *,
+        move: bool,
+        advance: Callable[[int], object],
     ) -> list[JobId]:
         """Make snapshots, and jobs for them: all or nothing."""
         staged: list[Staged] = []
         try:
             for file, _ in sources:
-                staged.append(self.spool.stage(file, self._owner, move=move))
+                staged.append(self.spool.stage(file, self._owner, move=move, advance=advance))
             ids = self._submit(staged, [name for _, name in sources], overwrite, requires, only_if_free=not overwrite)
         except BaseException:
             self.spool.free([one.object_id for one in staged])

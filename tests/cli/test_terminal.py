@@ -73,6 +73,13 @@ def test_rm_recursive_asks_first(line: CommandLine, answer: str, code: int, left
     assert left == {path.name for path in (line.folder / "objects").iterdir()}
 
 
+def test_all_bars_have_one_unit_a_million_bytes_to_a_megabyte(line: CommandLine) -> None:
+    file_of(line.folder / "objects/a", 3_000_000)
+    terminal = Terminal(line, "get", "objects/a", "b")
+    assert 0 == terminal.end()
+    assert "3.00M/3.00M" in terminal.seen
+
+
 def test_get_shows_a_bar_and_cat_keeps_the_output_clean(line: CommandLine) -> None:
     (line.folder / "objects").mkdir()
     (line.folder / "objects/a").write_text("the content")

@@ -1,0 +1,63 @@
+"""A bar of bytes, for people who wait. One unit everywhere: a MB is a million bytes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+#: A bar for less than this would only flicker.
+BAR_AFTER_S = 0.5
+
+
+class ByteBar:
+    """Shows on stderr how much of `total_bytes` is done: a bar on a terminal, else one line. Nothing in the first half second."""
+
+    def __init__(self, what: str, total_bytes: int, *, shown: bool = True, after_s: float = BAR_AFTER_S) -> None:
+        self._what = what
+        self._total_bytes = total_bytes
+        self._done_bytes = 0
+        self._shown = shown and sys.stderr is not None
+        self._from_s = time.monotonic() + after_s
+        self._bar: Any = None
+
+    def advance(self, n_bytes: int) -> None:
+        """So many bytes more are done."""
+        self._done_bytes += n_bytes
+        if not self._shown:
+            return
+        if self._bar is not None:
+            self._bar.update(n_bytes)
+        elif time.monotonic() >= self._from_s:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not sys.stderr.isatty():
+            self._shown = False
+            sys.stderr.write(f"wherry: {self._what}, {self._total_bytes / 1e6:.1f} MB\n")
+            return
+        from tqdm import tqdm
+
+        class Bar(tqdm):  # type: ignore[type-arg]
+            monitor_interval = 0  # its monitor is a thread, and at interpreter exit none can be started
+
+        size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24
+        self._bar = Bar(
+            total=self._total_bytes,
+            initial=self._done_bytes,
+            unit="B",
+            unit_scale=True,
+            desc=self._what,
+            ncols=size.columns,
+            nrows=size.lines,
+            leave=False,
+        )
+
+    def __enter__(self) -> ByteBar:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
