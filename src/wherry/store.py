@@ -92,7 +92,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class ObjectMeta:
-    """What a store says of one object. `crc32c` is the store's own figure, else the one in our metadata, else None."""
+    """What a store says of one object. `crc32c` is the store's own figure, else the one in our metadata, else None.
+
+    `size_bytes` is -1 where a listing gives none that can be read; only head() and get_file() can tell then.
+    """
 
     key: str
     size_bytes: int
