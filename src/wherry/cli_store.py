@@ -212,9 +212,9 @@ def ls(
 
     Example: wherry ls s3://my-bucket/run1/
     """
-    import time
-
     from wherry.cli_status import size_text, word
+    from wherry.mirror.layout import key_for, why_impossible
+    from wherry.mirror.report import shown as shown_name
 
     target = parse_target(uri)
     folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
@@ -224,10 +224,11 @@ def ls(
         queued = {job.key: word(job.state) for job in uploader.view().queued_under(folder.prefix)}
         for meta in _at_or_below(uploader, name):
             n_shown += 1
-            state = queued.get(folder.key_for(meta.key), "stored")
+            key = key_for(folder.prefix, meta.key)  # as it is: a listing may have names that we would not give
+            state = queued.get(key, "stored")
             if as_json:
                 shown = {
-                    "uri": folder.uri_for(folder.key_for(meta.key)),
+                    "uri": folder.uri_for(key),
                     "name": meta.key,
                     "size_bytes": meta.size_bytes,
                     "modified_s": meta.modified_s,
@@ -235,11 +236,21 @@ def ls(
                 }
                 typer.echo(json.dumps(shown))
                 continue
-            date = "" if meta.modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(meta.modified_s))
             mark = "" if state == "stored" else f"  ({state})"
-            show(f"{size_text(meta.size_bytes):>8}  {date:19}  {meta.key}{mark}")
+            size = "?" if why_impossible(meta) else size_text(meta.size_bytes)
+            show(f"{size:>8}  {_date_text(meta.modified_s):19}  {shown_name(meta.key)}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
+
+
+def _date_text(modified_s: float | None) -> str:
+    """A time as `ls` shows it; "?" for one that no calendar has."""
+    import time
+
+    try:
+        return "" if modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified_s))
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def cat(
