@@ -343,12 +343,19 @@ def _write_all(fd: int, block: bytes | memoryview, at: int) -> None:
 
 
 def _describe(key: str, info: Mapping[str, Any]) -> ObjectMeta:
-    size = int(info["size"])
+    size = _size(info.get("size"))
     modified = _seconds(_first(info, "mtime", "last_modified", "LastModified", "modified", "created"))
     tag = _first(info, "etag", "ETag", "e_tag")
     if tag is None and modified is not None and modified % 1:  # finer than seconds, or no two versions could be told apart
         tag = f"{info.get('ino', 0):x}-{size:x}-{modified!r}"
     return ObjectMeta(key, size, etag=None if tag is None else str(tag), modified_s=modified)
+
+
+def _size(size: Any) -> int:
+    try:
+        return int(size)
+    except (TypeError, ValueError, OverflowError):  # none, a text, infinity
+        return -1
 
 
 def _first(info: Mapping[str, Any], *names: str) -> Any:
@@ -357,5 +364,8 @@ def _first(info: Mapping[str, Any], *names: str) -> Any:
 
 def _seconds(when: Any) -> float | None:
     if isinstance(when, datetime):
-        return when.timestamp()
+        try:
+            return when.timestamp()
+        except (ValueError, OverflowError):  # of the years 1 and 9999, without a time zone
+            return None
     return float(when) if isinstance(when, (int, float)) else None

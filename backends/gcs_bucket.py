@@ -29,7 +29,15 @@ from wherry.backends.gcs_client import Connection, connect
 from wherry.backends.gcs_errors import failed, refused, words_of
 from wherry.backends.gcs_options import Options
 from wherry.backends.pages import Pages
-from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.errors import (
+    BucketNotFoundError,
+    IntegrityError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    TransientError,
+    WherryError,
+)
 from wherry.store import ObjectMeta
 from wherry.uri import StoreURI
 
@@ -160,7 +168,7 @@ class Bucket:
             client, pages = self.connected().client, Pages()
             found = client.list_blobs(self.uri.root, prefix=prefix, fields=_LISTED, timeout=self.timeout_s, retry=None)
             for page in found.pages:
-                yield from map(describe, page)
+                yield from map(_listed, page)
                 if found.next_page_token and pages.is_endless(found.next_page_token, page.num_items):
                     words = "the server gives the same page of the listing again: it has no end"
                     raise PermanentError(words, operation=operation, uri=self.uri.uri_for(key))
@@ -195,6 +203,11 @@ class Bucket:
         except (GoogleAuthError, RequestException, HTTPError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s, where)
             raise made from (None if secret else error)
+        except ValueError as error:  # a date, a number or a checksum that cannot be
+            if isinstance(error, WherryError):
+                raise
+            words = f"the server's answer cannot be read: {error}"
+            raise PermanentError(words, **where) from (None if secret else error)
         else:
             self._was_seen = True
 
@@ -242,6 +255,14 @@ def describe(blob: Blob) -> ObjectMeta:
         metadata=dict(blob.metadata or {}),
         digest=None if blob.md5_hash is None else f"md5:{base64.b64decode(blob.md5_hash).hex()}",
     )
+
+
+def _listed(blob: Blob) -> ObjectMeta:
+    """The same of an entry in a listing: one that cannot be read must not hide the others."""
+    try:
+        return describe(blob)
+    except (ValueError, TypeError, TransientError):
+        return ObjectMeta(blob.name, -1)
 
 
 def generation_match(etag: str | None, operation: str, uri: str) -> dict[str, str]:

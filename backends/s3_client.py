@@ -21,6 +21,7 @@ from botocore.loaders import JSONFileLoader, Loader
 from urllib3.exceptions import ReadTimeoutError
 
 from wherry.backends.s3_body import Source
+from wherry.backends.s3_listing import leave_out_what_cannot_be
 from wherry.backends.s3_options import S3Options, is_amazons
 from wherry.errors import ConfigError
 
@@ -90,6 +91,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
         raise ConfigError(f"no S3 client can be made: {error}") from error
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
+    client.meta.events.register("before-parse.s3.ListObjectsV2", leave_out_what_cannot_be)
     _cut_stalled_sends(client, options.read_timeout_s)
     credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
     return Connection(

@@ -142,6 +142,11 @@ class Translator:
             raise self._without_answer(error, operation, key, part) from error
         except ShortFile as error:
             raise self.error(IntegrityError, operation, key, str(error)) from error
+        except (ValueError, RuntimeError) as error:  # botocore's parsers and Python's: a date or a number that cannot be
+            if isinstance(error, WherryError):
+                raise
+            words = f"the server's answer cannot be read: {error}"
+            raise self.error(PermanentError, operation, key, words) from error
 
     def error(self, kind: type[StoreError], operation: str, key: str, message: str, hint: str = "") -> StoreError:
         """An error about an object of this store."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from botocore.utils import parse_timestamp
 
 from wherry.backends.pages import Pages
 from wherry.backends.s3_errors import Translator
@@ -13,6 +16,12 @@ from wherry.store import ObjectMeta, StoredPart
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+
+# botocore (1.44) reads a page as a whole: one number or date that it cannot read would hide the thousand objects beside it.
+_SIZE = re.compile(rb"<Size>(?![0-9]{1,19}</Size>)[^<]*</Size>")
+_DAY = rb"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"  # of any month
+_TIME = rb"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?Z"
+_DATE = re.compile(rb"<LastModified>(?!" + _DAY + rb"T" + _TIME + rb"</LastModified>)([^<]*)</LastModified>")
 
 
 class Listings:
@@ -34,10 +43,7 @@ class Listings:
         while True:
             with self._errors.translated("list", prefix):
                 answer = self._client().list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
-            for found in answer.get("Contents", []):
-                if found["Key"].startswith(prefix):
-                    etag, modified_s = etag_of(found.get("ETag")), found["LastModified"].timestamp()
-                    yield ObjectMeta(found["Key"], found["Size"], etag, modified_s=modified_s)
+            yield from (_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix))
             if not answer.get("IsTruncated"):
                 return
             if not (token := answer.get("NextContinuationToken")):
@@ -92,3 +98,23 @@ class Listings:
     def _endless(self, operation: str, prefix: str) -> StoreError:
         words = "the server gives the same page of the listing again: it has no end"
         return self._errors.error(PermanentError, operation, prefix, words)
+
+
+def leave_out_what_cannot_be(response_dict: dict[str, Any], **_: object) -> None:
+    """Take sizes and dates that cannot be read out of a page of a listing, before botocore reads it."""
+    if isinstance(body := response_dict.get("body"), bytes):
+        response_dict["body"] = _DATE.sub(_checked_date, _SIZE.sub(b"", body))
+
+
+def _checked_date(match: re.Match[bytes]) -> bytes:
+    try:
+        parse_timestamp(match[1].decode()).timestamp()
+    except (ValueError, OverflowError, RuntimeError):  # what parse_timestamp() and datetime raise
+        return b""
+    return match[0]
+
+
+def _listed(found: Mapping[str, Any]) -> ObjectMeta:
+    modified = found.get("LastModified")
+    modified_s = None if modified is None else modified.timestamp()
+    return ObjectMeta(found["Key"], found.get("Size", -1), etag_of(found.get("ETag")), modified_s=modified_s)

@@ -190,13 +190,15 @@ def status(
     Example: wherry mirror status s3://my-bucket/runs/7
     """
     from wherry.cli_status import age_text, size_text
+    from wherry.mirror.report import few
+    from wherry.mirror.report import shown as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, _):
         look = reader.look()
         now_s = time.time()
-        if not look.manifests and not look.n_segments:
+        if not look.is_mirror:
             raise NotFoundError("nobody has mirrored to here", operation="read", uri=str(target))
-        for name in sorted({*look.manifests, *(one.writer for f in look.files.values() for one in f.segments)}):
+        for name in sorted({*look.manifests, *look.writers}):
             manifest = look.manifests.get(name)
             segments = [one for f in look.files.values() for one in f.segments if one.writer == name]
             state = manifest.state_at(now_s) if manifest is not None else "lost"
@@ -217,10 +219,12 @@ def status(
                 continue
             heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
             late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
-            show(f"{state:<6}  {name:<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
-        for path, reason in look.broken.items():
-            say(f"{path}: {reason}")
-        if look.broken:
+            show(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
+        for path, reason in look.trouble.items():
+            say(f"{shown_name(path)}: {reason}")
+        if look.unknown:
+            say(f"{target} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}")
+        if look.trouble:
             raise typer.Exit(Exit.INTEGRITY)
 
 
@@ -243,6 +247,7 @@ def verify(
 
     Example: wherry mirror verify s3://my-bucket/runs/7 runs/7
     """
+    from wherry.mirror.report import shown as shown_name
     from wherry.mirror.rules import DEFAULT_RULES, Rules
     from wherry.mirror.verify import summary
     from wherry.mirror.verify import verify as verified
@@ -254,7 +259,7 @@ def verify(
             if as_json:
                 typer.echo(json.dumps(asdict(one)))
             elif one.verdict != "right":
-                show(f"{one.verdict:<6}  {one.path}: {one.text}")
+                show(f"{one.verdict:<6}  {shown_name(one.path)}: {one.text}")
     counts = summary(findings)
     if not as_json:
         typer.echo(", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "there are no files")
@@ -276,13 +281,15 @@ def seal(
     From what is in the store alone: where the folder is still there,
     `wherry mirror resume` sends its rest and seals. If the writer comes back he
     stops by himself. A log that was rotated or begun anew after the writer's last
-    manifest is kept, as train.log.generation-0001.
+    manifest is kept, as train.log.generation-0001. A file that cannot be sealed
+    is named, and its segments stay; the others are sealed.
 
     Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
     from wherry.cli_status import size_text
+    from wherry.mirror.report import shown as shown_name
+    from wherry.mirror.sealing import Unsealed, writers
     from wherry.mirror.sealing import seal as sealed
-    from wherry.mirror.sealing import writers
 
     with _reader(uri, option, options_file) as (reader, target, store):
         known = writers(reader.look())
@@ -295,11 +302,19 @@ def seal(
         confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
         assert reader.scratch is not None
         n_sealed = 0
+        failed: list[Unsealed] = []
         for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
-            show(f"sealed  {size_text(one.size_bytes):>8}  {one.name}" + (f"  ({one.note})" if one.note else ""))
+            if isinstance(one, Unsealed):
+                failed.append(one)
+                say(f"not sealed: {shown_name(one.path)}: {one.reason}")
+                continue
+            note = f"  ({one.note})" if one.note else ""
+            show(f"sealed  {size_text(one.size_bytes):>8}  {shown_name(one.name)}{note}")
             n_sealed += 1
-        if not n_sealed:
+        if not n_sealed and not failed:
             show(f"nothing of {writer} was in segments")
+        if failed:
+            raise typer.Exit(exit_for(failed[0].error))
 
 
 # -- what they share

@@ -80,9 +80,10 @@ def line(report: PullReport) -> str:
     """A report in one line."""
     from wherry.cli_status import age_text, size_text
 
-    words = f"{report.state}: {report.n_files} files, {size_text(report.n_bytes)} new"
+    state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
+    words = f"{state}: {report.n_files} files, {size_text(report.n_bytes)} new"
     if report.heard_s is not None:
         words += f"; the writer was heard of {age_text(max(0.0, report.heard_s))} ago, {report.lag_s or 0.0:.0f} s late then"
     if report.trouble:
         words += f"; {len(report.trouble)} not up to date"
-    return words
+    return f"{words}; {report.n_requests} requests"

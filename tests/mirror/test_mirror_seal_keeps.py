@@ -45,7 +45,7 @@ def rotate(rig: Rig, data: bytes) -> None:
 
 def sealed(rig: Rig, store: ObjectStore | None = None) -> dict[str, Sealed]:
     found = seal(store or rig.seen, rig.uri, rig.writer, rig.spool / "scratch", even_if_open=True)
-    return {one.name: one for one in found}
+    return {one.name: one for one in found if isinstance(one, Sealed)}
 
 
 def put(rig: Rig, name: str, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from wherry.config import MIB, RetryConfig
 from wherry.errors import ConfigError
+from wherry.mirror.inflate import MOST_INFLATED_BYTES
 from wherry.mirror.layout import check_writer
 from wherry.mirror.rules import DEFAULT_RULES, Rule
 
@@ -65,6 +66,11 @@ class MirrorConfig:
                 raise ConfigError(f"MirrorConfig.{name} is {value!r}: it must be a number of seconds, at least 0")
         if self.compression not in (None, "gzip", "zstd"):
             raise ConfigError(f"MirrorConfig.compression is {self.compression!r}: use None, 'gzip' or 'zstd'")
+        if self.compression and self.segment_bytes > MOST_INFLATED_BYTES:
+            raise ConfigError(
+                f"MirrorConfig.segment_bytes is {self.segment_bytes}: with compression it is at most {MOST_INFLATED_BYTES}, as "
+                "readers decompress no more of one segment"
+            )
         if not isinstance(self.retry, RetryConfig):
             raise ConfigError(f"MirrorConfig.retry is {type(self.retry).__name__}: give a RetryConfig")
         if not isinstance(self.rules, tuple) or not all(isinstance(rule, Rule) for rule in self.rules):

@@ -11,30 +11,43 @@ Below the mirror's URI::
 Segments are created and never replaced. The offset in a name counts the file's own bytes, also where they are compressed,
 and each segment begins where the one before ends: so a listing alone shows where a file ends, and whether something is missing. A
 file that was truncated or replaced begins again as the next generation; the newest counts.
+
+All of this together is FORMAT, which each manifest carries. Whatever a reader of today would misread or overlook (another name
+for segments, another meaning of an offset) needs a higher FORMAT: readers refuse the writer whose manifest has one they do not
+know, and report every name in a writer's folder that they do not understand.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from pathlib import Path
+from typing import IO
 
 from wherry.errors import ConfigError, IntegrityError, NotFoundError
+from wherry.mirror.inflate import inflated
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.uri import check_name
 
+#: The version of the names below and of the manifest, as the manifest says it.
+FORMAT = 1
 #: The folder of all that is not the mirrored files themselves. A mirrored folder may not hold it.
 FOLDER = "_mirror"
 #: Compression -> what a segment's name ends with.
 SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 
 _COMPRESSIONS = {suffix.lstrip("."): name for name, suffix in SUFFIXES.items()}
-_SEGMENT = re.compile(r"([^/]+)/segments/(.+)/(\d{4,})-(\d{20})(?:\.(gz|zst))?", re.DOTALL)
-_EPOCH = re.compile(r"epoch-(\d{8,})")
+#: No file is larger: POSIX counts its bytes with 63 bits.
+MOST_BYTES = 2**63 - 1
+
+# Numbers are bounded, as anybody may have made the name: Python refuses to read one of 5,000 digits.
+_SEGMENT = re.compile(r"([^/]+)/segments/(.+)/([0-9]{4,9})-([0-9]{20})(?:\.(gz|zst))?", re.DOTALL)
+_EPOCH = re.compile(r"epoch-([0-9]{8,15})")
+_MANIFEST = re.compile(r"([^/]+)/manifest\.json", re.DOTALL)
 _BLOCK_BYTES = 2**20
 #: A file is looked up again so often when a segment is gone by the time it is fetched: a seal takes them away once.
 _MOST_LOOKS = 5
@@ -53,6 +66,9 @@ class Segment:
     size_bytes: int
     modified_s: float | None = None
     length_bytes: int | None = None
+    #: As the listing says them, of the stored bytes; None where it does not.
+    etag: str | None = None
+    crc32c: int | None = None
 
     @property
     def end(self) -> int | None:
@@ -120,16 +136,48 @@ def segment_name(writer: str, path: str, generation: int, start: int, compressio
 
 
 def parse_segment(prefix: str, meta: ObjectMeta) -> Segment | None:
-    """Read the name of a segment; None for any other object."""
+    """Read the name of a segment; None for any other object, and for one whose numbers cannot be true."""
     base = key_for(prefix, f"{FOLDER}/")
     match = _SEGMENT.fullmatch(meta.key[len(base) :]) if meta.key.startswith(base) else None
-    if match is None:
+    if match is None or why_impossible(meta) or int(match[4]) + meta.size_bytes > MOST_BYTES:
         return None
     compression = _COMPRESSIONS[match[5] or ""]
     length = None if compression else meta.size_bytes
     return Segment(
-        meta.key, match[1], match[2], int(match[3]), int(match[4]), compression, meta.size_bytes, meta.modified_s, length
-    )
+        meta.key, match[1], match[2], int(match[3]), int(match[4]), compression, meta.size_bytes, meta.modified_s, length,
+        meta.etag, meta.crc32c,
+    )  # fmt: skip
+
+
+def parse_manifest_key(prefix: str, key: str) -> str | None:
+    """The writer whose manifest has that key; None for any other key."""
+    base = key_for(prefix, f"{FOLDER}/")
+    match = _MANIFEST.fullmatch(key[len(base) :]) if key.startswith(base) else None
+    return match[1] if match else None
+
+
+def is_known(prefix: str, key: str) -> bool:
+    """Whether a key below the mirror's own folder has a name that this format gives a meaning to."""
+    name = key[len(key_for(prefix, f"{FOLDER}/")) :]
+    is_epoch = name.count("/") == 1 and epoch_number(name) is not None
+    return is_epoch or _MANIFEST.fullmatch(name) is not None or _SEGMENT.fullmatch(name) is not None
+
+
+def why_impossible(meta: ObjectMeta) -> str:
+    """Why what a listing says of an object cannot be true; empty if it can."""
+    if 0 <= meta.size_bytes <= MOST_BYTES:
+        return ""
+    size = "no size that can be read" if meta.size_bytes < 0 else f"more than {MOST_BYTES} bytes"
+    return f"the store's listing gives it {size}: look at it with another tool"
+
+
+def why_no_name(name: str) -> str:
+    """Why no file of a mirror can have this name, which anybody may have written; empty if one can."""
+    try:
+        is_own = check_name(name).partition("/")[0] == FOLDER
+    except ConfigError as error:
+        return str(error)
+    return f"the folder {FOLDER} is the mirror's own" if is_own else ""
 
 
 def is_folder_marker(meta: ObjectMeta) -> bool:
@@ -297,7 +345,7 @@ def read_assembly(store: ObjectStore, found: Assembly, *, start: int = 0, scratc
     at = start
     if found.plain is not None:
         if at < found.plain.size_bytes:
-            with _fetched(store, found.plain.key, scratch, start=at, end=found.plain.size_bytes) as file:
+            with fetched(store, found.plain.key, scratch, start=at, end=found.plain.size_bytes) as file:
                 file.seek(at)
                 yield from _blocks(file.read)
         at = max(at, found.plain.size_bytes)
@@ -315,12 +363,16 @@ def read_assembly(store: ObjectStore, found: Assembly, *, start: int = 0, scratc
 
 def read_segment(store: ObjectStore, segment: Segment, *, scratch: Path | None = None) -> Iterator[bytes]:
     """Yield the file's bytes that a segment holds. IntegrityError if they are fewer or more than its neighbour says."""
+    with fetched(store, segment.key, scratch) as file:
+        yield from segment_blocks(segment, file)
+
+
+def segment_blocks(segment: Segment, stored: IO[bytes]) -> Iterator[bytes]:
+    """As read_segment(), of a segment whose stored bytes are in a file."""
     length = 0
-    with _fetched(store, segment.key, scratch) as file:
-        read = file.read if segment.compression is None else _decompressing(segment, file.read)
-        for block in _blocks(read):
-            length += len(block)
-            yield block
+    for block in inflated(stored, segment.compression, segment.length_bytes, segment.size_bytes, uri=segment.key):
+        length += len(block)
+        yield block
     if segment.length_bytes not in (None, length):
         raise IntegrityError(
             f"the segment has {length} bytes of the file, {segment.length_bytes} were expected",
@@ -334,45 +386,26 @@ def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _fetched(
-    store: ObjectStore, key: str, scratch: Path | None, *, start: int = 0, end: int | None = None
-) -> tempfile._TemporaryFileWrapper[bytes]:
-    """The object's bytes, at their offsets, in a file without a future."""
-    file = tempfile.NamedTemporaryFile(dir=scratch, prefix="read-")  # noqa: SIM115  the caller's with closes it
+def fetched(
+    store: ObjectStore,
+    key: str,
+    scratch: Path | None,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    if_match: str | None = None,
+) -> IO[bytes]:
+    """Bytes [start, end) of an object, at their offsets, in a file that has no name any more: it goes when it is closed.
+
+    So a copy of it in a forked child takes nothing away, and neither does anybody who tidies up the folder.
+    """
+    descriptor, name = tempfile.mkstemp(dir=scratch, prefix="read-")
+    file = os.fdopen(descriptor, "r+b")
     try:
-        store.get_file(key, Path(file.name), start=start, end=end)
+        store.get_file(key, Path(name), start=start, end=end, if_match=if_match)
     except BaseException:
         file.close()
         raise
+    finally:
+        os.unlink(name)
     return file
-
-
-def _decompressing(segment: Segment, read: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """`read`, of what the compressed bytes stand for. Whole members and frames only: a torn one is an IntegrityError."""
-    if segment.compression == "zstd":
-        from zstandard import ZstdDecompressor  # only who chose it needs it
-
-        source = _Readable(read)
-        return ZstdDecompressor().stream_reader(source, read_across_frames=True).read  # type: ignore[arg-type]  # it only reads
-
-    inflater = zlib.decompressobj(wbits=31)  # gzip's header and trailer (zlib's manual, inflateInit2)
-
-    def decompressed(_: int) -> bytes:
-        nonlocal inflater
-        while True:
-            data = inflater.unconsumed_tail or inflater.unused_data or read(_BLOCK_BYTES)
-            if inflater.eof and data:
-                inflater = zlib.decompressobj(wbits=31)
-            if not data:
-                if not inflater.eof:
-                    raise IntegrityError("the gzip member is cut off", operation="read", uri=segment.key)
-                return b""
-            if out := inflater.decompress(data, _BLOCK_BYTES):
-                return out
-
-    return decompressed
-
-
-class _Readable:
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self.read = read

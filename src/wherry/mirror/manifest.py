@@ -1,21 +1,23 @@
 """The manifest of one writer: who mirrors, how late it is, and what is in the store of each file.
 
 It is a help and no need: every file can be read from the names of its objects alone (wherry.mirror.layout). It says what
-those cannot: whether the writer lives, how far behind he is, and the checksums.
+those cannot: whether the writer lives, how far behind he is, and the checksums. Its `format` is layout.FORMAT, that of all his
+objects: who does not know it reads none of them.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn, get_args
 
 from wherry.errors import IntegrityError, NotFoundError
-from wherry.mirror.layout import FOLDER, key_for, manifest_name
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.mirror.layout import FORMAT, MOST_BYTES, fetched, key_for, manifest_name
+from wherry.store import ObjectStore
 
 #: open: the writer lives, as far as he knows. sealed: he has closed, and all is there under its plain name.
 #: incomplete: he has closed, and not all of it is there; the next mirror of the folder sends the rest.
@@ -23,7 +25,15 @@ from wherry.store import ObjectMeta, ObjectStore
 State = Literal["open", "sealed", "incomplete", "lost"]
 #: A writer whose manifest is older than this many of its intervals is taken for lost.
 _LOST_AFTER = 3.0
-_FORMAT = 1
+#: A larger one is not read: Python takes ten times its size in memory. A million files come to 250 MB.
+MOST_MANIFEST_BYTES = 2**28
+#: No time is beyond the year 5138, and no duration longer; a clock that steps back makes negative ones.
+_MOST_S = 1e11
+_CRC32C = re.compile(r"[0-9a-f]{8}")
+
+
+class NewerFormatError(IntegrityError):
+    """The manifest has a format that this version of wherry does not know: its writer's objects must not be guessed at."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +80,74 @@ class Manifest:
         """As text, one line a file."""
         head = {name: value for name, value in asdict(self).items() if name != "files"}
         lines = ",\n  ".join(json.dumps(asdict(one)) for one in self.files)
-        return json.dumps({"format": _FORMAT, **head})[:-1] + f', "files": [\n  {lines}\n]}}\n'
+        return json.dumps({"format": FORMAT, **head})[:-1] + f', "files": [\n  {lines}\n]}}\n'
 
 
 def parse_manifest(text: str, *, uri: str = "") -> Manifest:
-    """Read what to_json() wrote; fields of later versions are left out. IntegrityError for anything else."""
+    """Read what to_json() wrote; fields that are unknown are left out.
+
+    NewerFormatError for a higher format; IntegrityError for anything else that is none: anybody may have written it.
+    """
     try:
         data = json.loads(text)
-        if data["format"] != _FORMAT:
-            raise IntegrityError(f"it has format {data['format']}, this wherry knows {_FORMAT}", operation="read", uri=uri)
-        entries = tuple(FileEntry(**{f.name: one[f.name] for f in fields(FileEntry)}) for one in data["files"])
-        return Manifest(files=entries, **{f.name: data[f.name] for f in fields(Manifest) if f.name != "files"})
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"this is no manifest of a mirror: {error!r}", operation="read", uri=uri) from error
+        if not isinstance(data, dict):
+            raise TypeError(f"it is a {type(data).__name__}")
+        _check_format(data["format"], uri)
+        files = data["files"]
+        if not isinstance(files, list):
+            raise TypeError("files is no list")
+        entries = tuple(FileEntry(**_checked(FileEntry, one)) for one in files)
+        return Manifest(**{**_checked(Manifest, data), "files": entries})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise IntegrityError(f"this is no manifest of a mirror: {_words(error)}", operation="read", uri=uri) from error
+
+
+def _check_format(found: object, uri: str) -> None:
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise ValueError("format is no number")
+    if found > FORMAT:
+        raise NewerFormatError(
+            f"it has format {min(found, MOST_BYTES)}, this wherry knows {FORMAT} at most",
+            operation="read",
+            uri=uri,
+            hint="update wherry: nothing of this writer is read until then",
+        )
+
+
+def _checked(kind: type[Manifest | FileEntry], data: object) -> dict[str, Any]:
+    """The values of a dataclass's fields, but for `files`. KeyError, TypeError, ValueError."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"an entry is a {type(data).__name__}")
+    values = {one.name: data[one.name] for one in fields(kind) if one.name != "files"}
+    for name, value in values.items():
+        _check(name, value, values)
+    return values
+
+
+def _check(name: str, value: object, beside: Mapping[str, object]) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name.endswith("_s"):
+        if not is_number or not -_MOST_S <= value <= _MOST_S:  # type: ignore[operator]  # NaN is no such number either
+            _refuse(name, "no number of seconds")
+    elif name in ("epoch", "generation", "n_files") or name.endswith("_bytes"):
+        if not is_number or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
+            _refuse(name, "no number that can be")
+    elif not isinstance(value, str):
+        _refuse(name, "no text")
+    elif name == "state" and "heartbeat_s" in beside and value not in get_args(State):
+        _refuse(name, f"none of {', '.join(get_args(State))}")
+    elif name == "crc32c" and not _CRC32C.fullmatch(value):
+        _refuse(name, "no checksum")
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise ValueError(f"{name} is {what}")
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def read_manifest(store: ObjectStore, prefix: str, writer: str, *, scratch: Path | None = None) -> Manifest | None:
@@ -92,19 +157,20 @@ def read_manifest(store: ObjectStore, prefix: str, writer: str, *, scratch: Path
 
 def read_manifest_at(store: ObjectStore, key: str, scratch: Path | None = None) -> Manifest | None:
     """The manifest with that key; None if there is none."""
-    with tempfile.NamedTemporaryFile(dir=scratch, prefix="wherry-manifest-") as file:
-        try:
-            store.get_file(key, Path(file.name))
-        except NotFoundError:
-            return None
+    try:
+        file = fetched(store, key, scratch)
+    except NotFoundError:
+        return None
+    with file:
+        check_manifest_size(os.fstat(file.fileno()).st_size, key)
         return parse_manifest(file.read().decode(errors="replace"), uri=key)
 
 
-def find_manifests(listed: Iterable[ObjectMeta], prefix: str) -> list[str]:
-    """The keys of the manifests among objects that a listing has shown."""
-    base, end = key_for(prefix, f"{FOLDER}/"), "/manifest.json"
-    keys = (meta.key for meta in listed)
-    return [key for key in keys if key.startswith(base) and key.endswith(end) and "/" not in key[len(base) : -len(end)]]
+def check_manifest_size(size_bytes: int, key: str) -> None:
+    """IntegrityError for more than any manifest has."""
+    if size_bytes > MOST_MANIFEST_BYTES:
+        words = f"it has {size_bytes} bytes, a manifest at most {MOST_MANIFEST_BYTES}"
+        raise IntegrityError(words, operation="read", uri=key)
 
 
 def generations(manifests: Iterable[Manifest]) -> dict[str, int]:

@@ -6,7 +6,6 @@ would see there. Other files appear whole.
 
 from __future__ import annotations
 
-import errno
 import functools
 import logging
 import os
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -35,16 +33,21 @@ from wherry.errors import (
     WherryError,
 )
 from wherry.lanes import Lanes
+from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.growing import Growing, is_there, source_of, version_of
 from wherry.mirror.layout import Assembly
+from wherry.mirror.look import Look
 from wherry.mirror.outage import Outage
-from wherry.mirror.pulled import FOLDER, Copied, PullState
-from wherry.mirror.reader import IN_FLIGHT, Look, MirrorReader
-from wherry.mirror.report import shown
+from wherry.mirror.places import check_place, folders_of, why_no_file
+from wherry.mirror.pulled import Copied, PullState
+from wherry.mirror.reader import IN_FLIGHT, MirrorReader
+from wherry.mirror.report import PullReport as PullReport
+from wherry.mirror.report import few, shown
+from wherry.mirror.room import RoomStore, full_disk
 from wherry.mirror.rules import DEFAULT_RULES, Rules
 from wherry.registry import open_store
 from wherry.store import ObjectMeta, ObjectStore
-from wherry.uri import StoreURI, check_name, parse_uri
+from wherry.uri import StoreURI, parse_uri
 from wherry.wrappers import LimitStore, RetryStore, WrappedStore
 
 log = logging.getLogger("wherry.mirror")
@@ -55,36 +58,14 @@ _FILES_AT_ONCE = 8
 _SAVE_EVERY_S = 2.0
 #: A look that takes long, for there are many segments, is made more rarely: at most this part of the time is spent on looking.
 _SHARE_OF_LOOKING = 0.2
-#: Without `follow`: what was sealed while it was fetched is looked up again so often.
+#: What was sealed while it was fetched is looked up again so often; with `follow`, once all writers have sealed.
 _MOST_LOOKS = 5
-#: A file system's limit for one part of a path, in bytes (Linux, limits.h).
-_NAME_MAX = 255
+#: More requests than any pull makes: they are counted, and not limited.
+_ANY = 10**9
 #: A store that was down finds us a minute behind at most.
 _PATIENCE = RetryConfig(longest_wait_s=4.0)
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class PullReport:
-    """How far a copy is, as of the last look at the store.
-
-    `state`: open (somebody writes), lost (nobody else writes, and somebody was not heard of for long), incomplete (all have
-    closed, somebody with bytes unsent), sealed (all have closed, and all is there), unknown (no manifest is there).
-    `heard_s` ago the writers were heard of, the least recent one of those that are open, and `lag_s` is how late they were then.
-    `n_bytes` were written by this call. Each entry of `trouble` names a file and the reason.
-    """
-
-    uri: str
-    folder: Path
-    n_files: int
-    n_segments: int
-    n_bytes: int
-    state: str
-    heard_s: float | None = None
-    lag_s: float | None = None
-    lost: tuple[str, ...] = ()
-    trouble: tuple[str, ...] = ()
 
 
 def pull(
@@ -130,7 +111,7 @@ def open_for_reading(uri: StoreURI, storage_options: Mapping[str, object] | None
     """The store of a mirror, with retries and a limit of calls at once."""
     options = with_environment(uri.scheme, storage_options or {}, os.environ)
     store = open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
-    return RetryStore(LimitStore(store, IN_FLIGHT), RetryConfig())
+    return RetryStore(LimitStore(RoomStore(store), IN_FLIGHT), RetryConfig())
 
 
 def _lie_in_one_another(one: Path, other: Path) -> bool:
@@ -141,7 +122,7 @@ def _lie_in_one_another(one: Path, other: Path) -> bool:
 def _once(puller: Puller, on_look: Callable[[PullReport], object] | None) -> PullReport:
     for looks in range(1, _MOST_LOOKS + 1):
         report = puller.step()
-        if not puller.seen.files and not puller.seen.broken and not puller.seen.manifests:
+        if puller.seen.is_empty:
             raise NotFoundError("there is no object of this name or below it", operation="pull", uri=report.uri)
         if on_look is not None:
             on_look(report)
@@ -157,6 +138,7 @@ def _follow(
     outage = Outage(f"the pull of {puller.uri}", puller.retry)
     is_first = True
     was_sealed: object = None
+    looks = 0
     while True:
         try:
             report = puller.step()
@@ -173,7 +155,8 @@ def _follow(
             if on_look is not None:
                 on_look(report)
             seal = puller.seal
-            if seal is not None and seal == was_sealed and not puller.may_pass:
+            looks = looks + 1 if seal is not None and seal == was_sealed else 0
+            if looks and (looks >= _MOST_LOOKS or not puller.may_pass):
                 puller.raise_first()
                 return report
             # What was listed before the manifests were read may be older than the seal: look once more.
@@ -207,7 +190,8 @@ class Puller:
         self.retry = retry or _PATIENCE
         self._now = now
         self._stop = threading.Event()
-        self._store = _Stoppable(LimitStore(store, IN_FLIGHT), self._stop)
+        self._requests = Budget(_ANY)
+        self._store = _Stoppable(LimitStore(RoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
         self._pool = Lanes(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)
@@ -216,6 +200,7 @@ class Puller:
         self._errors: dict[str, BaseException] = {}
         self._refused: dict[str, str] = {}
         self._said: set[tuple[str, str]] = set()
+        self._was_broken: frozenset[str] = frozenset()
         self._n_bytes = 0
         #: The last look.
         self.seen = Look()
@@ -234,17 +219,32 @@ class Puller:
 
     def _close_state(self) -> None:
         if self._state is not None:
-            self._state.save()
-            self._state.close()
-            self._state = None
+            state, self._state = self._state, None
+            try:
+                state.save()
+            except OSError as error:  # on a full disk; the next pull compares what is here from its beginning
+                log.info("the state of the copy could not be written: %s", error)
+            finally:
+                state.close()
 
     def step(self) -> PullReport:
-        """Look at the store once, and bring every file up to date. Errors of single files are kept for raise_first()."""
+        """Look at the store once, and bring every file up to date. Errors of single files are kept for raise_first().
+
+        OSError when the disk of the copy is full.
+        """
+        try:
+            return self._step()
+        except OSError as error:
+            if (told := full_disk(error, self.folder)) is not None:
+                raise told from error
+            raise
+
+    def _step(self) -> PullReport:
         began_s = time.monotonic()
         look = self.seen = self._reader.look()
         self.looking_s = time.monotonic() - began_s
         self._errors = {}
-        if look.files or look.broken or look.manifests:
+        if not look.is_empty:
             self._bring_all(look)
         self._warn(look)
         return self.report()
@@ -262,9 +262,8 @@ class Puller:
 
     def raise_first(self) -> None:
         """Raise the error of the first file that has one."""
-        if self.seen.broken:
-            path, reason = min(self.seen.broken.items())
-            raise IntegrityError(reason, operation="pull", uri=self.uri.uri_for(self.uri.key_for(path)))
+        for path, reason in sorted(self.seen.trouble.items()):
+            raise IntegrityError(reason, operation="pull", uri=shown(f"{self.uri}/{path}"))
         for path in sorted(self._errors):
             raise self._errors[path]
 
@@ -272,9 +271,9 @@ class Puller:
         """How far it is."""
         now_s, manifests = self._now(), self.seen.manifests.values()
         states = {one.state_at(now_s) for one in manifests}
-        state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), "unknown")
+        state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), self._unmirrored)
         living = [one for one in manifests if one.state != "sealed"]
-        trouble = {**self.seen.broken, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
+        trouble = {**self.seen.trouble, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
         return PullReport(
             uri=str(self.uri),
             folder=self.folder,
@@ -286,7 +285,13 @@ class Puller:
             lag_s=max((one.lag_s for one in living), default=None),
             lost=tuple(sorted(one.writer for one in manifests if one.state_at(now_s) == "lost")),
             trouble=tuple(f"{shown(path)}: {reason}" for path, reason in sorted(trouble.items())),
+            n_requests=self._requests.spent,
         )
+
+    @property
+    def _unmirrored(self) -> str:
+        """The state without a manifest: the mirror may only be about to begin, or there is none."""
+        return "unknown" if self.seen.is_mirror or self.seen.is_empty else "none"
 
     def _warn(self, look: Look) -> None:
         """Of each thing once, and again when it has come back meanwhile."""
@@ -297,6 +302,18 @@ class Puller:
                 now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
         for path, writers in look.contested.items():
             now["contested", path] = f"{shown(path)}: {' and '.join(writers)} both write it; the last one counts"
+        # Of files that cannot be put together only when the next look shows them so, too: a seal may be under way.
+        broken = {path for path in look.broken if path in self._was_broken}
+        self._was_broken = frozenset(look.broken)
+        for path, reason in look.trouble.items():
+            if path in broken or path in look.flawed:
+                now["broken", path] = f"{shown(path)} cannot be read: {reason}"
+        if look.unknown:
+            now["unknown", ""] = (
+                f"{self.uri} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}"
+            )
+        if self._unmirrored == "none":
+            now["mirror", ""] = f"{self.uri} has no mirror: what is pulled are its objects as they are now"
         for path, error in self._errors.items():
             now["file", path] = f"{shown(path)} is not up to date: {_words(error)}"
         for path, reason in self._refused.items():
@@ -312,9 +329,9 @@ class Puller:
             self._state = PullState(self.folder, str(self.uri))
             self._reader.scratch = self._state.scratch
         state = self._state
-        self._refused = {path: reason for path in look.files if (reason := _why_no_file(path))}
+        self._refused = {path: reason for path in look.files if (reason := why_no_file(path))}
         files = {path: found for path, found in look.files.items() if path not in self._refused}
-        folders = {folder for path in files for folder in _folders_of(path)}
+        folders = {folder for path in files for folder in folders_of(path)}
         for path in files:
             # Written down before anything is written: after a kill we know that it is ours.
             if path not in state.files and (self._overwrite or not os.path.lexists(self.folder / path)):
@@ -340,7 +357,7 @@ class Puller:
     def _note(self, path: str, error: BaseException) -> None:
         if not isinstance(error, (WherryError, OSError)):
             raise error
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if full_disk(error, self.folder) is not None:
             raise error  # no other file would do better
         self._errors[path] = error
 
@@ -365,7 +382,7 @@ class Puller:
     def _bring(self, state: PullState, look: Look, found: Assembly, *, is_folder_too: bool) -> None:
         """Make one local file what the store has. `is_folder_too`: it has files below that name as well."""
         path = self.folder / found.path
-        self._check_place(found.path, is_folder_too=is_folder_too)
+        check_place(self.folder, found.path, is_folder_too=is_folder_too)
         path.parent.mkdir(parents=True, exist_ok=True)
         copied = state.files.get(found.path)
         if found.segments or (copied is not None and copied.source) or self._rules.kind(found.path) == "append":
@@ -376,26 +393,6 @@ class Puller:
                 self._count(growing.n_written)
         else:
             self._replace(state, found, path, copied)
-
-    def _check_place(self, name: str, *, is_folder_too: bool) -> None:
-        """FileExistsError where something is that is no file, or a file where a folder must be."""
-        remedy = "move it away, or pull into another folder"
-        for folder in _folders_of(name):
-            if os.path.lexists(self.folder / folder) and not (self.folder / folder).is_dir():
-                words = f"{shown(folder)} is a folder in the store, and none here: {remedy}"
-                raise FileExistsError(errno.EEXIST, words, str(self.folder / name))
-        try:
-            mode = os.lstat(self.folder / name).st_mode
-        except FileNotFoundError:
-            mode = stat.S_IFDIR if is_folder_too else stat.S_IFREG  # the folder comes, if it is not there yet
-        if stat.S_ISREG(mode):
-            return
-        words = f"is a file in the store, and none here: {remedy}"
-        if stat.S_ISLNK(mode):
-            words = f"is a symbolic link here, which is neither followed nor replaced: {remedy}"
-        elif is_folder_too:
-            words = "is a file and a folder in the store, which no folder can hold: fetch the file with wherry cat"
-        raise FileExistsError(errno.EEXIST, words, str(self.folder / name))
 
     def _replace(self, state: PullState, found: Assembly, path: Path, copied: Copied | None) -> None:
         """A file that is not appended to: it appears whole."""
@@ -432,23 +429,6 @@ class Puller:
     def _count(self, n_bytes: int) -> None:
         with self._lock:
             self._n_bytes += n_bytes
-
-
-def _folders_of(path: str) -> list[str]:
-    """The folders that a path goes through, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
-
-
-def _why_no_file(path: str) -> str:
-    """Why no local file can have this name; empty if one can."""
-    try:
-        if check_name(path).partition("/")[0] == FOLDER:
-            return f"the folder {FOLDER} is the pull's own: rename it in the store"
-    except ConfigError as error:
-        return str(error)
-    longest = max(len(part.encode()) for part in path.split("/"))
-    return f"a part of the name has {longest} bytes, a file's may have {_NAME_MAX}" if longest > _NAME_MAX else ""
 
 
 def _words(error: BaseException) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
 from wherry.checksum import crc32c, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError
 from wherry.lanes import Lanes
-from wherry.mirror.layout import FOLDER, Assembly, Segment, assemble, is_folder_marker, key_for, parse_segment, read_segment
-from wherry.mirror.manifest import FileEntry, Manifest, find_manifests, read_manifest_at
+from wherry.mirror.layout import FOLDER, Assembly, Segment, fetched, key_for, segment_blocks
+from wherry.mirror.look import Look, Looker
+from wherry.mirror.manifest import FileEntry
 from wherry.store import ObjectMeta, ObjectStore
 
 #: Requests under way at once. One a round trip of 50 ms makes 20 segments a second; so many make what a connection carries.
@@ -33,32 +35,6 @@ _Self = TypeVar("_Self", bound="MirrorReader")
 
 
 @dataclass(frozen=True)
-class Look:
-    """One listing of a mirrored prefix, and its manifests.
-
-    `broken`: what cannot be read, with the reason; a seal under way may be one, so look again before you say so. `contested`:
-    files that more than one writer has segments of; the last one counts.
-    """
-
-    files: Mapping[str, Assembly] = field(default_factory=dict)
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
-    contested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    n_segments: int = 0
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether every writer has said that he is done, and there is at least one."""
-        return bool(self.manifests) and all(one.state == "sealed" for one in self.manifests.values())
-
-    def entry(self, found: Assembly) -> FileEntry | None:
-        """What the manifest of its writer says of a file that has segments, if it speaks of this generation."""
-        manifest = self.manifests.get(found.writer or "")
-        entries = manifest.files if manifest is not None else ()
-        return next((one for one in entries if (one.path, one.generation) == (found.path, found.generation)), None)
-
-
-@dataclass(frozen=True)
 class _Piece:
     """A segment, or the range from `start` to `end` of a plain object, of `size_bytes` stored bytes."""
 
@@ -67,7 +43,22 @@ class _Piece:
     end: int
     size_bytes: int
     segment: Segment | None = None
+    #: Of the version of the plain object that the range is of.
     etag: str | None = None
+
+    @property
+    def room_bytes(self) -> int:
+        """What it may take on its way: of a compressed segment, what it stands for."""
+        segment = self.segment
+        return self.size_bytes if segment is None else max(self.size_bytes, segment.length_bytes or 0)
+
+
+@dataclass
+class _Data:
+    """Bytes that were fetched: `file` from its position `first` on."""
+
+    file: IO[bytes]
+    first: int = 0
 
 
 @dataclass
@@ -96,7 +87,7 @@ class MirrorReader:
         self.scratch = scratch
         self.in_flight = in_flight
         self._pool = Lanes(in_flight, "wherry-read")
-        self._known: dict[str, tuple[object, Manifest]] = {}
+        self._looker = Looker(store, prefix, self._pool)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -111,61 +102,8 @@ class MirrorReader:
     # -- what is there
 
     def look(self) -> Look:
-        """List all below the prefix, and read the manifests that have changed. A damaged manifest is among the `broken`."""
-        base, n_segments = key_for(self.prefix, ""), 0
-        plain: dict[str, ObjectMeta] = {}
-        segments: dict[str, list[Segment]] = {}
-        others: list[ObjectMeta] = []
-        for meta in self.store.list(base):
-            if (one := parse_segment(self.prefix, meta)) is not None:
-                segments.setdefault(one.path, []).append(one)
-                n_segments += 1
-            elif meta.key.startswith(f"{base}{FOLDER}/"):
-                others.append(meta)
-            elif not is_folder_marker(meta):
-                plain[meta.key[len(base) :]] = meta
-        broken: dict[str, str] = {}
-        manifests = self._manifests(others, broken)
-        newest = {
-            (one.writer, entry.path): max(entry.generation, 1)
-            for one in manifests.values()
-            for entry in sorted(one.files, key=lambda entry: entry.generation)
-            if entry.rule == "append"
-        }
-        files: dict[str, Assembly] = {}
-        contested: dict[str, tuple[str, ...]] = {}
-        for path in sorted({*plain, *segments}):
-            group = [one for one in segments.get(path, ()) if one.generation >= newest.get((one.writer, path), 0)]
-            if len(writers := {one.writer for one in group}) > 1:
-                contested[path] = tuple(sorted(writers))
-            try:
-                found = assemble(path, plain.get(path), group)
-            except IntegrityError as error:
-                broken[path] = error.message
-                continue
-            if found.plain is not None or found.segments:
-                files[path] = found
-        return Look(files, manifests, broken, contested, n_segments)
-
-    def _manifests(self, listed: Iterable[ObjectMeta], broken: dict[str, str]) -> dict[str, Manifest]:
-        """Those that have not changed since the last look are not fetched again."""
-        metas = {meta.key: meta for meta in listed}
-        wanted: dict[str, Future[Manifest | None]] = {}
-        versions: dict[str, object] = {}
-        for key in find_manifests(metas.values(), self.prefix):
-            meta = metas[key]
-            versions[key] = (meta.etag, meta.modified_s, meta.size_bytes)
-            if self._known.get(key, (None,))[0] != versions[key]:
-                wanted[key] = self._pool.submit(read_manifest_at, self.store, key, self.scratch)
-        for key, future in wanted.items():
-            self._known.pop(key, None)
-            try:
-                if (manifest := future.result()) is not None:
-                    self._known[key] = (versions[key], manifest)
-            except IntegrityError as error:
-                broken[key.removeprefix(key_for(self.prefix, ""))] = error.message
-        self._known = {key: one for key, one in self._known.items() if key in versions}
-        return {one.writer: one for _, one in self._known.values()}
+        """List all below the prefix, and read the manifests that have changed."""
+        return self._looker.look(self.scratch)
 
     def find(self, path: str) -> tuple[Look, Assembly]:
         """What the file `path` is made of. NotFoundError when it is not there, IntegrityError when it cannot be read."""
@@ -175,8 +113,8 @@ class MirrorReader:
                 return look, look.files[path]
             if path not in look.broken:
                 break
-        if path in look.broken:
-            raise IntegrityError(look.broken[path], operation="read", uri=key_for(self.prefix, path))
+        if reason := look.trouble.get(path) or min(look.refused.values(), default=""):
+            raise IntegrityError(reason, operation="read", uri=key_for(self.prefix, path))
         raise NotFoundError("no object and no segment has this name", operation="read", uri=key_for(self.prefix, path))
 
     # -- its bytes
@@ -223,9 +161,9 @@ class MirrorReader:
         ahead = [one for one in found.segments if one.end is None or one.end > at]
         n_known = _n_covered(ahead, at, entry)
         for known, segments in ((True, ahead[:n_known]), (False, ahead[n_known:])):
-            fetched = self._fetch([_Piece(one.key, one.start, -1, one.size_bytes, one) for one in segments], by_head=not known)
-            for n_taken, (piece, data) in enumerate(fetched, 1):
-                with _closed_after_errors(data):
+            pieces = (_Piece(one.key, one.start, -1, one.size_bytes, one) for one in segments)
+            for n_taken, (piece, data) in enumerate(self._fetch(pieces, by_itself=not known), 1):
+                with _closed_after_errors(data.file):
                     if piece.start > at:
                         raise IntegrityError(f"bytes {at} to {piece.start} are missing", operation="read", uri=piece.key)
                     chunk, at, crc = _chunk(piece, data, at, crc)
@@ -262,86 +200,96 @@ class MirrorReader:
             _compare(plain.key, (at, crc), (size, meta.crc32c))
             return
         step = _PIECE_BYTES if self.store.capabilities.ranged_get else size
-        pieces = [
+        pieces = (  # one after another: the store may say any size
             _Piece(plain.key, start, min(start + step, size), min(step, size - start), etag=meta.etag)
             for start in range(at if self.store.capabilities.ranged_get else 0, size, step)
-        ]
-        for piece, data in self._fetch(pieces, by_head=False):
-            with _closed_after_errors(data):
+        )
+        for piece, data in self._fetch(pieces, by_itself=False):
+            with _closed_after_errors(data.file):
                 chunk, at, crc = _chunk(piece, data, at, crc)
                 if at == size:
                     chunk.checked_from = 0
                     _compare(plain.key, (at, crc), (size, meta.crc32c))
             yield chunk, at, crc
 
-    def _fetch(self, pieces: Sequence[_Piece], *, by_head: bool) -> Iterator[tuple[_Piece, IO[bytes]]]:
-        """The bytes of the pieces in their order, fetched side by side. `by_head`: compared with what the store says of each."""
-        waiting: deque[tuple[_Piece, Future[IO[bytes]]]] = deque()
-        ahead_bytes = n_begun = 0
+    def _fetch(self, pieces: Iterator[_Piece], *, by_itself: bool) -> Iterator[tuple[_Piece, _Data]]:
+        """The bytes of the pieces in their order, side by side. `by_itself`: each is compared with a checksum of its own."""
+        waiting: deque[tuple[_Piece, Future[_Data]]] = deque()
+        ahead_bytes = 0
+        following = next(pieces, None)
         try:
-            while n_begun < len(pieces) or waiting:
-                while n_begun < len(pieces) and len(waiting) < self.in_flight and ahead_bytes <= _MOST_AHEAD_BYTES:
-                    piece = pieces[n_begun]
-                    waiting.append((piece, self._pool.submit(self._get, piece, by_head)))
-                    ahead_bytes += piece.size_bytes
-                    n_begun += 1
+            while following is not None or waiting:
+                while following is not None and len(waiting) < self.in_flight and ahead_bytes <= _MOST_AHEAD_BYTES:
+                    waiting.append((following, self._pool.submit(self._get, following, by_itself)))
+                    ahead_bytes += following.room_bytes
+                    following = next(pieces, None)
                 piece, future = waiting[0]
                 data = future.result()
                 waiting.popleft()
-                ahead_bytes -= piece.size_bytes
+                ahead_bytes -= piece.room_bytes
                 yield piece, data
         finally:
             for _, future in waiting:
                 if not future.cancel():
                     future.add_done_callback(_close_result)
 
-    def _get(self, piece: _Piece, by_head: bool) -> IO[bytes]:
-        """The bytes of one piece, in memory or in a temporary file, whose position 0 is the piece's first byte."""
+    def _get(self, piece: _Piece, by_itself: bool) -> _Data:
+        """The bytes of one piece: small ones in memory, else in the temporary file that they came into."""
         segment = piece.segment
-        if segment is not None and segment.compression is not None:
-            return self._inflated(segment)
-        expected = self.store.head(piece.key).crc32c if by_head else None
-        with tempfile.NamedTemporaryFile(dir=self.scratch, prefix="read-") as file:
-            first = 0
-            if segment is not None:
-                self.store.get_file(piece.key, Path(file.name))
-            else:
-                first = piece.start
-                self.store.get_file(piece.key, Path(file.name), start=first, end=piece.end, if_match=piece.etag)
-            data = self._room(piece.size_bytes)
-            with _closed_after_errors(data):
-                crc = length = 0
-                file.seek(first)
-                for block in blocks(file):
-                    crc, length = crc32c(block, crc), length + len(block)
-                    data.write(block)
-                _compare(piece.key, (length, crc), (piece.size_bytes, expected))
+        if segment is not None:
+            file = fetched(self.store, piece.key, self.scratch)
+        else:
+            file = fetched(self.store, piece.key, self.scratch, start=piece.start, end=piece.end, if_match=piece.etag)
+        with _closed_after_errors(file):
+            data = _Data(file, 0 if segment is not None else piece.start)
+            self._check(piece, data, by_itself)
+            file.seek(data.first)
+            if segment is not None and segment.compression is not None:
+                with file:
+                    return self._inflated(segment, file)
+            if piece.size_bytes < _SMALL_BYTES:
+                with file:
+                    return _Data(io.BytesIO(file.read()))
             return data
 
-    def _inflated(self, segment: Segment) -> IO[bytes]:
-        """What a compressed segment stands for. Members and frames carry checksums of their own."""
-        data = self._room(_SMALL_BYTES)
-        with _closed_after_errors(data):
-            for block in read_segment(self.store, segment, scratch=self.scratch):
-                data.write(block)
-        return data
+    def _check(self, piece: _Piece, data: _Data, by_itself: bool) -> None:
+        """IntegrityError if a piece has not the size, or, `by_itself`, not the checksum that the store says.
 
-    def _room(self, size_bytes: int) -> IO[bytes]:
-        """Somewhere for so many bytes. What grows larger than is small goes to the disk by itself."""
-        if size_bytes < _SMALL_BYTES:
-            return io.BytesIO()
+        A checksum in the listing costs no request, nor does an etag there that is the MD5 of what came; another says nothing.
+        """
+        segment = piece.segment
+        crc32c_listed, etag = (segment.crc32c, segment.etag) if segment is not None else (None, None)
+        digest = hashlib.md5(usedforsecurity=False)
+        length = crc = 0
+        data.file.seek(data.first)
+        for block in blocks(data.file):
+            length += len(block)
+            if by_itself:
+                crc = crc32c(block, crc)
+                digest.update(block)
+        expected = crc32c_listed if by_itself else None
+        if by_itself and expected is None and etag != digest.hexdigest():
+            expected = self.store.head(piece.key).crc32c
+        _compare(piece.key, (length, crc), (piece.size_bytes, expected))
+
+    def _inflated(self, segment: Segment, stored: IO[bytes]) -> _Data:
+        """What a compressed segment stands for."""
         scratch = None if self.scratch is None else str(self.scratch)
-        return cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SMALL_BYTES, dir=scratch))
+        data = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SMALL_BYTES, dir=scratch))  # noqa: SIM115
+        with _closed_after_errors(data):
+            for block in segment_blocks(segment, stored):
+                data.write(block)
+        return _Data(data)
 
 
-def _chunk(piece: _Piece, data: IO[bytes], at: int, crc: int) -> tuple[Chunk, int, int]:
+def _chunk(piece: _Piece, data: _Data, at: int, crc: int) -> tuple[Chunk, int, int]:
     """What a piece has of the file from `at` on; where that ends, and the checksum up to there."""
-    start, first = at, at - piece.start
-    data.seek(first)
-    for block in blocks(data):
+    start, first = at, data.first + at - piece.start
+    data.file.seek(first)
+    for block in blocks(data.file):
         at, crc = at + len(block), crc32c(block, crc)
-    data.seek(first)
-    return Chunk(start, data), at, crc
+    data.file.seek(first)
+    return Chunk(start, data.file), at, crc
 
 
 def blocks(data: IO[bytes]) -> Iterator[bytes]:
@@ -391,6 +339,6 @@ def _closed_after_errors(data: IO[bytes]) -> Iterator[None]:
         raise
 
 
-def _close_result(future: Future[IO[bytes]]) -> None:
+def _close_result(future: Future[_Data]) -> None:
     if not future.cancelled() and future.exception() is None:
-        future.result().close()
+        future.result().file.close()

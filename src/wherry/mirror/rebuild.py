@@ -10,7 +10,7 @@ from wherry.checksum import combine_crc32c, crc32c_of_file
 from wherry.errors import ConfigError, IntegrityError
 from wherry.mirror.layout import FOLDER, Segment, chain, key_for, parse_segment
 from wherry.mirror.ledger import Record
-from wherry.mirror.manifest import Manifest, read_manifest
+from wherry.mirror.manifest import Manifest, NewerFormatError, read_manifest
 from wherry.mirror.rules import Rules
 from wherry.mirror.segments import tail_of
 from wherry.mirror.sender import Courier
@@ -40,6 +40,8 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
         return []
     try:
         manifest = read_manifest(courier.store, courier.prefix, courier.writer, scratch=courier.scratch)
+    except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
+        raise
     except IntegrityError:  # it is a help and no need
         manifest = None
     local = _names(courier.folder)

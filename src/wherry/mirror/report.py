@@ -1,8 +1,14 @@
-"""MirrorReport: how far a mirror is."""
+"""MirrorReport and PullReport: how far a mirror, or a copy, is. And names as they may be shown."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+#: Of a longer name only the beginning is shown. A key has 1,024 bytes at most; a hostile store's may have any number.
+_MOST_SHOWN = 1024
+_FEW = 3
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,38 @@ class MirrorReport:
     trouble: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class PullReport:
+    """How far a copy is, as of the last look at the store.
+
+    `state`: open (somebody writes), lost (nobody else writes, and somebody was not heard of for long), incomplete (all have
+    closed, somebody with bytes unsent), sealed (all have closed, and all is there), unknown (no manifest is there), none (no
+    mirror has made anything there: its objects are pulled as they are). `heard_s` ago the writers were heard of, the least recent
+    one of those that are open, and `lag_s` is how late they were then. `n_bytes` were written by this call, with `n_requests` to
+    the store. Each entry of `trouble` names a file or an object, and the reason.
+    """
+
+    uri: str
+    folder: Path
+    n_files: int
+    n_segments: int
+    n_bytes: int
+    state: str
+    heard_s: float | None = None
+    lag_s: float | None = None
+    lost: tuple[str, ...] = ()
+    trouble: tuple[str, ...] = ()
+    n_requests: int = 0
+
+
 def shown(path: str) -> str:
-    """A name as a log may show it: anybody may have made it, and it must not command a terminal."""
+    """A name as a log may show it: anybody may have made it, and it must neither command a terminal nor fill a screen."""
+    if len(path) > _MOST_SHOWN:
+        return f"{shown(path[:100])}... ({len(path)} characters)"
     return path if path.isprintable() else repr(path)
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(map(shown, names[:_FEW])) + more

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from wherry.checksum import crc32c_of_file, format_crc32c
-from wherry.errors import IntegrityError, NotFoundError, StoreError
+from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError, StoreError
 from wherry.mirror.layout import Assembly
-from wherry.mirror.reader import Look, MirrorReader, blocks
+from wherry.mirror.look import Look
+from wherry.mirror.reader import MirrorReader, blocks
 from wherry.mirror.rules import Rules
 from wherry.mirror.scan import scan
 
@@ -43,16 +44,19 @@ def verify(
     look = reader.look()
     if look.broken:
         look = reader.look()  # a seal was under way, perhaps
-    if not look.files and not look.broken and not look.manifests:
+    if look.is_empty:
         raise NotFoundError("there is no object of this name or below it", operation="verify", uri=reader.prefix)
     local = scan(folder) if folder is not None else None
     if folder is not None and local is None:
         raise NotADirectoryError(20, "is no folder", str(folder))
     here = {} if local is None else local.files
-    names = {*look.files, *look.broken, *(path for path in here if (rules or Rules(())).kind(path) != "ignore")}
+    trouble = look.trouble
+    names = {*look.files, *trouble, *look.unknown, *(path for path in here if (rules or Rules(())).kind(path) != "ignore")}
     for path in sorted(names):
-        if path in look.broken:
-            yield Finding(path, "wrong", 0, look.broken[path])
+        if path in trouble:
+            yield Finding(path, "wrong", 0, trouble[path])
+        elif path in look.unknown:
+            yield Finding(path, "extra", 0, "this wherry does not understand the name, perhaps a newer one's")
         elif path not in look.files:
             verdict: Verdict = "wrong" if look.is_sealed else "behind"
             yield Finding(path, verdict, 0, "it is not in the store")
@@ -70,10 +74,12 @@ def _verify_file(
         if source is None:
             return Finding(path, *(("right", size, "") if folder is None else ("extra", size, "it is not in the folder")))
         n_more = os.stat(source).st_size - size
-    except (IntegrityError, EOFError) as error:
-        return Finding(path, "wrong", size, error.message if isinstance(error, StoreError) else "the folder's file is shorter")
+    except BucketNotFoundError:
+        raise
     except FileNotFoundError as error:
         return Finding(path, "wrong", size, f"it vanished meanwhile: {error}")
+    except (PermanentError, EOFError) as error:
+        return Finding(path, "wrong", size, error.message if isinstance(error, StoreError) else "the folder's file is shorter")
     if n_more:
         return Finding(path, "wrong" if look.is_sealed else "behind", size, f"{n_more} bytes of it are not in the store")
     return Finding(path, "right", size, "")

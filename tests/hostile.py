@@ -1,0 +1,102 @@
+"""A mirrored prefix in which anybody may have put anything, for tests that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirrors import ONCE, Rig, lines
+from wherry.backends.memory import MemoryStore
+from wherry.mirror import MirrorConfig
+from wherry.mirror.pull import Puller, PullReport
+from wherry.mirror.reader import MirrorReader
+from wherry.mirror.sealing import Sealed, Unsealed, seal, writers
+from wherry.mirror.verify import Finding, verify
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.uri import StoreURI
+from wherry.wrappers import WrappedStore
+
+GOOD = {"good.log": lines(2500, 1), "deep/good.jsonl": lines(1500, 2), "config.json": b"{}"}
+WRITER = "rank0"
+
+
+class Lying(WrappedStore):
+    """Lists objects as they are told in `lies`: by key, the fields of ObjectMeta that are not true."""
+
+    def __init__(self, inner: ObjectStore, lies: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(inner)
+        self.lies = lies
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the inner store's, with the lies."""
+        for meta in self.inner.list(prefix):
+            yield replace(meta, **self.lies.get(meta.key, {}))
+
+
+class Bucket:
+    """A prefix with the files of one honest mirror, still open, and what is put beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.uri = StoreURI("memory", f"{folder}", "run")
+        self.inner = MemoryStore(self.uri, {})
+        self.lies: dict[str, dict[str, Any]] = {}
+        self.store: ObjectStore = Lying(self.inner, self.lies)
+        self.rig = Rig(folder, MirrorConfig(segment_bytes=1000, retry=ONCE), store=self.inner, uri=self.uri, writer=WRITER)
+        for path, data in GOOD.items():
+            self.rig.write(path, data)
+        self.rig.flush()
+        for _ in range(5):
+            self.rig.turn(1.0)
+        self.rig.ledger.close()
+
+    def put(self, name: str, data: bytes, **lies: object) -> None:
+        """An object below the prefix; `lies` are what a listing says of it."""
+        source = self.folder / "source"
+        source.write_bytes(data)
+        self.inner.put_file(f"run/{name}", source)
+        if lies:
+            self.lies[f"run/{name}"] = lies
+
+    def puller(self, copy: Path) -> Puller:
+        return Puller(self.store, self.uri, copy, retry=ONCE)
+
+    def pull(self, copy: Path) -> tuple[PullReport, dict[str, bytes]]:
+        """One look, and what it brought of the good files."""
+        with self.puller(copy) as puller:
+            report = puller.step()
+        return report, {path: (copy / path).read_bytes() for path in GOOD if (copy / path).exists()}
+
+    def verify(self) -> dict[str, Finding]:
+        """By path."""
+        with MirrorReader(self.store, "run", scratch=self.folder) as reader:
+            return {one.path: one for one in verify(reader)}
+
+    def seal(self) -> tuple[list[str], dict[str, str]]:
+        """What was sealed of the honest writer, and what was not, with the reason."""
+        found = list(seal(self.store, self.uri, WRITER, self.folder, even_if_open=True))
+        made = [one.name for one in found if isinstance(one, Sealed)]
+        return made, {one.path: one.reason for one in found if isinstance(one, Unsealed)}
+
+    def cat(self, path: str) -> bytes:
+        """A file, put together."""
+        with MirrorReader(self.store, "run", scratch=self.folder) as reader:
+            return b"".join(reader.read(path))
+
+
+def check_all_is_read(bucket: Bucket, *, sealable: bool = True) -> list[str]:
+    """Everything that reads a prefix still brings the good files; returns the lines about what is wrong."""
+    with MirrorReader(bucket.store, "run", scratch=bucket.folder) as reader:
+        look = reader.look()
+        writers(look)
+    report, copied = bucket.pull(bucket.folder / "copy")
+    assert copied == GOOD, report.trouble
+    assert dict.fromkeys(GOOD, "right") == {path: bucket.verify()[path].verdict for path in GOOD}
+    for path, data in GOOD.items():
+        assert data == bucket.cat(path)
+    if sealable:
+        made, _ = bucket.seal()
+        assert {path for path in GOOD if path != "config.json"} <= set(made)
+    return list(report.trouble)
