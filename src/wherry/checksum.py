@@ -34,7 +34,7 @@ _RANGE_SUMS = re.compile(r"([1-9][0-9]{0,14}):([A-Za-z0-9_-]+)")
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
     """The CRC32C of `data`, going on from `crc`."""
-    return int(google_crc32c.extend(crc, data))
+    return int(google_crc32c.extend(crc, bytes(data)))  # it takes no memoryview; bytes() of bytes is no copy
 
 
 def crc32c_of_file(path: Path, start: int = 0, end: int | None = None, *, stop: Callable[[], None] | None = None) -> int:

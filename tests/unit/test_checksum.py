@@ -188,3 +188,8 @@ def test_other_text_is_no_sums_of_ranges(text: str) -> None:
 @pytest.mark.parametrize("size_bytes", [0, 10, 21, 5 * 2**40])
 def test_sums_of_another_size_of_object_are_none(size_bytes: int) -> None:
     assert parse_range_sums(GOOD, size_bytes) is None
+
+
+def test_a_view_of_bytes_has_their_checksum() -> None:
+    """As stores hand blocks on; the library itself takes no memoryview."""
+    assert crc32c(b"bcd") == crc32c(memoryview(b"abcde")[1:4])
