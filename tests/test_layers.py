@@ -34,6 +34,7 @@ LAYERS: dict[str, int] = {
     "journal_time": 1,
     "journal_waits": 1,
     "lanes": 1,
+    "leftovers": 1,
     "names": 1,
     "outlook": 1,
     "partial": 1,

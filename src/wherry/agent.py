@@ -241,12 +241,12 @@ class Agent:
     def _recover(self) -> None:
         """Take over from an agent that may have been killed: no worker of it lives any more, for we have the lock."""
         from wherry.cleaning import has_known_uploads
+        from wherry.leftovers import sweep
         from wherry.partial import clean_stale_downloads
         from wherry.worker import living_callers
 
-        found = [entry.name for entry in os.scandir(self._spool.inside("objects"))]
         queued, _ = self._journal.release(keep=living_callers(self._spool))
-        orphans = self._spool.sweep(self._journal.referenced_objects(), found)
+        n_removed = sweep(self._spool, self._journal)
         for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
         self._journal.resume()  # whoever starts an agent may have mended what was wrong
@@ -254,8 +254,8 @@ class Agent:
             clean_stale_downloads(folder)
         if has_known_uploads(self._journal):
             self._hire()  # which aborts them before it leaves
-        if queued or orphans:
-            log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, len(orphans))
+        if queued or n_removed:
+            log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, n_removed)
 
     def _usable(self) -> set[int]:
         """The stores whose secrets are known here, or that need none. The journal is told which are not."""

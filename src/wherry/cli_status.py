@@ -69,7 +69,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A damaged journal that was put aside: why, and a line for each staged file that went with it."""
+    """Staged files that were set aside, with a damaged journal or without: why, and a line for each file."""
 
     folder: Path
     reason: str
@@ -435,7 +435,7 @@ def status_lines(status: SpoolStatus) -> list[str]:
     if status.waiting:
         lines += ["", *waiting_lines(status.waiting, spool)]
     for aside in status.quarantine:
-        lines += ["", f"a damaged journal was put aside in {aside.folder}:", f"  {aside.reason}"]
+        lines += ["", f"staged files were set aside in {aside.folder}:", f"  {aside.reason}"]
         lines += [f"  {file}" for file in aside.files]
         lines.append("  Upload what is needed by hand, then remove that folder.")
     for warning in status.warnings:

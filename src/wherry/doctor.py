@@ -117,7 +117,7 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
     if counts.failed:
         yield Finding("failed", Level.WARN, f"{counts.failed} upload(s) failed, their files are kept", "wherry status says why")
     if asides := sorted((folder / "quarantine").glob("*")):
-        text = f"{len(asides)} damaged journal(s) were put aside, with files that may not be uploaded"
+        text = f"{len(asides)} time(s) staged files were set aside, which may not be uploaded"
         yield Finding("quarantine", Level.WARN, text, "wherry status lists the files")
     yield _examine_agent(spool, counts)
 

@@ -74,6 +74,12 @@ class JournalQuestions:
                 return {row[0] for row in db.execute(f"{sql} WHERE object_id IN ({marks})", tuple(among))}
             return {row[0] for row in db.execute(sql)}
 
+    def known_objects(self, among: Iterable[str]) -> set[str]:
+        """Those of the staged files that some job has or had, in whatever state. It reads all rows."""
+        wanted = set(among)
+        with self._transaction(read_only=True) as db:
+            return {row[0] for row in db.execute("SELECT object_id FROM jobs") if row[0] in wanted}
+
     def is_shared(self, object_id: str) -> bool:
         """Whether several unfinished or failed jobs have this staged file."""
         with self._transaction(read_only=True) as db:

@@ -16,8 +16,9 @@ from wherry.database import JournalDamaged
 from wherry.errors import JournalError, SpoolError
 from wherry.jobs import JobId
 from wherry.journal import Journal, NewJob, readable_jobs
+from wherry.leftovers import set_aside
 from wherry.parts import Parts
-from wherry.spool import Spool, quarantine
+from wherry.spool import HALF, Spool
 
 log = logging.getLogger("wherry")
 
@@ -157,7 +158,8 @@ def _is_lost(spool: Spool) -> bool:
     """Whether there are staged files, but no journal to say what they are: a new one would take them for orphans."""
     if _size_bytes(spool.inside("journal.db")) >= _SMALLEST_BYTES:
         return False
-    staged = os.listdir(spool.inside("objects"))  # before the second look: a journal is there before the first file is staged
+    # Before the second look: a journal is there before the first file is staged.
+    staged = [name for name in os.listdir(spool.inside("objects")) if not name.endswith(HALF)]
     return bool(staged) and _size_bytes(spool.inside("journal.db")) < _SMALLEST_BYTES
 
 
@@ -169,13 +171,8 @@ def _size_bytes(path: Path) -> int:
 
 
 def _put_aside(spool: Spool, reason: str, keep: Sequence[str]) -> str:
-    known = {object_id: (uri, size) for object_id, uri, size in readable_jobs(spool.inside("journal.db"))}
-    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
-    aside = quarantine(spool, reason, stamp, keep)
-    lines = []
-    for file in sorted((aside / "objects").iterdir()):
-        uri = known.get(file.name, ("an unknown name", 0))[0]
-        lines.append(f"  {file} ({file.lstat().st_size} bytes) was to become {uri}")
-    listing = "\n".join(lines) if lines else "  (none)"
-    (aside / "FILES").write_text(listing + "\n")
+    uris = {object_id: uri for object_id, uri, _ in readable_jobs(spool.inside("journal.db"))}
+    # Those that are being written are of no job yet: their writers go on.
+    names = [name for name in os.listdir(spool.inside("objects")) if name not in keep and not name.endswith(HALF)]
+    aside, listing = set_aside(spool, reason, names, uris, journal=True)
     return f"{reason}. It was put aside in {aside}, and a new one is in use. Staged files, none deleted:\n{listing}"

@@ -25,7 +25,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,8 @@ _COPY_ATTEMPTS = 3
 #: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they forget at a reboot.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "lustre", "beegfs", "ceph"}
 _VOLATILE = {"tmpfs", "ramfs"}
+#: What the name of a staged file ends with until it is whole.
+HALF = ".half"
 _REMEDY = "It must be a folder that you can write: name one with spool= or $WHERRY_SPOOL"
 
 
@@ -145,28 +147,38 @@ class Spool:
                 if error.errno not in CANNOT:
                     raise self.explain(error, source, found.st_size) from error
             else:
-                staged = os.stat(target)
-                if staged.st_uid == os.getuid():
+                linked = os.stat(target)
+                if linked.st_uid == os.getuid():
                     os.chmod(target, 0o600)
-                self.make_durable(target)
-                return Staged(object_id, staged.st_size, "move")
+                self._make_durable(target)
+                return Staged(object_id, linked.st_size, "move")
+        half = self.path(object_id + HALF)
         try:
             for attempt in range(1, _COPY_ATTEMPTS + 1):
                 try:
-                    return self._copy(source, target, object_id, advance)
+                    staged = self._copy(source, half, object_id, advance)
                 except SourceChangedError:  # noqa: PERF203  three rounds at most
-                    target.unlink(missing_ok=True)
+                    half.unlink(missing_ok=True)
                     if attempt == _COPY_ATTEMPTS:
                         raise
+                else:
+                    self._name_whole(object_id)
+                    return staged
         except OSError as error:
-            target.unlink(missing_ok=True)
+            half.unlink(missing_ok=True)
             if isinstance(error, SpoolError):
                 raise
             raise self.explain(error, source, found.st_size) from error
         except BaseException:
-            target.unlink(missing_ok=True)
+            half.unlink(missing_ok=True)
             raise
         raise AssertionError("unreachable")
+
+    def _name_whole(self, object_id: str) -> None:
+        """Give a file that is whole its name: from now on nobody takes it for a half-made one."""
+        os.rename(self.path(object_id + HALF), self.path(object_id))
+        if self.config.durability == "power":
+            sync_folder(self.inside("objects"))
 
     def _copy(self, source: Path, target: Path, object_id: str, advance: Callable[[int], object]) -> Staged:
         with open(source, "rb", buffering=0) as reader:
@@ -190,12 +202,10 @@ class Spool:
                     os.fsync(out)
             finally:
                 os.close(out)
-        if self.config.durability == "power":
-            sync_folder(self.inside("objects"))
         crc = join_crc32c(pieces, PIECE_BYTES, before.st_size) if method == "copy" else None
         return Staged(object_id, before.st_size, method, crc, pieces)
 
-    def make_durable(self, target: Path) -> None:
+    def _make_durable(self, target: Path) -> None:
         """Put a staged file on the disk itself, where `durability` asks for that."""
         if self.config.durability == "power":
             with open(target, "rb") as file:
@@ -211,10 +221,22 @@ class Spool:
         object_id = f"{client}-{secrets.token_hex(8)}"
         with self.explained("a new file"):
             self.reserve.fill()
-            descriptor = os.open(self.path(object_id), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.path(object_id + HALF), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return object_id, open(
             descriptor, "w+b", buffering=2**17
         )  # larger writes, which checkpoints are made of, go around the buffer
+
+    def finish_writer(self, object_id: str, file: BinaryIO) -> Staged:
+        """The written file is whole: make a snapshot of it."""
+        if self.config.durability == "power":
+            os.fsync(file.fileno())
+        with self.explained("what was written"):
+            self._name_whole(object_id)
+        return Staged(object_id, os.fstat(file.fileno()).st_size, "open")
+
+    def discard_writer(self, object_id: str) -> None:
+        """Throw away what was written, whether it is whole or not."""
+        self.free([object_id + HALF, object_id])
 
     def free(self, object_ids: Iterator[str] | list[str] | tuple[str, ...]) -> None:
         """Remove staged files that no job needs any more."""
@@ -306,7 +328,7 @@ class Spool:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                     return descriptor
-            os.close(descriptor)  # living_clients() looked before the lock was there, and took the client for a dead one
+            os.close(descriptor)  # somebody looked before the lock was there, and took the client for a dead one
 
     def forget_client(self, client: str) -> None:
         """Remove what register_client() and the client's bell left."""
@@ -314,17 +336,22 @@ class Spool:
         self.inside("clients", f"{client}.bell").unlink(missing_ok=True)
 
     def living_clients(self) -> set[str]:
-        """The clients whose process lives; the traces of the others are removed."""
+        """The clients whose process lives."""
+        return self._clients()[0]
+
+    def dead_clients(self) -> set[str]:
+        """The clients whose process is gone without having signed off, until forget_client()."""
+        return self._clients()[1]
+
+    def _clients(self) -> tuple[set[str], set[str]]:
         living: set[str] = set()
+        dead: set[str] = set()
         for entry in os.scandir(self.inside("clients")):
             if entry.name.endswith(".bell"):
                 continue
             with suppress(FileNotFoundError):  # it signed off while we looked
-                if self.is_free(Path(entry.path)):
-                    self.forget_client(entry.name)
-                else:
-                    living.add(entry.name)
-        return living
+                (dead if self.is_free(Path(entry.path)) else living).add(entry.name)
+        return living, dead
 
     @staticmethod
     def is_free(path: Path) -> bool:
@@ -348,16 +375,6 @@ class Spool:
             return int(lock.read_text() or 0) or None
         except (FileNotFoundError, ValueError):
             return None
-
-    def sweep(self, referenced: set[str], found: list[str]) -> list[str]:
-        """Remove those of the files `found` that no job refers to and whose client is gone: half-made snapshots.
-
-        `found` must have been listed before `referenced` was read, so that a job accepted in between is not taken for an orphan.
-        """
-        living = self.living_clients()
-        orphans = [name for name in found if name not in referenced and name.rpartition("-")[0] not in living]
-        self.free(orphans)
-        return orphans
 
     def note_download(self, folder: Path) -> None:
         """Remember that a download writes into `folder`, where a broken one leaves files that are to be cleaned away some day."""
@@ -416,16 +433,18 @@ def _is_name(object_id: str) -> bool:
     return object_id not in ("", ".", "..") and "/" not in object_id and "\0" not in object_id
 
 
-def quarantine(spool: Spool, reason: str, stamp: str, keep: Sequence[str] = ()) -> Path:
-    """Move a damaged journal and the staged files, all but `keep`, aside, into quarantine/<stamp>; nothing is deleted."""
+def quarantine(spool: Spool, reason: str, stamp: str, names: Iterable[str], *, journal: bool) -> list[str]:
+    """Move staged files, and the journal with `journal`, into quarantine/<stamp>: those that were there. Nothing is deleted."""
     aside = spool.inside("quarantine", stamp)
     for folder in (aside.parent, aside, aside / "objects"):
         folder.mkdir(mode=0o700, exist_ok=True)
     (aside / "REASON").write_text(reason + "\n")
-    for entry in list(os.scandir(spool.inside("objects"))):  # one by one: who stages a file just now needs the folder
-        if entry.name not in keep:
-            os.rename(entry.path, aside / "objects" / entry.name)
-    for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
+    moved = []
+    for name in names:  # one by one: who stages a file just now needs the folder
+        with suppress(FileNotFoundError):  # freed meanwhile
+            os.rename(spool.path(name), aside / "objects" / name)
+            moved.append(name)
+    for name in ("journal.db", "journal.db-wal", "journal.db-shm") if journal else ():
         if spool.inside(name).exists():
             os.rename(spool.inside(name), aside / name)
-    return spool.folder / "quarantine" / stamp
+    return sorted(moved)

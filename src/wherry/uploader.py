@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from wherry.client import LOOK_AGAIN_S, Client
 from wherry.config import Config
@@ -188,20 +188,16 @@ class Uploader(Reader):
         object_id, file = self.spool.open_writer(self._owner)
         accepted: list[JobId] = []
 
-        def accept(written: object) -> UploadHandle:
-            bring_back(self.spool, [object_id])
-            path = self.spool.path(object_id)
-            self.spool.make_durable(path)
+        def accept(written: BinaryIO) -> UploadHandle:
+            staged = self.spool.finish_writer(object_id, written)
             # Not only_if_free: what was written is not thrown away because another upload of the name came meanwhile. Its job
             # fails, and the file is kept.
-            accepted.extend(
-                self._submit([Staged(object_id, path.stat().st_size, "open")], [name], not mode.startswith("x"), requires)
-            )
+            accepted.extend(self._submit([staged], [name], not mode.startswith("x"), requires))
             return self._accepted(name, accepted)
 
         def discard() -> None:
             if not accepted:  # else what failed, or was interrupted, is only the upload: the journal has the job
-                self.spool.free([object_id])
+                self.spool.discard_writer(object_id)
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 

@@ -28,6 +28,7 @@ from wherry.jobs import LEASE_S, Job, JobId, JobKind, JobState
 from wherry.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
 from wherry.journal_waits import TRY_AGAIN_S
 from wherry.lanes import Lanes
+from wherry.leftovers import sweep
 from wherry.retry import job_wait_s
 from wherry.spool import Spool
 from wherry.store import ObjectStore
@@ -381,11 +382,16 @@ def living_callers(spool: Spool) -> list[str]:
 
 
 def release_dead_callers(spool: Spool, journal: Journal) -> bool:
-    """Queue what callers were sending when they died; whether there was anything."""
+    """Queue what callers were sending when they died; whether there was anything. Clear up after all clients that died."""
+    died = spool.dead_clients()
     callers = {name for name in journal.lease_owners() if name.startswith(_CALLER)}
     dead = callers.difference(living_callers(spool)) if callers else set()
     for name in dead:
         journal.release(name)
+    if died:
+        sweep(spool, journal)
+        for client in died:
+            spool.forget_client(client)
     return bool(dead)
 
 

@@ -19,7 +19,6 @@ from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, NotFoundError, SpoolError, UploadFailed
 from wherry.jobs import JobId, JobState
 from wherry.registry import BACKENDS
-from wherry.spool import Staged
 from wherry.uploader import Uploader
 
 
@@ -48,7 +47,9 @@ def queue(uploader: Uploader, name: str, data: bytes) -> JobId:
     object_id, file = uploader.spool.open_writer(uploader._owner)
     with file:
         file.write(data)
-    return uploader._submit([Staged(object_id, len(data), "open")], [name], True, ())[0]
+        file.flush()
+        staged = uploader.spool.finish_writer(object_id, file)
+    return uploader._submit([staged], [name], True, ())[0]
 
 
 def block(dest: Path, name: str = "blocked") -> str:
@@ -732,7 +733,8 @@ def test_no_room_for_the_download_is_an_error_and_leaves_no_file(uploader: Uploa
     object_id, file = uploader.spool.open_writer(uploader._owner)
     with file:
         file.truncate(2**43)
-    uploader._submit([Staged(object_id, 2**43, "open")], ["sparse"], True, ())
+        sparse = uploader.spool.finish_writer(object_id, file)
+    uploader._submit([sparse], ["sparse"], True, ())
     with pytest.raises(OSError, match="no room") as caught:
         uploader.get("sparse", tmp_path / "back")
     assert errno.ENOSPC == caught.value.errno
