@@ -7,7 +7,7 @@ import re
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -43,7 +43,13 @@ Flaw = Literal[
     "keeps versions",
     "answers 404 to a deletion of nothing",
     "leaves the ETag out of answers to GET",
+    "leaves the ETag out of the first answer to a complete",
+    "takes the name too late in puts",
+    "takes the name too late in completes",
 ]
+
+#: How long a server that takes names too late waits for a second writer between its look and its write.
+_WINDOW_S = 0.2
 
 
 @dataclass
@@ -67,6 +73,9 @@ class LaxServer(ThreadingHTTPServer):
         self.versions: set[str] = set()
         self.heads: list[str] = []
         self.n_ids = 0
+        self.n_completes = 0
+        self.deciding = threading.Lock()
+        self.window = threading.Barrier(2)
         super().__init__(("127.0.0.1", 0), LaxHandler)
 
     def new_id(self) -> str:
@@ -98,10 +107,25 @@ class LaxHandler(BaseHTTPRequestHandler):
         return flaw in self.server.flaws
 
     def put_object(self) -> None:
-        if not self.is_right() or not self.is_allowed():
+        if not self.is_right():
             return
-        self.server.objects[self.key] = Kept(self.body, self.described())
+        with self.deciding("takes the name too late in puts"):
+            if not self.is_allowed():
+                return
+            self.leave_a_window("takes the name too late in puts")
+            self.server.objects[self.key] = Kept(self.body, self.described())
         self.reply(200, headers={**self.echoed(), **self.version()})
+
+    def deciding(self, flaw: Flaw) -> AbstractContextManager[object]:
+        """What keeps other writers out from the look for a name until it is taken."""
+        return nullcontext() if self.lacks(flaw) else self.server.deciding
+
+    def leave_a_window(self, flaw: Flaw) -> None:
+        """Of two writers at one moment both have looked before either writes."""
+        if self.lacks(flaw) and self.headers.get("If-None-Match"):
+            with suppress(threading.BrokenBarrierError):
+                self.server.window.wait(_WINDOW_S)
+            self.server.window.reset()
 
     def head_object(self) -> None:
         if (found := self.server.objects.get(self.key)) is None:
@@ -140,24 +164,35 @@ class LaxHandler(BaseHTTPRequestHandler):
             return
         kept = found[1]
         self.body = b"".join(body for _, body in sorted(kept.parts.items()))
+        with self.deciding("takes the name too late in completes"):
+            if not self.may_complete():
+                return
+            self.leave_a_window("takes the name too late in completes")
+            del self.server.uploads[self.query["uploadId"]]
+            kept.headers["ETag"] = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}-{len(kept.parts)}"'
+            if "x-amz-checksum-type" in kept.headers:
+                kept.headers["x-amz-checksum-crc32c"] = encode_crc32c(crc32c(self.body))
+            self.server.objects[self.key] = Kept(self.body, kept.headers)
+            self.server.n_completes += 1
+        is_silent = self.lacks("leaves the ETag out of the first answer to a complete") and self.server.n_completes == 1
+        etag = "" if is_silent else f"<ETag>{kept.headers['ETag']}</ETag>"
+        body = f"<CompleteMultipartUploadResult>{etag}</CompleteMultipartUploadResult>"
+        self.reply(200, body.encode(), self.version())
+
+    def may_complete(self) -> bool:
+        """Whether the upload may become the object, as far as this server cares."""
         if self.headers.get("If-None-Match"):
             if self.lacks("refuses conditions of completes"):
                 self.error(501, "NotImplemented")
-                return
+                return False
             if not self.lacks("ignores conditions of completes") and self.key in self.server.objects:
                 self.error(412, "PreconditionFailed")
-                return
+                return False
         said = self.headers.get("x-amz-checksum-crc32c")
         if said not in (None, encode_crc32c(crc32c(self.body))) and not self.lacks("ignores checksums of the whole"):
             self.error(400, "BadDigest")
-            return
-        del self.server.uploads[self.query["uploadId"]]
-        kept.headers["ETag"] = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}-{len(kept.parts)}"'
-        if "x-amz-checksum-type" in kept.headers:
-            kept.headers["x-amz-checksum-crc32c"] = encode_crc32c(crc32c(self.body))
-        self.server.objects[self.key] = Kept(self.body, kept.headers)
-        body = f"<CompleteMultipartUploadResult><ETag>{kept.headers['ETag']}</ETag></CompleteMultipartUploadResult>"
-        self.reply(200, body.encode(), self.version())
+            return False
+        return True
 
     def begin(self) -> None:
         if self.lacks("has no parts"):

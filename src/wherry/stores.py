@@ -79,9 +79,12 @@ class Stores:
                 self._open[record.id] = found
             return found
 
-    def learn_endpoint(self, opened: OpenStore, key: str) -> None:
-        """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write."""
-        self._endpoints.find_out(opened.store, key)
+    def learn_endpoint(self, opened: OpenStore, key: str) -> threading.Thread | None:
+        """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write.
+
+        The upload does not wait for it; whoever wants to know may wait for the thread.
+        """
+        return self._endpoints.find_out_aside(opened.store, key)
 
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""

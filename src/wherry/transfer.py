@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -200,7 +201,12 @@ class Sender:
             meta = store.head(job.key)
             if not self._is_ours(meta, job, crc, store):
                 raise
-        return self._verified(meta, job, crc, store)
+        try:
+            return self._verified(meta, job, crc, store)
+        except IntegrityError:
+            with suppress(NotFoundError):
+                _require_ours(store.head(job.key), job)
+            raise
 
     def send_part(self, job: Job, path: Path, store: ObjectStore, number: int, crc32c: int | None) -> None:
         """Send one part, which was leased, of a job that another worker coordinates."""
@@ -391,6 +397,7 @@ class Sender:
         """
         if meta.crc32c is None and not meta.is_shared:
             meta = store.head(job.key)
+            _require_ours(meta, job)
         found = meta.crc32c
         if meta.size_bytes == job.size_bytes and not meta.is_shared and not store.capabilities.checks_crc32c:
             found = self._read_back(meta, store)
@@ -438,3 +445,17 @@ class Sender:
             for future in futures:
                 future.cancel()
             wait(futures)
+
+
+def _require_ours(meta: ObjectMeta, job: Job) -> None:
+    """AlreadyExistsError if the object is another writer's and the job does not overwrite.
+
+    So it is after a race for the name that we lost, on a store that checks for the name first and takes it second.
+    """
+    if not job.overwrite and meta.token not in (None, job.token):
+        raise AlreadyExistsError(
+            "another writer took the name at the same moment",
+            operation="put",
+            uri=job.uri,
+            hint="choose another name or allow overwriting",
+        )

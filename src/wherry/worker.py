@@ -37,6 +37,8 @@ from wherry.transfer import POOL_THREADS, Sender
 
 log = logging.getLogger("wherry.worker")
 
+#: How long a stored object that must not have replaced another waits for the end of its server's trial, to say whether it can.
+_TRIAL_S = 5.0
 _RENEW_S = 15.0
 #: How often a job looks again for the objects that it requires.
 _REQUIREMENT_WAIT_S = 2.0
@@ -83,11 +85,13 @@ class Performer:
                 etag = None
             else:
                 self._require(job, opened)
-                self.stores.learn_endpoint(opened, job.key)
+                trial = self.stores.learn_endpoint(opened, job.key)
                 path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
                 frozen = not self.journal.is_shared(job.object_id)
                 etag = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, frozen=frozen).etag
+                if trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
+                    trial.join(_TRIAL_S)
             exclusive = None if job.overwrite else _decides_races(opened, job)
             write_patiently(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag, exclusive=exclusive)))
         except NotReadyError as error:

@@ -803,3 +803,14 @@ def test_an_error_names_the_server_that_says_it(server: GCSServer, source: Path,
             store.put_file("named", source)
         assert words == caught.value.message[: len(words)]
         assert caught.value.message.endswith(f", says {proxy.url}")
+
+
+def test_an_empty_object_without_a_size_is_empty() -> None:
+    """Google's own testbench leaves a size of 0 out; an answer that leaves out more describes no object."""
+    headers = {"Content-Type": "application/json"}
+    empty = json.dumps({"name": "a", "generation": "1", "crc32c": "AAAAAA=="}).encode()
+    full = json.dumps({"name": "a", "generation": "1", "crc32c": "AAAAAQ=="}).encode()
+    with scripted((200, headers, empty), (200, headers, full)) as script, anonymous(script.url) as store:
+        assert store.head("a").size_bytes == 0
+        with pytest.raises(TransientError, match="does not describe"):
+            store.head("a")

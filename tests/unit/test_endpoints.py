@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pytest
 
 from wherry.backends.memory import MemoryStore
 from wherry.endpoints import Endpoints
-from wherry.errors import AccessDeniedError
+from wherry.errors import AccessDeniedError, TransientError
 from wherry.store import TEMPORARY_MARK
 from wherry.uri import StoreURI
 
@@ -38,6 +39,18 @@ class ProbedStore(MemoryStore):
 
     def assume(self, findings: Mapping[str, bool]) -> None:
         self.assumed.append(findings)
+
+
+class SlowStore(ProbedStore):
+    """Its trial takes until it may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        self.may_end.wait()
+        return super().probe(key_prefix)
 
 
 @pytest.fixture
@@ -81,11 +94,54 @@ def test_a_trial_that_is_refused_harms_nothing_and_is_not_made_again_at_once(fil
     for _ in range(3):
         endpoints.find_out(store, "a.pt")
     assert 1 == len(store.probed)
-    assert not file.exists()
+
+
+def test_a_trial_that_fails_is_not_made_again_by_other_processes_for_a_while(file: Path) -> None:
+    store = ProbedStore(TransientError("no answer"))
+    Endpoints(file).find_out(store, "a.pt")
+    Endpoints(file).find_out(store, "a.pt")
+    assert Endpoints(file).find_out_aside(store, "a.pt") is None
+    assert 1 == len(store.probed)
+    assert not Endpoints(file).tell(store)
+    kept = json.loads(file.read_text())
+    for age_s in (601.0, -86_400.0):  # ten minutes later, and after a step back of the clock
+        kept["server:9000"]["found_s"] = time.time() - age_s
+        file.write_text(json.dumps(kept))
+        store = ProbedStore()
+        Endpoints(file).find_out(store, "a.pt")
+        assert 1 == len(store.probed)
+
+
+def test_of_several_uploads_at_once_one_starts_the_trial_and_none_waits_for_it(file: Path) -> None:
+    endpoints = Endpoints(file)
+    store = SlowStore()
+    first, second = (endpoints.find_out_aside(store, "a.pt") for _ in range(2))
+    assert first is second
+    assert first is not None
+    assert first.is_alive()
+    store.may_end.set()
+    first.join()
+    assert 1 == len(store.probed)
+    assert endpoints.find_out_aside(store, "b.pt") is None
+    assert endpoints.find_out_aside(ProbedStore(), "b.pt") is None
+
+
+def test_a_store_that_was_open_before_the_trial_is_told_as_well(file: Path) -> None:
+    endpoints = Endpoints(file)
+    tried, open_before = ProbedStore(), ProbedStore()
+    assert not endpoints.tell(open_before)
+    endpoints.find_out(tried, "a.pt")
+    endpoints.find_out(open_before, "a.pt")
+    assert [{"honest": True}] == open_before.assumed
+    assert [] == open_before.probed
 
 
 def test_findings_of_long_ago_are_made_anew(file: Path) -> None:
-    file.write_text(json.dumps({"server:9000": {"found_s": time.time() - 8 * 86_400, "findings": {"honest": False}}}))
+    file.write_text(
+        json.dumps(
+            {"server:9000": {"found_s": time.time() - 8 * 86_400, "findings": {"honest": False}, "failed": False, "trial": 2}}
+        )
+    )
     store = ProbedStore()
     Endpoints(file).find_out(store, "a.pt")
     assert 1 == len(store.probed)
@@ -112,9 +168,17 @@ def test_findings_of_several_endpoints_are_kept_side_by_side(file: Path) -> None
 
 def test_what_is_known_of_one_endpoint_does_not_grow_younger_with_another(file: Path) -> None:
     old_s = time.time() - 6 * 86_400
-    file.write_text(json.dumps({"other:9000": {"found_s": old_s, "findings": {"honest": False}}}))
+    kept = {"found_s": old_s, "findings": {"honest": False}, "failed": False, "trial": 2}
+    file.write_text(json.dumps({"other:9000": kept}))
     Endpoints(file).find_out(ProbedStore(), "a.pt")
-    assert {"found_s": old_s, "findings": {"honest": False}} == json.loads(file.read_text())["other:9000"]
+    assert kept == json.loads(file.read_text())["other:9000"]
+
+
+def test_findings_of_a_trial_that_did_not_race_are_made_anew(file: Path) -> None:
+    file.write_text(json.dumps({"server:9000": {"found_s": time.time(), "findings": {"honest": False}}}))
+    store = ProbedStore()
+    Endpoints(file).find_out(store, "a.pt")
+    assert 1 == len(store.probed)
 
 
 def test_what_cannot_be_written_down_is_known_to_this_process(tmp_path: Path) -> None:
