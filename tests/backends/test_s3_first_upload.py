@@ -94,7 +94,7 @@ def test_who_loses_a_race_is_told_that_the_name_is_taken(file: Path, tmp_path: P
     with lax_server("ignores checksums") as server, Raced(server, another) as store, ThreadPoolExecutor(4) as pool:
         job = leased_job("a", len(DATA), overwrite=False)
         with pytest.raises(AlreadyExistsError, match="same moment"):
-            Sender(None, pool, tmp_path).send(job, file, store, TransferConfig())
+            Sender(None, pool).send(job, file, store, TransferConfig())
 
 
 def put_in_parts(port: int, file: Path) -> ObjectMeta:
