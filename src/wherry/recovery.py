@@ -102,18 +102,19 @@ def open_journal(
     accepted: they stay where they are. `thorough`: look for damage everywhere, however long that takes.
     """
     opened = partial(_opened, spool, checkpoints, thorough, clock)
-    try:
-        return opened()
-    except JournalDamaged:
-        with spool.locked("quarantine.lock"):
-            try:
-                return opened()  # another process was faster
-            except JournalDamaged as damage:
-                log.error("%s", _put_aside(spool, str(damage), keep))
-                journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
-                # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
-                Journal.number_from(journal, time.time_ns() // 1_000_000)
-                return journal
+    with spool.explained("its journal"):
+        try:
+            return opened()
+        except JournalDamaged:
+            with spool.locked("quarantine.lock"):
+                try:
+                    return opened()  # another process was faster
+                except JournalDamaged as damage:
+                    log.error("%s", _put_aside(spool, str(damage), keep))
+                    journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
+                    # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
+                    Journal.number_from(journal, time.time_ns() // 1_000_000)
+                    return journal
 
 
 def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:

@@ -36,7 +36,7 @@ from wherry.config import SpoolConfig, default_spool_folder
 from wherry.errors import SourceChangedError, SpoolError
 from wherry.file_copy import CANNOT, copy_and_sum, reflink, require_regular, sync_folder
 from wherry.reserve import Reserve
-from wherry.spool_folder import HeldFile, SpoolFolder
+from wherry.spool_folder import HeldFile, SpoolFolder, lack_of_inodes
 
 #: What a broken download leaves is stale after a week; in this time an agent has seen it.
 _DOWNLOADS_KEEP_S = 30 * 86_400.0
@@ -254,14 +254,14 @@ class Spool:
 
         `what` was to be staged; it takes `size_bytes`, if that is known.
         """
-        if isinstance(error, SpoolError):
-            return error
         if self._folder.is_deleted() or not self.inside("objects").is_dir():
             return SpoolError(
-                error.errno,
+                error.errno or errno.ENOENT,
                 f"the spool {self.folder} was removed while it was in use, and what had been accepted there with it: "
                 "open a new one (another Uploader), and let nothing else tidy up that folder",
             )
+        if isinstance(error, SpoolError):
+            return error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return SpoolError(error.errno, f"no room in the spool {self.folder} for {what}: {self._shortage(error, size_bytes)}")
         if error.errno == errno.EROFS or str(error.filename).startswith(str(self.inside())):
@@ -269,12 +269,8 @@ class Spool:
         return error
 
     def _shortage(self, error: OSError, size_bytes: int | None) -> str:
-        found = os.statvfs(self.inside())
-        if found.f_files and not found.f_favail:
-            return (
-                f"its file system has no inodes left (all {found.f_files} are in use), so no file can be made there. "
-                "Delete files there, also small and empty ones, or put the spool elsewhere (spool= or $WHERRY_SPOOL)"
-            )
+        if words := lack_of_inodes(self.inside()):
+            return words
         if error.errno == errno.EDQUOT:
             return "your disk quota is used up. Free some space, or put the spool elsewhere (spool= or $WHERRY_SPOOL)"
         needed = "more than that is needed" if size_bytes is None else f"{size_bytes} bytes are needed"

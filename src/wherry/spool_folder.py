@@ -41,6 +41,9 @@ class SpoolFolder:
         except OSError as error:
             if isinstance(error, SpoolError):
                 raise
+            existing = next(folder for folder in (path, *path.parents) if folder.is_dir())
+            if error.errno == errno.ENOSPC and (words := lack_of_inodes(existing)):
+                raise SpoolError(error.errno, f"no room for the spool {path}: {words}") from error
             raise SpoolError(
                 error.errno,
                 f"the spool {path} cannot be used: {error.strerror or error}. "
@@ -194,6 +197,17 @@ def _make(name: str, above: int) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def lack_of_inodes(folder: Path) -> str:
+    """What to say if the file system can make no more files, though it may have room for bytes; empty if it can."""
+    found = os.statvfs(folder)
+    if not found.f_files or found.f_favail:
+        return ""
+    return (
+        f"its file system has no inodes left (all {found.f_files} are in use), so no file can be made there. "
+        "Delete files there, also small and empty ones, or put the spool elsewhere (spool= or $WHERRY_SPOOL)"
+    )
 
 
 def user_name(uid: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -139,3 +140,25 @@ def test_a_spool_deeper_than_a_socket_address_works_with_the_agent(tmp_path: Pat
     """
     source = file_of(tmp_path / "source", 1000)
     assert "1000\n" == run_script(text, tmp_path, source)
+
+
+def test_a_spool_that_is_removed_under_its_user_is_told_as_that(tmp_path: Path) -> None:
+    """FileNotFoundError would mean the user's own file."""
+    source = file_of(tmp_path / "source", 100)
+    spool = tmp_path / "spool"
+    uploader = wherry.Uploader(tmp_path / "dest", spool=spool, config=CALLER)
+    writer = uploader.open("c")
+    writer.write(b"written")
+    shutil.rmtree(spool)
+    calls = (
+        lambda: uploader.put(source, "a"),
+        lambda: uploader.put(source, "a", move=True),
+        lambda: uploader.open("b"),
+        writer.close,
+    )
+    for call in calls:
+        with pytest.raises(SpoolError, match=rf"the spool {spool} was removed while it was in use.*open a new one") as caught:
+            call()
+        assert not isinstance(caught.value, FileNotFoundError)
+    assert source.exists()
+    uploader._closed = True

@@ -220,3 +220,37 @@ def test_accepting_never_takes_the_room_that_finishing_needs(disk: Path) -> None
     lines = run_on_small_disk(text, disk).splitlines()
     assert [True] * 2 == [line.startswith("28 [Errno 28] no room in the spool") for line in lines], lines
     assert "100000 bytes are needed, 0 are free" in lines[0]
+
+
+def test_a_disk_without_inodes_is_told_as_that(disk: Path) -> None:
+    text = """
+    from support import CALLER, end_agent
+    source = file_of(dest.parent / "source", 100)
+    remount = lambda how: subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+    uploader = wherry.Uploader(dest, spool=spool, config=CALLER)
+    uploader.put(source, "a")
+    in_use = os.statvfs(disk).f_files - os.statvfs(disk).f_ffree
+    remount(f"nr_inodes={in_use}")
+    calls = (
+        lambda: uploader.put(source, "b"),
+        lambda: uploader.open("b"),
+        lambda: wherry.Uploader(dest, spool=spool, config=CALLER),
+        lambda: wherry.Uploader(dest, spool=disk / "new", config=CALLER),
+    )
+    for call in calls:
+        try:
+            call()
+        except SpoolError as error:
+            print(error.errno, error)
+    remount(f"nr_inodes={in_use + 100}")
+    uploader.put(source, "b")
+    uploader.close()
+    assert objects() == []
+    """
+    lines = run_on_small_disk(text, disk).splitlines()
+    assert 4 == len(lines), lines
+    for line in lines:
+        assert line.startswith("28 ")
+        assert "has no inodes left" in line
+        assert "are needed" not in line
+    assert "no room in the spool" in lines[0]
