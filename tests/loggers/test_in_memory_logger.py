@@ -202,8 +202,9 @@ def test_wrong_shapes_are_errors_that_name_them(memory: InMemoryLogger) -> None:
     for call in calls:
         with pytest.raises(ValueError, match="name"):
             call()
-    for shelf in (memory.images, memory.tables, memory.audio, memory.videos, memory.point_clouds):
+    for shelf in (memory.tables, memory.audio, memory.videos, memory.point_clouds):
         assert {} == shelf
+    assert [(1, {}), (2, {})] == [(len(kept.value.images), kept.value.masks) for kept in memory.images["name"]]
 
 
 def test_pandas_gets_a_row_a_step_and_a_column_a_figure(memory: InMemoryLogger) -> None:

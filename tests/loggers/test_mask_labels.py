@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from wherry.loggers import InMemoryLogger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
+from tfevents import read_values
+from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
 from wherry.loggers.mask_overlay import mask_legend, to_masks
 
 IMAGE = np.zeros((3, 4, 4), np.uint8)
@@ -33,10 +34,30 @@ def mask_of(label: float, kind: str = "int64") -> Any:
 
 
 @pytest.mark.parametrize("label", [-1, -100, 256, 1000, 65_536, 2**40])
-def test_every_destination_refuses_a_label_that_is_no_byte_at_the_call(destination: LoggerDestination, label: int) -> None:
+def test_every_destination_refuses_a_label_that_is_no_byte_at_the_call_and_logs_the_image(
+    destination: LoggerDestination, tmp_path: Path, label: int
+) -> None:
     with pytest.raises(ValueError, match=rf"^val/truth: .* 0 to 255, and this one has {label}; map an ignore label .* to 255"):
-        destination.log_images(IMAGE, "val", masks={"fine": mask_of(1), "truth": mask_of(label)})
+        destination.log_images(IMAGE, "val", step=0, masks={"fine": mask_of(1), "truth": mask_of(label)})
     destination.close(state_of(), None)  # type: ignore[arg-type]
+    if isinstance(destination, InMemoryLogger):
+        (kept,) = destination.images["val"]
+        assert (1, ["fine"]) == (len(kept.value.images), list(kept.value.masks))
+    elif isinstance(destination, TensorBoardLogger):
+        assert {"val", "val/fine"} == {value.tag for _, value in read_values(tmp_path)}
+    else:
+        files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
+        assert {"media/images/val/0.png", "media/masks/val/fine/0.png"} == files
+
+
+def test_a_router_says_the_rule_of_masks_and_the_image_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    memory = InMemoryLogger()
+    with Logger(state_of(), memory) as logger:
+        logger.log_images(IMAGE, "val", masks={"truth": mask_of(-100)})
+    assert 1 == len(memory.images["val"])
+    (said,) = caplog.messages
+    assert "whole numbers from 0 to 255, and this one has -100" in said
+    assert "the images are logged without this" in said
 
 
 @pytest.mark.parametrize("mask", [mask_of(255), mask_of(255, "uint8"), mask_of(1, "bool"), mask_of(255, "float32")])

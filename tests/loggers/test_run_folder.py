@@ -967,10 +967,10 @@ def test_what_is_no_image_is_a_value_error_that_names_it(shape: tuple[int, ...],
     "mask",
     [np.zeros((5, 4), int), np.zeros((4, 4)) + 0.5, [np.zeros((4, 4), int)] * 2, np.full((4, 4), -1), np.full((4, 4), 70_000)],
 )
-def test_a_mask_that_does_not_fit_is_a_value_error_and_nothing_is_written(mask: object, tmp_path: Path) -> None:
+def test_a_mask_that_does_not_fit_is_a_value_error_and_the_image_is_written_without_it(mask: object, tmp_path: Path) -> None:
     with RunFolderLogger(tmp_path) as run, pytest.raises(ValueError, match="street/truth"):
-        run.log_images(np.zeros((3, 4, 4)), "street", masks={"truth": mask})
-    assert files_of(tmp_path) == set()
+        run.log_images(np.zeros((3, 4, 4)), "street", masks={"truth": mask}, mask_class_labels={1: "road"})
+    assert files_of(tmp_path) == {"media/index.jsonl", "media/images/street/0.png"}
 
 
 def test_media_that_are_changed_after_the_call_are_written_as_they_were(tmp_path: Path) -> None:

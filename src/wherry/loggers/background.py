@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from wherry.loggers.screen import printable
+
 log = logging.getLogger("wherry")
 
 _all: weakref.WeakSet[Background] = weakref.WeakSet()
@@ -123,7 +125,7 @@ class Background:
             work()
         except BaseException as error:  # SystemExit too: it must not end the thread, on which flush() waits
             if what:
-                log.warning("%s: %s is not logged: %s", self._name, what, error)
+                log.warning("%s: %s is not logged: %s", self._name, printable(what), printable(str(error)))
             if self._error is None:
                 self._error = error
             else:

@@ -17,12 +17,13 @@ from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.format import format_json
 from wherry.loggers.level import LogLevel, to_level
 from wherry.loggers.reports import Reports
-from wherry.loggers.screen import is_terminal, is_watched
+from wherry.loggers.screen import is_terminal, is_watched, printable
 from wherry.loggers.steps import to_step
 from wherry.loggers.tables import check_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from wherry.loggers.logger import Logger
     from wherry.loggers.state import State
@@ -141,9 +142,7 @@ class ConsoleLogger(LoggerDestination):
         """Print the text below its name."""
         self._check_open()
         if self._config.show_texts and not self.is_quiet():
-            from rich.text import Text
-
-            self._print(Text(f"{name}, step {self._step(step)}", "bold"), Text(self._short(str(text))))
+            self._print(_text(f"{name}, step {self._step(step)}", "bold"), _text(self._short(str(text))))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Print the figures that have been left out."""
@@ -186,11 +185,9 @@ class ConsoleLogger(LoggerDestination):
             self._print(*(self._line(f"step {step}", values) for step, values in sorted(steps.items())))
 
     def _line(self, head: str, values: Mapping[str, object]) -> RenderableType:
-        from rich.text import Text
-
-        line = Text(head, "bold")
+        line = _text(head, "bold")
         for name, value in values.items():
-            line.append(f"  {name} ", "cyan").append(self._value(value), "default")
+            line.append_text(_text(f"  {name} ", "cyan")).append_text(_text(self._value(value), "default"))
         return line
 
     def _value(self, value: object) -> str:
@@ -207,15 +204,14 @@ class ConsoleLogger(LoggerDestination):
         self, title: str, columns: Sequence[object], rows: Sequence[Sequence[object]], *, all_rows: bool = False
     ) -> None:
         from rich.table import Table
-        from rich.text import Text
 
-        table = Table(title=Text(title), title_justify="left")
+        table = Table(title=_text(title), title_justify="left")
         for column in columns:
-            table.add_column(Text(str(column)))
+            table.add_column(_text(str(column)))
         shown = rows if all_rows else rows[: self._config.max_table_rows]
         for row in shown:
-            table.add_row(*(Text(self._value(value)) for value in row))
-        more = [] if len(shown) == len(rows) else [Text(f"... {len(rows) - len(shown)} more rows")]
+            table.add_row(*(_text(self._value(value)) for value in row))
+        more = [] if len(shown) == len(rows) else [_text(f"... {len(rows) - len(shown)} more rows")]
         self._print(table, *more)
 
     def _print(self, *things: RenderableType) -> None:
@@ -231,6 +227,13 @@ class ConsoleLogger(LoggerDestination):
             except (OSError, ValueError) as error:  # ValueError: it is closed
                 self._is_broken = True
                 self._reports.once("broken", f"ConsoleLogger: nothing more is printed, as the console is gone: {error}")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """All that is logged goes through this: nothing of it may be a command to the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text.replace("\r\n", "\n")), style)
 
 
 class _Page(io.StringIO):

@@ -108,8 +108,9 @@ class LoggerDestination(Callback):
         """Log an image or a sequence of them: arrays or tensors, height x width, channels x height x width, or a batch of these.
 
         `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks,
-        with labels that `mask_class_labels` names: whole numbers from 0 to 255, else ValueError; map an ignore label such as -100
-        to 255. `use_table`: show them as a table, where the destination has tables.
+        with labels that `mask_class_labels` names: whole numbers from 0 to 255; map an ignore label such as -100 to 255. If a
+        mask has others, the images are logged without it, and a ValueError says so. `use_table`: show them as a table, where
+        the destination has tables.
         """
 
     def log_table(

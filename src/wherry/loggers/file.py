@@ -24,6 +24,7 @@ from wherry.loggers.format import format_json, format_log_data_value
 from wherry.loggers.level import LogLevel, to_level
 from wherry.loggers.remote_names import FreeNames
 from wherry.loggers.reports import Reports
+from wherry.loggers.screen import printable
 from wherry.loggers.state import State
 from wherry.loggers.tables import check_table
 from wherry.loggers.uncaught import before_traceback
@@ -183,7 +184,7 @@ class FileLogger(LoggerDestination):
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Write each line of the text, with the name before it."""
-        self._write(f"[text]{self._at(step)} {_one_line(name)}: ", *str(text).splitlines())
+        self._write(f"[text]{self._at(step)} {name}: ", *str(text).splitlines())
 
     def flush(self) -> None:
         """Bring all that was logged and printed before to the disk, and wait for it. Without a name the template is filled
@@ -235,7 +236,7 @@ class FileLogger(LoggerDestination):
     def _write(self, prefix: str, *lines: str) -> None:
         self._check_open()
         if lines and not self._is_off:
-            self._capture.add("".join(f"{prefix}{_one_line(line)}\n" for line in lines))
+            self._capture.add("".join(f"{_one_line(prefix + line)}\n" for line in lines))
 
     def _check_open(self) -> None:
         self._capture.check_process()
@@ -328,7 +329,7 @@ class FileLogger(LoggerDestination):
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\r", "\\r").replace("\n", "\\n") if "\n" in text or "\r" in text else text
+    return printable(text, keep="\t")  # who looks at the file in a terminal is not at the mercy of what was logged
 
 
 def _is_quiet(error: BaseException) -> bool:

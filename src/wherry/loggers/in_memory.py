@@ -275,14 +275,16 @@ class InMemoryLogger(LoggerDestination):
         use_table: bool = True,
     ) -> None:
         """Keep the images as (C,H,W) uint8 each, and the masks as (H,W) each. ValueError for shapes that do not fit."""
-        from wherry.loggers.mask_overlay import to_masks
+        from wherry.loggers.mask_overlay import masks_of
         from wherry.loggers.munge import copy_images, to_images
 
         self._check_open()
         copies = copy_images(images, name, channels_last=channels_last or None)
-        kept_masks = {str(key): to_masks(given, copies, f"{name}/{key}") for key, given in (masks or {}).items()}
+        kept_masks, wrong = masks_of(masks, copies, name)
         labels = dict(mask_class_labels or {})
         self._keep_for_later(self._images, name, step, lambda: Images(to_images(copies, name), kept_masks, labels))
+        if wrong is not None:
+            raise wrong
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None

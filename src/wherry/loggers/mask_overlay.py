@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wherry.loggers.amounts import check_bytes
 from wherry.loggers.encode import mask_palette
 
 if TYPE_CHECKING:
@@ -40,6 +41,22 @@ def mask_legend(labels: Mapping[int, str] | None) -> str:
     return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
 
 
+def masks_of(
+    masks: Mapping[str, object] | None, images: Sequence[NDArray[Any]], name: str
+) -> tuple[dict[str, list[NDArray[np.integer]]], ValueError | None]:
+    """The masks that are ones, by their names, and the error to raise for the others, when the images have been logged."""
+    found: dict[str, list[NDArray[np.integer]]] = {}
+    wrong: list[ValueError] = []
+    for key, value in (masks or {}).items():
+        try:
+            found[str(key)] = to_masks(value, images, f"{name}/{key}")
+        except ValueError as error:  # noqa: PERF203  the image and the others are logged
+            wrong.append(error)
+    if not wrong:
+        return found, None
+    return found, ValueError(f"{'; '.join(map(str, wrong))} (the images are logged without this)")
+
+
 def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:
     """A mask for each image, from one mask, a batch of them, or a sequence; `name` is that of the image and of the mask.
 
@@ -47,6 +64,7 @@ def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> l
     """
     from wherry.loggers.munge import to_mask, to_numpy
 
+    check_bytes(value, name)
     is_sequence = isinstance(value, (list, tuple)) and len(value) > 0 and to_numpy(value[0]).ndim >= 2
     if is_sequence:
         masks = [to_numpy(mask) for mask in value]  # type: ignore[attr-defined]

@@ -140,14 +140,14 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Add images, and their masks. ValueError for shapes that are none, or do not fit: then nothing is written."""
+        """Add images, and their masks. ValueError for shapes that are none; of masks once the images are accepted."""
         encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.mask_overlay import mask_overlay, to_masks
+        from wherry.loggers.mask_overlay import mask_overlay, masks_of
         from wherry.loggers.munge import copy_images, to_images
 
         key = str(name)
         given = copy_images(images, key, channels_last=channels_last or None)
-        drawn = {str(mask): to_masks(labels, given, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
+        drawn, wrong = masks_of(masks, given, key)
         at, now_ms = self._step(step, f"images {key}"), int(self._now() * 1000)
 
         def write(run: MLflowRun) -> None:
@@ -161,6 +161,8 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                     self._send_file(run, self._file("masks", f"{key}/{mask}{suffix}", at, "png"), content)
 
         self._later("log_images", write, size_of(*given, *(one for labels in drawn.values() for one in labels)), key=key)
+        if wrong is not None:
+            raise wrong
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None

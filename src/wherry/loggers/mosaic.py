@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from wherry.loggers.amounts import check_bytes
 from wherry.loggers.munge import to_audio, to_numpy, to_video
 
 _T = TypeVar("_T")
@@ -81,6 +82,7 @@ def _columns(n: int, height: int, width: int) -> int:
 
 def _items(value: object, name: str, kind: str, accepted: str, *n_dimensions: int) -> Sequence[Any]:
     """The items of a batch or sequence; at least one."""
+    check_bytes(value, name)
     if isinstance(value, (list, tuple)) and value and to_numpy(value[0]).ndim >= min(n_dimensions) - 1:
         return value
     array = to_numpy(value)

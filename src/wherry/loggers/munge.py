@@ -19,7 +19,8 @@ if there are two or more, and the others are one. Where several are 3, it is the
 Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min, 0), max(max, 255 or 1)] is spread over 0..255,
 on one scale for all images of a call and all frames of a video. NaN is the low end, an infinity its end.
 
-All errors are ValueErrors that begin with the given name. What is returned never shares memory with what was given.
+What would take more than 4 GiB (see `wherry.loggers.amounts`) is refused before it is copied. All errors are ValueErrors that
+begin with the given name. What is returned never shares memory with what was given.
 
 To scale a picture takes several times as long as to copy it. So for whoever must not wait there are copy_images(), copy_video()
 and copy_audio(), which check and copy; the to_ function of the same name makes the canonical form of that later, or in
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wherry.errors import MissingExtraError
+from wherry.loggers.amounts import check_bytes
 from wherry.loggers.arrays import is_tensor
 
 try:
@@ -114,6 +116,7 @@ def copy_images(value: object, name: str, *, channels_last: bool | None = None) 
 
 def _images(value: object, name: str, channels_last: bool | None) -> list[NDArray[Any]]:
     """Views of (C,H,W)."""
+    check_bytes(value, name)
     if isinstance(value, (list, tuple)) and not _is_nested_numbers(value):
         return [_channels_first(_numbers(item, name, "an image", _IMAGE_SHAPES), name, channels_last) for item in value]
     shapes = f"one of {_IMAGE_SHAPES}, a batch (B,H,W), (B,C,H,W) or (B,H,W,C), or a sequence of images"
@@ -270,6 +273,7 @@ def _from_torch(tensor: Any, *, copy: bool) -> NDArray[Any]:
 
 def _numbers(value: object, name: str, kind: str, accepted: str) -> NDArray[Any]:
     """The array in `value`, perhaps the caller's very memory. ValueError if there is none, it is empty or not of real numbers."""
+    check_bytes(value, name)
     try:
         array = _array(value, copy=False)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged; of another kind; a tensor without content

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO, cast
 from wherry.loggers.arrays import to_number
 from wherry.loggers.checks import check_counts
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.screen import in_notebook, is_watched
+from wherry.loggers.screen import in_notebook, is_watched, printable
 from wherry.loggers.uncaught import before_traceback
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class ProgressBarLogger(LoggerDestination):
             for key, value in metrics.items():
                 if self._is_wanted(name := str(key)):
                     number = to_number(value)
-                    self._figures[name] = f"{name}={value!s:.12}" if number is None else f"{name}={number:.4g}"
+                    text = f"{name}={value!s:.12}" if number is None else f"{name}={number:.4g}"
+                    self._figures[name] = printable(text, keep="")
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Begin the epoch's bar."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Hashable
 
 from wherry.errors import ConfigError
+from wherry.loggers.screen import printable
 
 log = logging.getLogger("wherry")
 
@@ -39,4 +40,4 @@ class Reports:
 
     def each(self, text: str, error: BaseException | None = None) -> None:
         """Warn every time. What the user has to mend, such as a library to install, is said without a traceback."""
-        log.warning("%s", text, exc_info=None if isinstance(error, ConfigError) else error)
+        log.warning("%s", printable(text), exc_info=None if isinstance(error, ConfigError) else error)

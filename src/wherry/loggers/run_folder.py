@@ -172,16 +172,16 @@ class RunFolderLogger(LoggerDestination):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Add images, and masks of their sizes. ValueError for shapes that are none, or do not fit: then nothing is written."""
+        """Add images, and masks of their sizes. ValueError for shapes that are none; of masks once the images are accepted."""
         if not (run := self._open_run()):
             return
         encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.mask_overlay import to_masks
+        from wherry.loggers.mask_overlay import masks_of
         from wherry.loggers.munge import copy_images, to_images
 
         key = str(name)
         pictures = copy_images(images, key, channels_last=channels_last or None)
-        drawn = {str(mask): to_masks(labels, pictures, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
+        drawn, wrong = masks_of(masks, pictures, key)
         classes = {str(number): str(label) for number, label in (mask_class_labels or {}).items()} if drawn else {}
         step, t = self._step(step, f"images {key}"), self._now()
         folder, is_one_of_several = safe_name(key), len(pictures) > 1
@@ -202,6 +202,8 @@ class RunFolderLogger(LoggerDestination):
                 run.merge_json(f"media/masks/{folder}/classes.json", classes)
 
         self._later(write, [*pictures, *(one for labels in drawn.values() for one in labels)], key)
+        if wrong is not None:
+            raise wrong
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -244,12 +246,10 @@ class RunFolderLogger(LoggerDestination):
         """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
         if not (run := self._open_run()):
             return
-        from wherry.loggers.munge import to_histogram, to_numpy
+        from wherry.loggers.munge import to_histogram, to_values
 
         key = str(name)
-        array = to_numpy(values)
-        if array.dtype.kind not in "biuf" or not array.size:
-            raise ValueError(f"{key}: a histogram is of numbers, and not of {array.dtype} of shape {array.shape}")
+        array = to_values(values, key)
         line = self._line(step, f"histogram {key}")
 
         def write() -> None:

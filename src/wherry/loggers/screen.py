@@ -1,9 +1,22 @@
-"""Whether anybody watches what is printed."""
+"""Whether anybody watches what is printed, and what a screen may be given."""
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TextIO
+
+#: What a terminal obeys instead of showing it: controls (C0, DEL, C1), and those that turn the direction of writing.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    r"""The text with control characters but those in `keep` as Python writes them, ``\x1b``: what is logged may be a model's
+    output, or anybody's, and must not move the cursor, set a title or hide what stands before it.
+    """
+    if text.isprintable():
+        return text
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
 def in_notebook() -> bool:

@@ -153,16 +153,18 @@ class TensorBoardLogger(LoggerDestination):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Add images, and under "name/mask" each mask drawn over them. ValueError for shapes that are none, or do not fit."""
+        """Add images, and under "name/mask" each mask drawn over them. ValueError for shapes that are none; of masks once the
+        images are accepted.
+        """
         from wherry.loggers.encode import png_bytes, require
-        from wherry.loggers.mask_overlay import mask_legend, mask_overlay, to_masks
+        from wherry.loggers.mask_overlay import mask_legend, mask_overlay, masks_of
         from wherry.loggers.munge import copy_images, to_images
 
         self._check_open()
         require("PIL.Image", "Pillow")
         given = copy_images(images, name, channels_last=channels_last or None)
-        named = {f"{name}/{mask_name}": mask for mask_name, mask in (masks or {}).items()}
-        drawings = {mask_name: to_masks(mask, given, mask_name) for mask_name, mask in named.items()}
+        fitting, wrong = masks_of(masks, given, name)
+        drawings = {f"{name}/{mask_name}": drawn for mask_name, drawn in fitting.items()}
         labels = dict(mask_class_labels or {})
         tags = {shown: self._image_tags(shown, len(given)) for shown in (name, *drawings)}
 
@@ -177,6 +179,8 @@ class TensorBoardLogger(LoggerDestination):
 
         size_bytes = sum(one.nbytes for one in (*given, *(mask for drawn in drawings.values() for mask in drawn)))
         self._write_later(encode, self._step(step, f"images {name}"), size_bytes, name)
+        if wrong is not None:
+            raise wrong
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
@@ -197,15 +201,10 @@ class TensorBoardLogger(LoggerDestination):
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
         """Add a distribution of the finite ones of the values."""
-        from wherry.loggers.munge import to_histogram, to_numpy
+        from wherry.loggers.munge import to_histogram, to_values
 
         self._check_open()
-        try:
-            array = to_numpy(values)
-        except ValueError as error:  # ragged sequences
-            raise ValueError(f"{name}: a histogram needs an array of any shape: {error}") from error
-        if array.dtype.kind not in "biuf" or not array.size:
-            raise ValueError(f"{name}: a histogram needs at least one number, and got {array.dtype} of shape {array.shape}")
+        array = to_values(values, name)
         tag = self._tag(name, "histogram")
 
         def encode() -> list[bytes]:

@@ -135,14 +135,14 @@ class WandbLogger(TrackerLogger["Run"]):
         mask_class_labels: Mapping[int, str] | None = None,
         use_table: bool = True,
     ) -> None:
-        """Add images with their masks. ValueError for shapes that are none, or do not fit."""
+        """Add images with their masks. ValueError for shapes that are none; of masks once the images are accepted."""
         encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.mask_overlay import to_masks
+        from wherry.loggers.mask_overlay import masks_of
         from wherry.loggers.munge import copy_images, to_images
 
         key = str(name)
         given = copy_images(images, key, channels_last=channels_last or None)
-        drawn = {str(mask): to_masks(labels, given, f"{key}/{mask}") for mask, labels in (masks or {}).items()}
+        drawn, wrong = masks_of(masks, given, key)
         classes = {int(label): str(text) for label, text in (mask_class_labels or {}).items()}
 
         named = {"class_labels": classes} if classes else {}
@@ -160,6 +160,8 @@ class WandbLogger(TrackerLogger["Run"]):
 
         labels = [one for several in drawn.values() for one in several]
         self._media("log_images", key, self._step(step, f"images {key}"), make, size_of(*given, *labels))
+        if wrong is not None:
+            raise wrong
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
