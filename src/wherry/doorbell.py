@@ -7,7 +7,9 @@ the agent. The spool is private to its user, and so are the sockets in it.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import select
 import socket
 from collections.abc import Iterator, Mapping
@@ -16,8 +18,12 @@ from pathlib import Path
 
 from wherry.errors import SpoolError
 
+log = logging.getLogger("wherry")
+
 #: sun_path of unix(7) takes 107 bytes.
 _LONGEST_PATH_BYTES = 100
+#: Ids of stores; SQLite knows numbers of 63 bits.
+_ID = re.compile(r"[0-9]{1,18}")
 #: Secrets of one ring must fit one datagram; the largest key file of a service account has some 3 kB.
 _LARGEST_RING_BYTES = 100_000
 
@@ -43,6 +49,7 @@ class Bell:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._has_warned = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         os.fchmod(self._socket.fileno(), 0o600)  # bind() gives this mode to the name, at once, whatever the umask is
@@ -62,13 +69,19 @@ class Bell:
         return bool(ready)
 
     def answer(self) -> list[dict[str, object]]:
-        """Take all rings that came, without waiting, and return what they carried."""
+        """Take all rings that came, without waiting, and return what they carried: what ring() may send, and nothing else.
+
+        Any process of the user can write to the socket. What is no ring of ours wakes, and is passed over.
+        """
         carried: list[dict[str, object]] = []
         with suppress(BlockingIOError):
             while True:
                 data = self._socket.recv(_LARGEST_RING_BYTES)
-                if data:
-                    carried.append(json.loads(data))
+                if data and (message := _message(data)) is not None:
+                    carried.append(message)
+                elif data and not self._has_warned:  # once: whoever sends garbage may send much of it
+                    self._has_warned = True
+                    log.warning("%s got %d bytes that no wherry sends: they are passed over", self.path, len(data))
         return carried
 
     def close(self) -> None:
@@ -79,6 +92,22 @@ class Bell:
     def close_inherited(self) -> None:
         """In a forked child: let go of the parent's socket, leave its name."""
         self._socket.close()
+
+
+def _message(data: bytes) -> dict[str, object] | None:
+    """{"secrets": {store id as text: options}, "warm": [store ids]}, both optional; None for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not found or set(found) - {"secrets", "warm"}:
+        return None
+    secrets, warm = found.get("secrets", {}), found.get("warm", [])
+    if not isinstance(secrets, dict) or not isinstance(warm, list):
+        return None
+    are_secrets = all(_ID.fullmatch(store_id) and isinstance(options, dict) for store_id, options in secrets.items())
+    are_ids = all(type(store_id) is int and _ID.fullmatch(str(store_id)) for store_id in warm)
+    return found if are_secrets and are_ids else None
 
 
 def ring(path: Path, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -147,3 +148,28 @@ def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaw
     kept = [done.stdout.encode(), done.stderr.encode()] + [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
     assert not [True for text in kept if secrets["aws_secret_access_key"].encode() in text]
     assert not [True for text in kept if secrets["aws_access_key_id"].encode() in text]
+
+
+def test_garbage_in_a_bell_ends_neither_agent_nor_client(gate: Gate) -> None:
+    process = gate.script("""
+    import wherry
+    uploader = wherry.Uploader('gated://x')
+    uploader.open('a').close()
+    uploader.flush()
+    """)
+    agent = gate.agent()
+    wait_until(gate.puts, what="the first put")
+    wait_until(lambda: list(gate.spool.glob("clients/*.bell")), what="the client to wait")
+    for bell in (gate.spool / "bell", *gate.spool.glob("clients/*.bell")):
+        for garbage in (b"garbage", b"[]", b"[" * 50_000, b'{"secrets": {"x": 1}}', b'{"warm": [null, -1]}', b'{"warm": [1]}'):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(garbage, os.fspath(bell))
+    log = gate.spool / "agent.log"
+    wait_until(lambda: "that no wherry sends: they are passed over" in log.read_text(), what="the agent's word")
+    assert agent.is_running()
+    gate.open()
+    with process:
+        output, _ = process.communicate(timeout=30)
+    assert 0 == process.returncode, output
+    assert "Traceback" not in output
+    assert ["a"] == [path.name for path in gate.dest.iterdir()]

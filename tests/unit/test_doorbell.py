@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wherry.doorbell import Bell, ring
 from wherry.errors import SpoolError
@@ -71,14 +75,14 @@ def test_plain_rings_never_block_when_nobody_answers(bell: Bell) -> None:
 
 
 def test_secrets_wait_for_room_but_not_for_ever(bell: Bell) -> None:
-    carried: dict[str, object] = {"secrets": "x" * 50_000}
+    carried: dict[str, object] = {"secrets": {"1": {"key": "x" * 50_000}}}
     for _ in range(50):
         assert ring(bell.path, carried, patience_s=0.01)
     assert carried in bell.answer()
 
 
 def test_the_longest_secrets_fit(bell: Bell) -> None:
-    carried: dict[str, object] = {"secrets": "x" * 99_000}
+    carried: dict[str, object] = {"secrets": {"1": {"key": "x" * 99_000}}}
     assert ring(bell.path, carried)
     assert [carried] == bell.answer()
 
@@ -104,3 +108,67 @@ def test_a_child_lets_go_of_the_bell_and_leaves_its_name(bell: Bell) -> None:
     copy.close_inherited()
     assert ring(bell.path)
     assert bell.wait(0.0)
+
+
+GARBAGE = [
+    b"\x00",
+    b"\xff\xfe",
+    b"{",
+    b"[" * 50_000,
+    b"9" * 5_000,
+    b"null",
+    b"[]",
+    b"{}",
+    b'"text"',
+    b'{"other": 1}',
+    b'{"secrets": 1}',
+    b'{"secrets": {"x": {}}}',
+    b'{"secrets": {"1": null}}',
+    b'{"secrets": {"' + b"9" * 30 + b'": {}}}',
+    b'{"warm": {}}',
+    b'{"warm": [null]}',
+    b'{"warm": [true]}',
+    b'{"warm": [-1]}',
+    b'{"warm": [1.5]}',
+    b'{"warm": [' + b"9" * 30 + b"]}",
+    b'{"warm": [1]}' + b" " * 90_000 + b"x",
+]
+
+
+def send(path: Path, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(data, os.fspath(path))
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda data: data[:20].decode(errors="replace"))
+def test_garbage_wakes_and_carries_nothing(bell: Bell, garbage: bytes) -> None:
+    send(bell.path, garbage)
+    ring(bell.path, {"warm": [1]})
+    assert bell.wait(0.0) is True
+    send(bell.path, garbage)
+    ring(bell.path, {"warm": [1]})
+    assert [{"warm": [1]}] == bell.answer()
+
+
+_KEYS = st.text() | st.sampled_from(["secrets", "warm", "1"])
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+_JSON = st.recursive(_LEAVES, lambda some: st.lists(some) | st.dictionaries(_KEYS, some))
+
+
+@given(st.binary(min_size=1, max_size=200) | _JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_comes_is_a_ring_of_ours_or_passed_over(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bell = Bell(Path(folder, "bell"))
+        send(bell.path, data)
+        for carried in bell.answer():
+            assert set(carried) <= {"secrets", "warm"}
+            assert all(store_id.isdecimal() for store_id in carried.get("secrets", {}))  # type: ignore[attr-defined]
+            assert all(type(store_id) is int for store_id in carried.get("warm", []))  # type: ignore[attr-defined]
+        bell.close()
+
+
+def test_garbage_is_said_once(bell: Bell, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        send(bell.path, b"garbage")
+    assert [] == bell.answer()
+    assert [f"{bell.path} got 7 bytes that no wherry sends: they are passed over"] == caplog.messages
