@@ -3,7 +3,7 @@
 A file appears under its name only when it is whole: it is linked (from a frozen source on the same file system), or written to
 an inode without a name (O_TMPFILE, open(2)) or with a temporary one, and then linked or renamed into place. A killed put
 therefore leaves nothing behind, except on file systems without O_TMPFILE (NFS): there one file with TEMPORARY_MARK in its name,
-which list_uploads() shows. A large file may be written in parts (local_parts.py), by several processes at once.
+which list_uploads() shows, and which the next put with the same token takes away. A large file may be written in parts (local_parts.py), by several processes at once.
 
 Metadata and CRC32C are kept in one extended attribute, ``user.wherry``, with the size and time of the file that they
 belong to: a record that does not fit its file any more is ignored. File systems without such attributes keep none, which is
@@ -30,6 +30,7 @@ from wherry.backends.local_files import (
     describe_status,
     etag,
     make_folders,
+    mark_for,
     open_object,
     open_temporary,
     opened_source,
@@ -119,14 +120,16 @@ class LocalStore(MultipartStore):
         target = self._path(key, "put")
         with ExitStack() as stack, self._translated("put", key, writing=True):
             source = stack.enter_context(opened_source(path, "put", self._uri.uri_for(key)))
+            mark = mark_for(metadata or {})
+            self._uploads.abort(target, mark)  # what an earlier attempt of this upload has left, which was killed
             if (earlier := self._taken("put", key, target, source, if_absent)) is not None:
                 return earlier
             made = make_folders(target.parent)
             record = Record(crc32c, metadata or {})
-            if frozen and self._link(key, path, source, target, record, if_absent):
+            if frozen and self._link(key, path, source, target, record, if_absent, mark):
                 stored, shared = source, True
             else:
-                stored, shared = self._copy(key, path, source, target, record, if_absent, None if frozen else crc32c)
+                stored, shared = self._copy(key, path, source, target, record, if_absent, None if frozen else crc32c, mark)
                 stack.callback(os.close, stored)
             if self._fsync:
                 for folder in (target.parent, *(folder.parent for folder in made)):
@@ -329,7 +332,7 @@ class LocalStore(MultipartStore):
             hint="choose another name or allow overwriting",
         )
 
-    def _link(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool) -> bool:
+    def _link(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, mark: str) -> bool:
         """Give the frozen file itself the object's name; False where that cannot be."""
         before = os.fstat(source)
         try:
@@ -345,7 +348,7 @@ class LocalStore(MultipartStore):
         if self._fsync:
             os.fsync(source)
         try:
-            self._publish(key, path, target, if_absent)
+            self._publish(key, path, target, if_absent, mark)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
@@ -353,14 +356,14 @@ class LocalStore(MultipartStore):
         return True
 
     def _copy(
-        self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, checked: int | None
+        self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, checked: int | None, mark: str
     ) -> tuple[int, bool]:
         """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks.
 
         `checked`: the CRC32C that the copy must have, of a file that somebody may be writing to. Else nothing is published.
         """
         size = os.fstat(source).st_size
-        fd, name = open_temporary(target, self._o_tmpfile)
+        fd, name = open_temporary(target, self._o_tmpfile, mark)
         try:
             if shared := clone(source, fd):
                 os.ftruncate(fd, size)  # the source may have grown since
@@ -378,7 +381,7 @@ class LocalStore(MultipartStore):
             if name is not None and not if_absent:
                 os.replace(name, target)
             else:
-                self._publish(key, name or Path(f"/proc/self/fd/{fd}"), target, if_absent)
+                self._publish(key, name or Path(f"/proc/self/fd/{fd}"), target, if_absent, mark)
         except BaseException:
             os.close(fd)
             raise
@@ -387,9 +390,9 @@ class LocalStore(MultipartStore):
                 unlink(name)
         return fd, shared
 
-    def _publish(self, key: str, source: Path, target: Path, if_absent: bool) -> None:
+    def _publish(self, key: str, source: Path, target: Path, if_absent: bool, mark: str) -> None:
         try:
-            publish(source, target, if_absent)
+            publish(source, target, if_absent, mark)
         except FileExistsError as error:
             raise self._exists("put", key) from error
 

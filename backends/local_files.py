@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, StoreError, TransientError
-from wherry.store import TEMPORARY_MARK, ObjectMeta
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta
 
 _NAME_MAX_BYTES = 255
 _RECORD = "user.wherry"
@@ -111,21 +112,27 @@ def open_object(path: Path) -> int:
     return fd
 
 
-def open_temporary(target: Path, o_tmpfile: int) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder for writing: without a name where the file system can do that."""
+def open_temporary(target: Path, o_tmpfile: int, mark: str) -> tuple[int, Path | None]:
+    """Open a new file in the target's folder for writing: without a name where the file system can, else with that mark."""
     if o_tmpfile:
         try:
             return os.open(target.parent, o_tmpfile | os.O_RDWR | os.O_CLOEXEC, 0o666), None
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
-    name = temporary_name(target)
+    name = temporary_name(target, mark)
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), name
 
 
-def temporary_name(target: Path, mark: str | None = None) -> Path:
-    """A name beside `target`, with a new mark or the one that is given, which list() does not show."""
-    ending = TEMPORARY_MARK + (mark or secrets.token_hex(8))
+def mark_for(metadata: Mapping[str, str]) -> str:
+    """What marks the temporary names of an upload. Each attempt of a job has the same, and so finds what an earlier one left."""
+    token = metadata.get(TOKEN_METADATA)
+    return secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
+
+
+def temporary_name(target: Path, mark: str) -> Path:
+    """A name beside `target` with the mark, which list() does not show."""
+    ending = TEMPORARY_MARK + mark
     start = target.name.encode(errors="surrogateescape")[: _NAME_MAX_BYTES - len(ending) - 1].decode(errors="ignore")
     return target.with_name(f".{start}{ending}")
 
@@ -192,12 +199,15 @@ def describe_status(key: str, status: os.stat_result) -> ObjectMeta:
     return ObjectMeta(key, status.st_size, etag=etag(status), modified_s=status.st_mtime)
 
 
-def publish(source: Path, target: Path, if_absent: bool) -> None:
-    """Give the inode of `source` the name `target` as well; FileExistsError if it is taken and must not be."""
+def publish(source: Path, target: Path, if_absent: bool, mark: str) -> None:
+    """Give the inode of `source` the name `target` as well; FileExistsError if it is taken and must not be.
+
+    What is there for a moment has a temporary name with that mark.
+    """
     if if_absent:
         link_file(source, target)
         return
-    name = temporary_name(target)
+    name = temporary_name(target, mark)
     link_file(source, name)
     try:
         os.replace(name, target)

@@ -29,6 +29,7 @@ from wherry.backends.local_files import (
     Record,
     describe,
     make_folders,
+    mark_for,
     opened_source,
     publish,
     sync_folder,
@@ -36,7 +37,7 @@ from wherry.backends.local_files import (
     unlink,
 )
 from wherry.errors import IntegrityError, NotFoundError, PermanentError, TransientError
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import TEMPORARY_MARK, ObjectMeta, Part, PendingUpload, StoredPart
 
 #: The longest key is 1024 bytes, and JSON needs up to six for one of them.
 _HEADER_BYTES = 8192
@@ -84,8 +85,7 @@ class LocalUploads:
 
     def begin(self, key: str, target: Path, size_bytes: int, metadata: Mapping[str, str]) -> str:
         """Make the upload's folder. Its id follows from the token, so that a begin whose answer was lost is begun again."""
-        token = metadata.get(TOKEN_METADATA)
-        upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
+        upload_id = mark_for(metadata)
         folder = temporary_name(target, upload_id)
         made = make_folders(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -136,7 +136,7 @@ class LocalUploads:
                 os.fsync(data)
             try:
                 if if_absent:
-                    publish(folder / "data", target, if_absent=True)
+                    publish(folder / "data", target, True, upload_id)
                 else:
                     os.replace(folder / "data", target)
             except FileExistsError:
