@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import re
+import warnings
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidJSONError
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import InsecureRequestWarning
 
 from wherry.backends.at_once import Tally
 from wherry.backends.gcs_options import Options
@@ -70,6 +72,8 @@ def connect(options: Options) -> Connection:
     tally = Tally()
     adapter = _CountingAdapter(tally, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
+    if options.verify is False:  # said once by wherry itself
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     for session in (authorized, bare):
         session.verify = options.verify
         session.max_redirects = _MOST_REDIRECTS

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from botocore import UNSIGNED
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 from botocore.config import Config
 from botocore.loaders import JSONFileLoader, Loader
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import InsecureRequestWarning, ReadTimeoutError
 
 from wherry.backends.s3_body import Source
 from wherry.backends.s3_listing import leave_out_what_cannot_be
@@ -76,6 +77,8 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
             "payload_signing_enabled": signs_payloads,
         },
     )
+    if options.verify is False:  # said once by wherry itself
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     try:
         client = session.create_client(
             "s3",

@@ -23,6 +23,7 @@ from wherry.cli_arguments import (
     SpoolOption,
     error_text,
     parse_target,
+    printable,
     say,
     spool_folder,
     storage_options,
@@ -149,20 +150,27 @@ def doctor(
 
 def _show_finding(finding: Finding) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 1))
-    for width in (4, 12, 8):
-        table.add_column(width=width, no_wrap=True)
-    table.add_column(overflow="fold")
     style = {"ok": "green", "warn": "yellow", "bad": "bold red"}[finding.level.value]
     took = "" if finding.took_ms is None else f"{finding.took_ms:.0f} ms"
-    text = without_secrets(finding.text)
-    if finding.remedy:
-        text += f"\n-> {without_secrets(finding.remedy)}"
-    table.add_row(Text(finding.level.value, style), Text(finding.what), Text(took, justify="right"), Text(text))
-    Console(highlight=False).print(table)
+    head = f"{finding.level.value:<4} {finding.what:<12} {took:>8} "
+    console = Console(highlight=False)
+    text = [finding.text] + ([f"-> {finding.remedy}"] if finding.remedy else [])
+    lines = [line for part in text for line in _wrapped(printable(without_secrets(part)), console.width - len(head))]
+    first, *others = lines or [""]
+    shown = Text(head + first)
+    shown.stylize(style, 0, len(finding.level.value))
+    console.print(shown, soft_wrap=True)
+    for line in others:
+        console.print(Text(" " * len(head) + line), soft_wrap=True)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in lines, broken between words only: a URL, a path or a command's option stays whole, so that it can be copied."""
+    import textwrap
+
+    return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
 
 
 @app.command()

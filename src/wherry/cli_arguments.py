@@ -101,7 +101,7 @@ def read_options_file(name: str) -> dict[str, object]:
 
 def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None) -> dict[str, object]:
     """The storage options of a command: those of the file, then the ``KEY=VALUE`` pairs, which must not be secret."""
-    from wherry.registry import backend_for, split_options
+    from wherry.registry import backend_for, split_options, warn_unverified
 
     entry = backend_for(scheme)
     options = read_options_file(options_file) if options_file is not None else {}
@@ -118,6 +118,8 @@ def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None)
             )
         given[key] = _value(value)
     options |= given
+    if options.get("verify") is False and "verify" in entry.public_options:
+        warn_unverified(scheme)  # before anybody lowers what is logged
     keep_quiet_about(split_options(scheme, options)[1])
     return options
 

@@ -6,8 +6,6 @@ Nothing is left behind: the probe objects are deleted also after an error or Ctr
 from __future__ import annotations
 
 import secrets
-import socket
-import ssl
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -19,6 +17,7 @@ from typing import TypeVar
 from wherry.checksum import crc32c, format_crc32c
 from wherry.config import RetryConfig
 from wherry.doctor import Finding, Level, ms_since
+from wherry.doctor_remedies import remedy_for
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -47,6 +46,7 @@ class _Probe:
     store: RetryStore
     uri: StoreURI
     folder: Path
+    options: Mapping[str, object]
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     left: list[str] = field(default_factory=list)
     took_ms: float = 0.0
@@ -78,26 +78,7 @@ class _Probe:
     def failed(self, what: str, error: Exception) -> Finding:
         """A step that did not work, in the server's own words."""
         text = error.message if isinstance(error, StoreError) else str(error)
-        remedy = _network_remedy(error) or (error.hint if isinstance(error, StoreError) else "")
-        return self.finding(what, Level.BAD, text, remedy, exit_for(error))
-
-
-def _network_remedy(error: BaseException) -> str:
-    """What to do about the trouble on the way to the store that lies at the bottom of an error; empty if there is none."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, socket.gaierror):
-            return "the host name is not known (DNS): check its spelling and this machine's network"
-        if isinstance(cause, ConnectionRefusedError):
-            return "nothing listens there: check host and port, and whether the server is running"
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return "the certificate is not trusted: give its authority's file, or correct the host name"
-        if isinstance(cause, ssl.SSLError):
-            return "TLS does not work with this server: does it speak http:// only?"
-        if isinstance(cause, TimeoutError):
-            return "no answer: check the address, firewalls and proxies"
-        cause = cause.__cause__ or cause.__context__
-    return ""
+        return self.finding(what, Level.BAD, text, remedy_for(error, self.uri, self.options), exit_for(error))
 
 
 def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Finding, None, None]:
@@ -111,7 +92,7 @@ def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Fin
             return
         stack.callback(store.close)
         stack.callback(_remove_empty, _missing_folders(uri))
-        probe = _Probe(store, uri, Path(stack.enter_context(TemporaryDirectory(prefix="wherry-doctor-"))))
+        probe = _Probe(store, uri, Path(stack.enter_context(TemporaryDirectory(prefix="wherry-doctor-"))), options)
         stack.callback(_clean, probe)
         yield from _examine(probe)
 

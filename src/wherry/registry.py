@@ -6,8 +6,10 @@ entry-point group ``wherry.backends`` (name: the scheme, value: ``module:Class``
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -17,6 +19,8 @@ from typing import cast
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.store import ObjectStore
 from wherry.uri import StoreURI
+
+log = logging.getLogger("wherry")
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,14 @@ def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -
         _load(entry.options)(options)
     if entry.bucket is not None and bucket:
         _load(entry.bucket)(bucket, options)
+    if "verify" in entry.public_options and options.get("verify") is False:
+        warn_unverified(scheme)
+
+
+@functools.cache
+def warn_unverified(scheme: str) -> None:
+    """Say once in this process what `verify=False` means; the libraries' own warnings, one a request, are silenced."""
+    log.warning("verify=false: nobody checks that the %s:// server is the one that it says it is; not for real data", scheme)
 
 
 def _load(place: str) -> Callable[..., object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from lax_s3 import Flaw, lax_server
 from support import end_agent, file_of
 from wherry.doctor import Level
 from wherry.doctor_store import examine_store
+from wherry.errors import UploadFailed
 from wherry.registry import open_store
-from wherry.testing.servers import S3Server
+from wherry.testing.proxy import When, fault_proxy, gcs_error
+from wherry.testing.servers import S3Server, Server
+from wherry.uploader import Uploader
 from wherry.uri import parse_uri
 
 
@@ -140,7 +144,45 @@ def test_certificate_of_an_unknown_authority_is_named(line: CommandLine, seaweed
     uri = f"s3://{seaweedfs_tls.bucket}/tls"
     assert "delete" in _findings(line, uri, options=seaweedfs_tls.options)
     options = {name: value for name, value in seaweedfs_tls.options.items() if name != "verify"}
-    assert "the certificate is not trusted" in _findings(line, uri, options=options, expected=1)["write"]["remedy"]
+    remedy = _findings(line, uri, options=options, expected=1)["write"]["remedy"]
+    for text in ("the certificate is not trusted (self-signed", "-o verify=/path/to/ca.pem", "$AWS_CA_BUNDLE"):
+        assert text in remedy
+
+
+def test_http_to_a_port_that_speaks_tls_is_found_out(line: CommandLine, seaweedfs_tls: S3Server) -> None:
+    options = seaweedfs_tls.options | {"endpoint_url": str(seaweedfs_tls.options["endpoint_url"]).replace("https", "http")}
+    remedy = _findings(line, f"s3://{seaweedfs_tls.bucket}/tls", options=options, expected=1)["write"]["remedy"]
+    assert "the server speaks TLS on this port: write https:// in endpoint_url" == remedy
+
+
+def test_a_certificate_that_is_not_verified_is_warned_of_once(line: CommandLine, seaweedfs_tls: S3Server) -> None:
+    (line.folder / "options.json").write_text(json.dumps(seaweedfs_tls.options | {"verify": False}))
+    uri = f"s3://{seaweedfs_tls.bucket}/{line.folder.name}/"
+    file_of(line.folder / "a", 10)
+    with end_agent(line.spool):
+        for arguments in (("put", "a", uri), ("ls", uri), ("doctor", uri)):
+            _, err = line.run(*arguments, "--options-file", "options.json")
+            assert 1 == err.count("verify=false")
+            assert "InsecureRequestWarning" not in err
+        assert "InsecureRequestWarning" not in (line.spool / "agent.log").read_text()
+
+
+def test_a_denied_gcs_bucket_has_a_remedy(line: CommandLine, fake_gcs_server: Server) -> None:
+    plan = [When("POST", ".*", gcs_error(403, "forbidden", "x@y.iam does not have storage.objects.create access"), times=99)]
+    with fault_proxy("127.0.0.1", fake_gcs_server.port, plan) as proxy:
+        options: dict[str, object] = {"endpoint_url": proxy.url, "anonymous": True}
+        found = _findings(line, f"gs://{fake_gcs_server.bucket}/x", options=options, expected=5)["write"]
+    assert "does not have storage.objects.create access" in found["text"]
+    assert "roles/storage.objectUser" in found["remedy"]
+    assert f"gs://{fake_gcs_server.bucket} " in found["remedy"]
+
+
+def test_a_url_is_never_wrapped(line: CommandLine) -> None:
+    folder = "a-folder-with-a-very-long-name" * 5
+    out, _ = line.run("doctor", f"{folder}/run")
+    assert f"{folder}/run/wherry-doctor-" in out
+    url = re.search(rf"file://\S*{folder}/run/wherry-doctor-[0-9a-f]{{16}}-object", out)
+    assert url is not None, out
 
 
 def test_local_folder_is_examined_and_left_as_it_was(line: CommandLine) -> None:
@@ -169,7 +211,7 @@ def test_each_step_that_is_denied_is_told(tmp_path: Path) -> None:
 def test_people_get_lines_that_fit_a_terminal(line: CommandLine) -> None:
     out, _ = line.run("doctor", "dest")
     assert out.startswith("ok   write ")
-    assert all(len(text) <= 80 for text in out.splitlines())
+    assert all(len(text) <= 80 or "/" in text.split()[-1] for text in out.splitlines()), "what is longer ends with a URL"
 
 
 def test_spool_that_is_not_made_yet_is_examined_and_not_made(line: CommandLine) -> None:
@@ -183,7 +225,8 @@ def test_spool_in_use_is_examined(line: CommandLine) -> None:
     with end_agent(line.spool):
         file_of(line.folder / "a", 10)
         file_of(line.folder / "dest/a", 10)
-        line.refuse("put", "a", "dest/", expected=4)
+        with Uploader(line.folder / "dest", spool=line.spool) as uploader, pytest.raises(UploadFailed):
+            uploader.put(line.folder / "a", "a").result(60)
         before = sorted(line.spool.iterdir())
         found = _findings(line)
         assert "0 to send, 0 done, 1 failed" in found["journal"]["text"]
