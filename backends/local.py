@@ -3,7 +3,8 @@
 A file appears under its name only when it is whole: it is linked (from a frozen source on the same file system), or written to
 an inode without a name (O_TMPFILE, open(2)) or with a temporary one, and then linked or renamed into place. A killed put
 therefore leaves nothing behind, except on file systems without O_TMPFILE (NFS): there one file with TEMPORARY_MARK in its name,
-which list_uploads() shows, and which the next put with the same token takes away. A large file may be written in parts (local_parts.py), by several processes at once.
+which list_uploads() shows, and which the next put with the same token takes away. A large file may be written in parts
+(local_parts.py), by several processes at once.
 
 Metadata and CRC32C are kept in one extended attribute, ``user.wherry``, with the size and time of the file that they
 belong to: a record that does not fit its file any more is ignored. File systems without such attributes keep none, which is
