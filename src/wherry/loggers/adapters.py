@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.format import format_json
@@ -139,7 +139,7 @@ class SinkDestination(LoggerDestination):
         self._has_news = False
         self._is_closed = False
         self._reports = Reports()
-        self._lock = threading.RLock()
+        self._lock = ChildLock()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Log them as the run's settings."""

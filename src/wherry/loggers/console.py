@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from wherry.loggers.arrays import to_number
 from wherry.loggers.checks import check_amounts, check_counts
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.format import format_json
 from wherry.loggers.level import LogLevel, to_level
@@ -86,7 +86,7 @@ class ConsoleLogger(LoggerDestination):
         self._config = config or ConsoleLoggerConfig()
         self._level = to_level(self._config.log_level)  # asked at every figure
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = ChildLock()
         self._waiting: dict[str, tuple[int, object]] = {}
         self._shown_step: int | None = None
         self._shown_at = float("-inf")

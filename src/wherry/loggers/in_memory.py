@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wherry.errors import MissingExtraError
 from wherry.loggers.checks import check_counts
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.once import Once
 from wherry.loggers.own_copy import own_copy
@@ -126,7 +126,7 @@ class InMemoryLogger(LoggerDestination):
     def __init__(self, *, config: InMemoryLoggerConfig | None = None) -> None:
         super().__init__()
         self._config = config or InMemoryLoggerConfig()
-        self._lock = threading.RLock()
+        self._lock = ChildLock()
         self._steps: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
         self._hyperparameters: dict[str, object] = {}

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError, UploadFailed
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.once import Once
 from wherry.loggers.own_copy import own_copy
 from wherry.loggers.reports import Reports
@@ -69,7 +70,7 @@ class MultiLogger:
         self._values: dict[tuple[str, str, str], Callable[[], Any]] = {}
         #: Those of scalars that a later one has replaced since the last write(), oldest first.
         self._replaced: dict[tuple[str, str, str], deque[Callable[[], Any]]] = {}
-        self._lock = threading.Lock()
+        self._lock = ChildLock()
         self._reports = Reports()
         with _never_written_lock:
             _never_written.add(self)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 from wherry.loggers.arrays import to_number
 from wherry.loggers.checks import check_counts
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.screen import in_notebook, is_watched, printable
 from wherry.loggers.uncaught import before_traceback
@@ -71,7 +71,7 @@ class ProgressBarLogger(LoggerDestination):
         super().__init__()
         self._stream = stream
         self._config = config or ProgressBarLoggerConfig()
-        self._lock = threading.RLock()
+        self._lock = ChildLock()
         self._pid = os.getpid()
         self._bars: dict[str, _Bar] = {}
         self._totals: dict[str, int | None] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event import Event
 from wherry.loggers.level import LogLevel
@@ -41,7 +41,7 @@ class Route:
         self._reports = reports
         self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
         self._is_replaying = False
-        self._lock = threading.RLock()  # re-entered when a destination logs while it is being called
+        self._lock = ChildLock()  # re-entered when a destination logs while it is being called
 
     def serves(self, call: str) -> bool:
         """Whether the destination overrides this call."""

@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import math
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from wherry.errors import ConfigError
+from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.reports import Reports
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
         #: Of each phase the state that came with the last value, and how far it was: the loop changes the state itself.
         self._seen: dict[str, tuple[State, Timestamp]] = {}
         self._reports = Reports()
-        self._lock = threading.Lock()
+        self._lock = ChildLock()
 
     def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
         """What was logged in the phase since the last call, computed now. What is not of the `kinds` goes uncomputed."""
