@@ -50,6 +50,7 @@ LAYERS: dict[str, int] = {
     "stores": 1,
     "symlinks": 1,
     "transfer": 1,
+    "trials": 1,
     "worker": 1,
     "wrappers": 1,
     "checkpoints": 2,

@@ -243,6 +243,7 @@ class Agent:
         from wherry.cleaning import has_known_uploads
         from wherry.leftovers import sweep
         from wherry.partial import clean_stale_downloads
+        from wherry.trials import Trials
         from wherry.worker import living_callers
 
         queued, _ = self._journal.release(keep=living_callers(self._spool))
@@ -252,8 +253,8 @@ class Agent:
         self._journal.resume()  # whoever starts an agent may have mended what was wrong
         for folder in self._spool.download_folders():
             clean_stale_downloads(folder)
-        if has_known_uploads(self._journal):
-            self._hire()  # which aborts them before it leaves
+        if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
+            self._hire()  # which cleans them away before it leaves
         if queued or n_removed:
             log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, n_removed)
 

@@ -9,7 +9,8 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,10 @@ _KEEP_S = 7 * 86_400.0
 _TRY_AGAIN_S = 600.0
 #: What earlier trials found does not count: the first ones believed in conditions without a race.
 _TRIAL = 2
+
+
+#: Around a trial below a prefix.
+Noted = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -72,18 +77,21 @@ class Endpoints:
         self._told.add(store)
         return True
 
-    def find_out(self, store: ObjectStore, key: str) -> None:
+    def find_out(self, store: ObjectStore, key: str, noted: Noted | None = None) -> None:
         """Have the endpoint tried, by small objects beside `key`, unless it is known. A trial that fails harms nothing.
 
-        It is remembered for ten minutes, also for other processes, so that not each of them waits for it.
+        It is remembered for ten minutes, also for other processes, so that not each of them waits for it. `noted(prefix)` is
+        around the trial.
         """
         with self._trying:
             if not self._is_to_try(store) or (endpoint := store.endpoint) is None:
                 return
             folder, slash, _ = key.rpartition("/")
+            prefix = f"{folder}{slash}{TEMPORARY_MARK}probe-{secrets.token_hex(8)}/"
             try:
-                found = dict(store.probe(f"{folder}{slash}{TEMPORARY_MARK}probe-{secrets.token_hex(8)}/"))
-            except StoreError as error:
+                with nullcontext() if noted is None else noted(prefix):
+                    found = dict(store.probe(prefix))
+            except (StoreError, OSError) as error:
                 log.info("nothing could be found out about %s: %s", endpoint, error)
                 self._not_before_s[endpoint] = time.monotonic() + _TRY_AGAIN_S
                 self._write(endpoint, _Kept(time.time(), failed=True))
@@ -93,7 +101,7 @@ class Endpoints:
             self._told.add(store)
             self._write(endpoint, _Kept(time.time(), found))
 
-    def find_out_aside(self, store: ObjectStore, key: str) -> threading.Thread | None:
+    def find_out_aside(self, store: ObjectStore, key: str, noted: Noted | None = None) -> threading.Thread | None:
         """The same in a thread, which ends with the process; None if there is nothing to wait for.
 
         Uploads go on meanwhile, in the careful way.
@@ -103,7 +111,7 @@ class Endpoints:
         with self._starting:
             thread = self._under_way.get(endpoint)
             if thread is None or not thread.is_alive():
-                thread = threading.Thread(target=self.find_out, args=(store, key), name="wherry-trial", daemon=True)
+                thread = threading.Thread(target=self.find_out, args=(store, key, noted), name="wherry-trial", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # the interpreter is ending: no thread can be started any more

@@ -136,13 +136,16 @@ def forget_partial(destination: Path, uri: str) -> None:
 def clean_stale_downloads(folder: Path, older_than_s: float = STALE_AFTER_S, *, now: float | None = None) -> list[Path]:
     """Remove what broken downloads have left in `folder` (not below it) and nobody has written to for `older_than_s`.
 
-    Returns the files removed, without their records. Ours are regular files of this user with our mark in their names and, for
-    those that can be resumed, a record that we can read. What a living download holds stays, however old.
+    Records without a file go at once. Returns the files removed, without their records. Ours are regular files of this user with
+    our mark in their names and, for those that can be resumed, a record that we can read. What a living download holds stays,
+    however old.
     """
     before_s = (time.time() if now is None else now) - older_than_s
     with os.scandir(folder) as entries:
-        names = {entry.name.removesuffix(_RECORD) for entry in entries if _TEMPORARY.fullmatch(entry.name)}
-    return [folder / name for name in sorted(names) if _remove(folder / name, before_s)]
+        ours = {entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)}
+    names = {name.removesuffix(_RECORD) for name in ours}
+    # A record alone is of a download that was killed when its file had got its final name: it is of no use to anybody.
+    return [folder / name for name in sorted(names) if _remove(folder / name, before_s if name in ours else None)]
 
 
 def _folder_of(destination: Path) -> Path:

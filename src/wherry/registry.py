@@ -50,6 +50,11 @@ _FSSPEC = BackendEntry(
     public_options=frozenset({"account_name", "anon", "endpoint", "host", "port", "project", "protocol", "region", "username"}),
 )
 
+#: What fsspec's own implementations import.
+_BEHIND_FSSPEC = {"ftp": "", "hdfs": "pyarrow", "sftp": "paramiko", "smb": "smbclient", "ssh": "paramiko", "webhdfs": "requests"}
+#: Packages that have another name than their module.
+_PACKAGES = {"smbclient": "smbprotocol"}
+
 _S3_OPTIONS = (
     "addressing_style",
     "anonymous",
@@ -116,7 +121,16 @@ def backend_for(scheme: str) -> BackendEntry:
             f"unknown scheme {scheme!r}: wherry has {ours} and every scheme that fsspec knows "
             f"({', '.join(sorted(known))}); others come as packages with the entry point 'wherry.backends'"
         )
-    return replace(_FSSPEC, process_local=scheme == "memory")
+    return replace(_FSSPEC, libraries=_library_of(scheme), process_local=scheme == "memory")
+
+
+def _library_of(scheme: str) -> tuple[str, ...]:
+    """The module that a scheme of fsspec's needs beside fsspec itself; none if that is not known."""
+    from fsspec.registry import known_implementations, registry
+
+    place = "" if scheme in registry else str(known_implementations.get(scheme, {}).get("class", ""))
+    library = _BEHIND_FSSPEC.get(scheme, "") if place.startswith("fsspec.") else place.partition(":")[0].partition(".")[0]
+    return (library,) if library else ()
 
 
 def open_store(
@@ -186,9 +200,12 @@ def _load(place: str) -> Callable[..., object]:
 
 
 def _missing(scheme: str, entry: BackendEntry) -> MissingExtraError:
-    return MissingExtraError(
-        f"{scheme}:// needs {' and '.join(entry.libraries)}, which is not installed: pip install 'wherry[{entry.extra}]'"
-    )
+    wanted = f"'wherry[{entry.extra}]'" if entry.extra is not None else " ".join(map(_package_of, entry.libraries))
+    return MissingExtraError(f"{scheme}:// needs {' and '.join(entry.libraries)}, which is not installed: pip install {wanted}")
+
+
+def _package_of(module: str) -> str:
+    return _PACKAGES.get(module, module.replace("_", "-"))
 
 
 def split_options(scheme: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

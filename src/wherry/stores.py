@@ -5,6 +5,7 @@ Secrets come from memory only. They are kept here, and taken out of every text t
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from wherry.journal import StoreRecord
 from wherry.redactor import Redactor
 from wherry.registry import open_store
 from wherry.store import ObjectStore
+from wherry.trials import Trials, clean_trial
 from wherry.uri import StoreURI
-from wherry.wrappers import LimitStore, RetryStore
+from wherry.wrappers import LimitStore, RetryStore, WrappedStore
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Stores:
 
     def __init__(self, findings: Path | None = None) -> None:
         self._endpoints = Endpoints(findings)
+        self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._redactor = Redactor()
         self._open: dict[int, OpenStore] = {}
@@ -79,13 +82,28 @@ class Stores:
                 self._open[record.id] = found
             return found
 
-    def learn_endpoint(self, opened: OpenStore, key: str) -> threading.Thread | None:
+    def learn_endpoint(self, store_id: int, opened: OpenStore, key: str) -> threading.Thread | None:
         """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write.
 
         The upload does not wait for it; whoever wants to know may wait for the thread.
         """
-        return self._endpoints.find_out_aside(opened.store, key)
+        noted = None if self._trials is None else functools.partial(self._trials.noted, store_id)
+        return self._endpoints.find_out_aside(opened.store, key, noted)
+
+    def clean_trials(self, record: StoreRecord) -> None:
+        """Remove what killed trials have left in a store. Raises StoreError: then the rest is for another time."""
+        for note, store_id, prefix in [] if self._trials is None else self._trials.left():
+            if store_id == record.id:
+                store = self.open(record).store
+                clean_trial(store, _innermost(store), prefix)
+                note.unlink(missing_ok=True)
 
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""
         return self._redactor.scrub(text)
+
+
+def _innermost(store: ObjectStore) -> ObjectStore:
+    while isinstance(store, WrappedStore):
+        store = store.inner
+    return store

@@ -85,7 +85,7 @@ class Performer:
                 etag = None
             else:
                 self._require(job, opened)
-                trial = self.stores.learn_endpoint(opened, job.key)
+                trial = self.stores.learn_endpoint(job.store_id, opened, job.key)
                 path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
                 frozen = not self.journal.is_shared(job.object_id)
@@ -185,10 +185,14 @@ class Performer:
             ring(self.spool.inside("bell"))  # the last ones: its own worker waits for them
 
     def clean(self) -> None:
-        """Abort the uploads in parts that nobody is going to complete, as far as this process can open their stores."""
+        """Abort the uploads in parts that nobody is going to complete, and remove what killed trials of servers have left.
+
+        As far as this process can open their stores.
+        """
         for store_id in self.usable_stores():
             with suppress(StoreError, OSError):  # the next worker tries again
                 clean_known_uploads(self.journal, store_id, self._opened_store)
+                self.stores.clean_trials(self.record(store_id))
 
     def _opened_store(self, store_id: int) -> ObjectStore:
         return self.stores.open(self.record(store_id)).store

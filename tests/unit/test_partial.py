@@ -390,3 +390,15 @@ def test_a_folder_that_cannot_be_listed_can_be_downloaded_to(tmp_path: Path) -> 
     finally:
         os.chmod(tmp_path / "folder", 0o700)
     assert os.listdir(tmp_path / "folder") == []
+
+
+def test_a_record_whose_download_was_killed_after_its_rename_goes_with_the_next_download_or_agent(tmp_path: Path) -> None:
+    """However young it is; that of a download under way stays, also in the moment before it has a file."""
+    for name in ("a", "b"):
+        os.replace(leave(tmp_path, name=name), tmp_path / name)  # and then the kill
+    with partial_beside(tmp_path / "c", VERSION) as partial:  # it cleans the folder
+        assert {"a", "b", partial.path.name, record_of(partial.path).name} == set(os.listdir(tmp_path))
+        partial.path.unlink()
+        assert clean_stale_downloads(tmp_path) == []
+        assert record_of(partial.path).exists()
+    assert {"a", "b"} == set(os.listdir(tmp_path))

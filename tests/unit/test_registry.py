@@ -112,3 +112,23 @@ def test_no_option_is_both_public_and_secret(scheme: str) -> None:
     entry = BACKENDS[scheme]
     assert entry.secret_options is not None
     assert not entry.public_options & entry.secret_options
+
+
+@pytest.mark.parametrize(
+    ("scheme", "line"), [("az", "pip install adlfs"), ("smb", "pip install smbprotocol"), ("lakefs", "pip install lakefs-spec")]
+)
+def test_a_library_that_fsspec_needs_is_named_with_its_pip_line_before_anything_is_accepted(scheme: str, line: str) -> None:
+    """In an interpreter that finds none of them."""
+    program = (
+        "import importlib.util, sys\n"
+        "from wherry import Uploader\n"
+        "from wherry.errors import MissingExtraError\n"
+        "class Hidden:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('adlfs', 'smbclient', 'lakefs_spec'): raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Hidden())\n"
+        "try: Uploader(sys.argv[1] + '://container/run', spool=sys.argv[2])\n"
+        "except MissingExtraError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, scheme, "unused"], capture_output=True, text=True, check=True)
+    assert line in done.stdout
