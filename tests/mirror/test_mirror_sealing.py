@@ -114,6 +114,21 @@ def test_on_s3_smaller_segments_are_sent_again(tmp_path: Path, seaweedfs_server:
         assert 0 == n_joins(rig)
 
 
+def test_on_s3_a_small_segment_among_large_ones_is_sent_again_with_its_neighbour_alone(
+    tmp_path: Path, seaweedfs_server: S3Server
+) -> None:
+    """A flush() or a restart makes one: the other segments are joined where they are."""
+    with s3_rig(tmp_path, seaweedfs_server) as (rig, proxy):
+        rig.write("a.log", log_of(MIB, 1))
+        rig.flush()
+        rig.write("a.log", log_of(22 * MIB, 2))
+        rig.close()
+        assert_sealed(rig)
+        assert 1 == n_joins(rig)
+        assert proxy.request_bytes() <= (23 + 6 + 0.5) * MIB
+        assert 1 == len(proxy.requests("PUT", "tmp-pack")) == len(proxy.requests("DELETE", "tmp-pack"))
+
+
 def test_on_s3_one_small_segment_is_the_last_one_too(tmp_path: Path, seaweedfs_server: S3Server) -> None:
     with s3_rig(tmp_path, seaweedfs_server) as (rig, proxy):
         rig.write("a.log", log_of(MIB))

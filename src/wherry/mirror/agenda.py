@@ -29,8 +29,8 @@ _SMALL_FOR_A_LARGE = 4
 FINAL_TRIES = 3
 #: A file that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
 _FINAL_GROWTH_S = 5.0
-#: So many files are cleaned in one task: their segments are deleted by a request for a thousand, where the store can.
-_CLEANED_TOGETHER = 500
+#: So many files are cleaned in one task: the segments of all are listed once, and deleted together where the store can do that.
+_CLEANED_TOGETHER = 10_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
@@ -78,8 +78,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """As text, one line a file."""
-        head = {name: value for name, value in asdict(self).items() if name != "files"}
-        lines = ",\n  ".join(json.dumps(asdict(one)) for one in self.files)
+        head = {name: value for name, value in vars(self).items() if name != "files"}  # asdict() takes ten times as long
+        lines = ",\n  ".join(json.dumps(vars(one)) for one in self.files)
         return json.dumps({"format": FORMAT, **head})[:-1] + f', "files": [\n  {lines}\n]}}\n'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -27,10 +28,12 @@ from wherry.mirror.layout import (
     parse_segment,
     read_segment,
     segment_name,
+    writer_folder,
 )
 from wherry.mirror.ledger import Record, Stored
+from wherry.mirror.packing import Piece, packed
 from wherry.mirror.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
-from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
+from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
 from wherry.transfer import Sender
 from wherry.uri import StoreURI, check_name
 
@@ -206,7 +209,7 @@ class Courier:
         try:
             is_copied = copied_from is not None and copied_from.crc32c == crc and self._copy(copied_from, name, os.stat(source))
             if not is_copied and not self._join(record, name, size, crc):
-                self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
+                self._put_source(name, source, size, crc)
         except IntegrityError:
             if os.stat(source).st_size > size:  # between that look and the put
                 return False
@@ -230,7 +233,7 @@ class Courier:
             return False
         found = self._segments_of(record.path)
         segments = chain([one for one in found if one.generation == record.generation], record.generation)
-        pieces = [(one.key, one.start, one.size_bytes) for one in segments]
+        pieces = [Piece(one.key, one.start, one.size_bytes) for one in segments]
         if any(one.compression for one in segments):
             return False
         if segments and segments[0].start > 0:
@@ -238,10 +241,39 @@ class Courier:
                 plain = self.store.head(key_for(self.prefix, check_name(record.path)))
             except NotFoundError:
                 return False
-            pieces = [(plain.key, 0, plain.size_bytes), *(one for one in pieces if one[1] >= plain.size_bytes)]
-        if not _is_joinable(pieces, size, self.store.capabilities):
+            pieces = [Piece(plain.key, 0, plain.size_bytes), *(one for one in pieces if one.start >= plain.size_bytes)]
+        can = self.store.capabilities
+        if not _is_whole(pieces, size, can) or (parts := packed(pieces, can.min_joined_bytes or 0)) is None:
             return False
-        return self._made_of(name, [key for key, _, _ in pieces], size, crc)
+        return self._made_of_parts(name, parts, self.folder / record.at, size, crc)
+
+    def _made_of_parts(self, name: str, parts: Sequence[Piece], source: Path, size: int, crc: int) -> bool:
+        """As _made_of(), after what is to be joined but is no object of that size yet was put, for so long."""
+        mark = hashlib.sha256(name.encode()).hexdigest()[:16]
+        # Listings do not show such names. What a kill leaves the seal that is made again overwrites, and deletes.
+        packs = {
+            one.start: f"{writer_folder(self.writer)}{TEMPORARY_MARK}pack-{mark}-{one.start:020d}" for one in parts if not one.key
+        }
+        keys = [one.key or key_for(self.prefix, packs[one.start]) for one in parts]
+        try:
+            for one in parts:
+                if not one.key:
+                    self._put_range(packs[one.start], source, one.start, one.size_bytes)
+            return self._made_of(name, keys, size, crc)
+        finally:
+            if packs:
+                self.store.delete_many([key_for(self.prefix, one) for one in packs.values()])
+
+    def _put_range(self, name: str, source: Path, start: int, n_bytes: int) -> None:
+        """Make a range of somebody's file an object. What it has is compared with what all of the file has, when it is joined."""
+        with self._temporary() as scratch, open(source, "rb", opener=_open_no_link) as file, open(scratch, "wb") as out:
+            file.seek(start)
+            while n_bytes and (block := file.read(min(_COPY_BYTES, n_bytes))):
+                n_bytes -= out.write(block)
+            out.flush()
+            if n_bytes:
+                raise IntegrityError("it became shorter while it was read", operation="put", uri=name)
+            self._put(name, scratch, overwrite=True)
 
     def _made_of(self, name: str, keys: Sequence[str], size: int, crc: int) -> bool:
         """Have the store make the object `name` of others; False if it did not, or what came of it is not what `crc` says."""
@@ -345,7 +377,7 @@ class Courier:
             return status, copied_from.crc32c
         crc = _sum(name, source, status.st_size)
         if not (is_there and self._holds(name, status.st_size, crc)):
-            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=status.st_size)
+            self._put_source(name, source, status.st_size, crc)
         return status, crc
 
     def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
@@ -384,6 +416,22 @@ class Courier:
             self._put(name, scratch, overwrite=True, crc32c=crc)
             return before, crc
 
+    def _put_source(self, name: str, source: Path, size: int, crc: int) -> None:
+        """Make the first bytes of somebody's file the object `name`; IntegrityError, and nothing is put, if they change.
+
+        Of a small file a copy is put: as nobody writes to that, a local folder can link it, and it is not read back.
+        """
+        if size >= WORTH_JOINING_BYTES:
+            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
+            return
+        with open(source, "rb", buffering=0, opener=_open_no_link) as file:
+            data = file.read(size)
+        if len(data) != size or crc32c(data) != crc:
+            raise IntegrityError("it changed while it was read", operation="put", uri=name)
+        with self._temporary() as scratch:
+            scratch.write_bytes(data)
+            self._put(name, scratch, overwrite=True, crc32c=crc)
+
     def send_text(self, name: str, text: str) -> None:
         """Make a text the object `name`."""
         with self._temporary() as scratch:
@@ -413,6 +461,10 @@ class Courier:
         return meta
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
 def _earlier(found: Sequence[Segment], record: Record, keep: Collection[int]) -> list[Segment]:
     """The segments of earlier generations, but for those to keep."""
     return [one for one in found if one.generation < record.generation and one.generation not in keep]
@@ -425,12 +477,11 @@ def _sum(name: str, source: Path, size: int) -> int:
         raise IntegrityError(f"it changed while it was read: {error}", operation="put", uri=name) from error
 
 
-def _is_joinable(pieces: Sequence[tuple[str, int, int]], size: int, can: Capabilities) -> bool:
-    """Whether objects, (key, start, size), that follow one another are the whole file, and of sizes that the store joins."""
+def _is_whole(pieces: Sequence[Piece], size: int, can: Capabilities) -> bool:
+    """Whether objects that follow one another are the whole file, and not larger or more than a store joins."""
     at = 0
-    for _, start, piece_bytes in pieces:
-        if start != at or piece_bytes > can.max_part_size_bytes:
+    for one in pieces:
+        if one.start != at or one.size_bytes > can.max_part_size_bytes:
             return False
-        at += piece_bytes
-    is_whole = at == size and 0 < len(pieces) <= can.max_parts
-    return is_whole and all(piece_bytes >= (can.min_joined_bytes or 0) for _, _, piece_bytes in pieces[:-1])
+        at += one.size_bytes
+    return at == size and 0 < len(pieces) <= can.max_parts
