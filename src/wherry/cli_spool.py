@@ -203,16 +203,17 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     them must be those of the store. ConfigError if that fits no store, though uploads are left that need secret options.
     """
     stores = journal.stores()
-    keep_quiet_about([given[name] for store in stores.values() for name in store.secret_names if name in given])
+    is_by_store = bool(given) and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items())
+    secret = [given[name] for store in stores.values() for name in store.secret_names if name in given]
+    keep_quiet_about(list(given.values()) if is_by_store else secret)
     if not any(stores[store_id].secret_names for store_id in journal.outlook.by_store() if store_id in stores):
         return {}  # nothing that is left needs any: whatever was given, there is no harm in it
     found: dict[int, dict[str, object]] = {}
-    if given and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items()):
+    if is_by_store:
         for key, options in given.items():
             store_id = int(key)
             names = stores[store_id].secret_names if store_id in stores else ()
             assert isinstance(options, dict)
-            keep_quiet_about(options)
             if set(options) != set(names):
                 needs = f"it misses {', '.join(names)}" if names else "it misses no secret options"
                 raise ConfigError(f"the options for store {key} do not fit: {needs}")
