@@ -26,6 +26,10 @@ log = logging.getLogger("wherry")
 _SMALLEST_BYTES = 512
 
 
+#: After so many jobs the journal is measured again. A job and what the indexes have of it take about so many bytes.
+_MEASURED_JOBS = 64
+_JOB_BYTES = 2_048
+
 _T = TypeVar("_T")
 
 
@@ -37,6 +41,7 @@ class MendedJournal(Journal):
 
     def __init__(self, spool: Spool, *, checkpoints: bool, clock: Clock | None = None) -> None:
         self._spool = spool
+        self._n_unmeasured = _MEASURED_JOBS
         super().__init__(spool.held_journal(), spool.config.durability, checkpoints=checkpoints, clock=clock)
         self.parts = _MendedParts(self)
 
@@ -47,11 +52,19 @@ class MendedJournal(Journal):
         """
         try:
             with self._spool.explained("the journal's notes of it"):
-                self._spool.reserve.fill(self.size_bytes())
+                self._spool.reserve.fill(self._size_to_be(len(new)))
             return super().submit(owner, store_id, new, shared=shared)
         except JournalDamaged:
             self.mend(keep=[job.object_id for job in new])
             return super().submit(owner, store_id, new)  # the jobs whose staged files these were are not in the new one
+
+    def _size_to_be(self, n_new: int) -> int:
+        """How large the file will be with so many jobs more; 0 where that was found out a few jobs ago, as it takes a moment."""
+        self._n_unmeasured += n_new
+        if self._n_unmeasured < _MEASURED_JOBS:
+            return 0
+        self._n_unmeasured = 0
+        return self.size_bytes() + max(n_new, _MEASURED_JOBS) * _JOB_BYTES
 
     def make_room(self, error: JournalError) -> bool:
         """Give the reserve to the journal if it may be what it lacks. Whether it is worth to write again."""

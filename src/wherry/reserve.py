@@ -28,18 +28,21 @@ class Reserve:
         self._folder = folder
         #: What the journal's file will have when the log has been moved into it, as far as this process knows.
         self._journal_bytes = 0
+        self._wanted_bytes = self._compute()
 
     def missing_bytes(self) -> int:
         """How much room it does not have yet that it should have."""
-        return max(0, self._wanted_bytes() - _allocated_bytes(self._path))
+        return max(0, self._wanted_bytes - _allocated_bytes(self._path))
 
     def fill(self, journal_bytes: int = 0) -> None:
         """Take the room that is missing. OSError (ENOSPC, EDQUOT) if the disk has not got it; then nothing has changed.
 
         `journal_bytes`: what the journal's file will have when the log has been moved into it, where the caller knows.
         """
-        self._journal_bytes = max(self._journal_bytes, journal_bytes)
-        wanted = self._wanted_bytes()
+        if journal_bytes:
+            self._journal_bytes = max(self._journal_bytes, journal_bytes)
+            self._wanted_bytes = self._compute()
+        wanted = self._wanted_bytes
         if _allocated_bytes(self._path) >= wanted:
             return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -72,7 +75,7 @@ class Reserve:
     def _path(self) -> Path:
         return self._folder.inside("reserve")
 
-    def _wanted_bytes(self) -> int:
+    def _compute(self) -> int:
         """The log until it is moved into the database, the pages in it that the database has not got, and the rows' growth."""
         there = _size_bytes(self._folder.inside("journal.db"))
         will_be = max(there, self._journal_bytes)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wherry.errors import SpoolError
 
-_PROC = Path("/proc/self/fd")
+_PROC = "/proc/self/fd"
 #: Opens a folder that may only be passed through (mode 0711), where the system has such a flag.
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HOLD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +35,7 @@ class SpoolFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
+        self._has_proc = os.path.isdir(_PROC)
         self._lock = threading.Lock()
         try:
             self._descriptor = _opened(path)
@@ -58,8 +59,8 @@ class SpoolFolder:
 
     def inside(self, *names: str) -> Path:
         """The path of something in this very folder, whatever has the folder's name by now."""
-        base = _PROC / str(self._held()) if _PROC.is_dir() else self.path
-        return base.joinpath(*names)
+        base = f"{_PROC}/{self._held()}" if self._has_proc else str(self.path)
+        return Path("/".join((base, *names)))
 
     def is_deleted(self) -> bool:
         """Whether somebody has removed the folder."""
