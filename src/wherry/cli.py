@@ -18,9 +18,11 @@ from typer.core import TyperGroup
 from wherry import cli_mirror, cli_pull, cli_spool, cli_store
 from wherry.cli_arguments import (
     FileOption,
+    Flags,
     JsonOption,
     PairsOption,
     SpoolOption,
+    Verb,
     error_text,
     parse_target,
     printable,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from wherry.doctor import Finding
 
 
-class _Verbs(TyperGroup):
+class _Verbs(Flags, TyperGroup):
     """Turns what a verb raises into one clear message on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> object:
@@ -94,11 +96,11 @@ _VERBS: tuple[Callable[..., None], ...] = (
     cli_pull.pull,
 )
 for _verb in _VERBS:
-    app.command()(_verb)
+    app.command(cls=Verb)(_verb)
 app.add_typer(cli_mirror.app, name="mirror")
 
 
-@app.command()
+@app.command(cls=Verb)
 def doctor(
     uri: Annotated[str | None, typer.Argument(metavar="URI", help="The store to examine; without it, the spool.")] = None,
     spool: SpoolOption = None,
@@ -173,7 +175,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
 
 
-@app.command()
+@app.command(cls=Verb)
 def demo(
     uri: Annotated[
         str | None, typer.Option("--uri", metavar="URI", help="Where to upload; else an S3 server made for it, or a folder.")

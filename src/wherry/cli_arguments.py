@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from wherry.config import AgentConfig, Config, default_spool_folder
 from wherry.errors import ConfigError, WherryError
@@ -47,6 +48,22 @@ AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of th
 
 #: Knows the secret option values of this command: every message is cleaned of them before it is shown.
 _redactor = Redactor()
+
+
+class Flags:
+    """For commands and groups: an option that takes no value has none in --help (`<bool>` looks like one to be typed)."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as Typer makes them, flags without a type."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class Verb(Flags, TyperCommand):
+    """A command of ours."""
 
 
 def parse_target(text: str) -> StoreURI:

@@ -21,10 +21,12 @@ from typer.core import TyperGroup
 
 from wherry.cli_arguments import (
     FileOption,
+    Flags,
     JsonOption,
     PairsOption,
     SpoolOption,
     UriArgument,
+    Verb,
     YesOption,
     confirm,
     parse_target,
@@ -75,7 +77,7 @@ SealOption = Annotated[
 ]
 
 
-class _Mirror(TyperGroup):
+class _Mirror(Flags, TyperGroup):
     """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another verb's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -104,7 +106,7 @@ def mirror() -> None:
     """
 
 
-@app.command()
+@app.command(cls=Verb)
 def start(
     folder: DirArgument,
     uri: UriArgument,
@@ -147,7 +149,7 @@ def start(
         _close(mirror, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=Verb)
 def resume(
     folder: DirArgument,
     uri: UriArgument,
@@ -175,7 +177,7 @@ def resume(
         raise typer.Exit(Exit.INTERRUPTED)
 
 
-@app.command()
+@app.command(cls=Verb)
 def status(
     uri: UriArgument,
     option: PairsOption = None,
@@ -228,7 +230,7 @@ def status(
             raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command()
+@app.command(cls=Verb)
 def verify(
     uri: UriArgument,
     folder: Annotated[
@@ -267,7 +269,7 @@ def verify(
         raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command()
+@app.command(cls=Verb)
 def seal(
     uri: UriArgument,
     writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="Whose; needed if there are several.")] = "",

@@ -12,7 +12,7 @@ from wherry.environment import with_environment
 from wherry.errors import AlreadyExistsError, NotFoundError, StoreError
 from wherry.registry import check_usable, open_store
 from wherry.store import ObjectStore
-from wherry.uri import StoreURI, check_name
+from wherry.uri import StoreURI, check_new_name
 from wherry.wrappers import RetryStore
 
 #: The question is a courtesy: a store that is slow to answer it is not waited for.
@@ -44,16 +44,16 @@ def refuse_taken(target: StoreURI, options: Mapping[str, object], sources: Seque
 
 def _first_taken(store: ObjectStore, target: StoreURI, sources: Sequence[tuple[Path, str]]) -> str | None:
     """The key of the first of these objects that is there."""
-    keys = [target.key_for(check_name(name)) for path, name in sources if not path.is_dir()]
+    keys = [target.key_for(check_new_name(name)) for path, name in sources if not path.is_dir()]
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
         for key, is_there in zip(keys, pool.map(lambda key: _is_there(store, key), keys), strict=True):
             if is_there:
                 return key
     for folder, name in sources:
         if folder.is_dir():
-            found = {meta.key for meta in store.list(f"{target.key_for(check_name(name))}/")}
+            found = {meta.key for meta in store.list(f"{target.key_for(check_new_name(name))}/")}
             for path in sorted(folder.rglob("*")) if found else ():
-                key = target.key_for(check_name(f"{name}/{path.relative_to(folder).as_posix()}"))
+                key = target.key_for(check_new_name(f"{name}/{path.relative_to(folder).as_posix()}"))
                 if key in found and path.is_file():
                     return key
     return None

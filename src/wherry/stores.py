@@ -6,6 +6,7 @@ Secrets come from memory only. They are kept here, and taken out of every text t
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from wherry.config import RetryConfig, TransferConfig
 from wherry.endpoints import Endpoints
+from wherry.errors import TransientError
 from wherry.journal import StoreRecord
 from wherry.redactor import Redactor
 from wherry.registry import open_store
@@ -20,6 +22,8 @@ from wherry.store import ObjectStore
 from wherry.trials import Trials, clean_trial
 from wherry.uri import StoreURI
 from wherry.wrappers import LimitStore, RetryStore, WrappedStore
+
+log = logging.getLogger("wherry.stores")
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,18 @@ class Stores:
                 uri = StoreURI(record.scheme, record.root)
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
-                found = OpenStore(RetryStore(LimitStore(backend, max_in_flight=32), retry), retry, transfer, record.settings)
+                found = OpenStore(
+                    RetryStore(LimitStore(backend, max_in_flight=32), retry, on_retry=self._note_retry),
+                    retry,
+                    transfer,
+                    record.settings,
+                )
                 self._open[record.id] = found
             return found
+
+    def _note_retry(self, error: TransientError, attempts: int, wait_s: float) -> None:
+        """Say why a call is made again: until its deadline nothing else tells of it."""
+        log.info("attempt %d failed: %s; again in %.1f s", attempts, self.scrub(str(error)), wait_s)
 
     def learn_endpoint(self, store_id: int, opened: OpenStore, key: str) -> threading.Thread | None:
         """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write.

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
@@ -38,7 +39,7 @@ from wherry.spool import Spool, Staged
 from wherry.store import ObjectMeta
 from wherry.stores import Stores
 from wherry.transfer import POOL_THREADS, Sender
-from wherry.uri import check_name, parse_uri
+from wherry.uri import check_name, check_new_name, parse_uri
 from wherry.worker import Caller
 from wherry.writer import SpoolWriter
 
@@ -113,6 +114,18 @@ class Uploader(Reader):
     def __repr__(self) -> str:
         return f"<Uploader {self.uri} spool={self.spool.folder}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where it uploads to, and how far it is. Names are escaped."""
+        counts = self.counts()
+        rows = {
+            "store": str(self.uri),
+            "spool": str(self.spool.folder),
+            "uploads": f"{counts.queued} queued, {counts.leased} uploading, {counts.done} done, {counts.failed} failed",
+            "to send": f"{counts.bytes_queued / 1e6:.1f} MB",
+        }
+        cells = "".join(f"<tr><th>{escape(what)}</th><td>{escape(text)}</td></tr>" for what, text in rows.items())
+        return f"<table><caption>Uploader</caption>{cells}</table>"
+
     def _say_warnings(self) -> None:
         if self.spool.folder not in _warned_spools:
             _warned_spools.add(self.spool.folder)
@@ -151,10 +164,10 @@ class Uploader(Reader):
         self._check_open()
         self.raise_failures()
         path = Path(path)
-        name = check_name(name)
+        name = check_new_name(name)
         if path.is_dir():
             files = _files_below(path)
-            sources = [(file, check_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
+            sources = [(file, check_new_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
             _require_distinct(sources)
         else:
             sources = [(path, name)]
@@ -180,7 +193,7 @@ class Uploader(Reader):
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
             raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
-        name = check_name(name)
+        name = check_new_name(name)
         self.raise_failures()
         self._require_usable([name], requires, only_if_free=mode.startswith("x"))
         if not self._make_room(0):

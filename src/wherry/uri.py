@@ -151,6 +151,24 @@ def check_domain_like(bucket: str, allowed: str) -> None:
             raise ConfigError(f"the bucket name {bucket!r} {rule}")
 
 
+def check_new_name(name: str, *, what: str = "remote name") -> str:
+    """check_name() for an object that is going to be made: ConfigError also for what nobody sees, or what is a folder elsewhere.
+
+    That is a backslash, which Windows takes for a slash, and characters that are not shown or turn others around: of the Unicode
+    categories Cf (zero-width, bidirectional, byte order mark), Zl and Zp. Objects of others may have such names: they are listed,
+    read and deleted by them, and the command shows them escaped.
+    """
+    name = check_name(name, what=what)
+    for char in name:
+        if char == "\\" or unicodedata.category(char) in ("Cf", "Zl", "Zp"):
+            shown = name if len(name) <= 100 else name[:97] + "..."
+            if char == "\\":
+                raise ConfigError(f"{what} {shown!a} holds \\, which some systems take for a '/': write another character")
+            called = f"U+{ord(char):04X} ({unicodedata.name(char, 'no name')})"
+            raise ConfigError(f"{what} {shown!a} holds {called}, which nobody sees: leave it out")
+    return name
+
+
 def check_name(name: str, *, what: str = "remote name") -> str:
     """Return `name` in Unicode form NFC, or raise ConfigError that says which rule it breaks.
 

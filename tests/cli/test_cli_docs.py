@@ -74,5 +74,6 @@ def test_help_fits_80_columns(arguments: tuple[str, ...]) -> None:
         env={"COLUMNS": "80"},
     )
     assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "<bool>" not in done.stdout, "a flag takes no value"
     if not arguments:
         assert all(f"{code.value:>3}  {meaning}" in done.stdout for code, meaning in MEANINGS.items())

@@ -10,7 +10,7 @@ import pytest
 
 from support import SETTINGS
 from wherry.config import RetryConfig, TransferConfig
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, TransientError
 from wherry.journal import Journal, StoreRecord
 from wherry.stores import Stores
 
@@ -100,3 +100,15 @@ def test_a_rotated_secret_stays_secret() -> None:
     stores.learn(1, {"token": "the-old-token"})
     stores.learn(1, {"token": "the-new-token"})
     assert "*** and ***" == stores.scrub("the-old-token and the-new-token")
+
+
+def test_why_a_call_is_made_again_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A job's error is in the journal only when its call has been given up, half a minute later."""
+    settings = {**SETTINGS, "retry": {**SETTINGS["retry"], "call_deadline_s": 2.0}}
+    record = StoreRecord(1, "s3", "bucket", {"endpoint_url": "http://127.0.0.1:1", "anonymous": True}, (), settings)
+    store = Stores().open(record).store
+    with caplog.at_level("INFO", logger="wherry.stores"), pytest.raises(TransientError):
+        store.head("a")
+    store.close()
+    assert caplog.messages
+    assert all("attempt" in text and "s3://bucket/a" in text and "again in" in text for text in caplog.messages)

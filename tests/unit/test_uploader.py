@@ -746,3 +746,29 @@ def test_the_agent_of_a_test_is_gone_afterwards(dest: Path, spool_folder: Path) 
     with end_agent(spool_folder), Uploader(dest, spool=spool_folder) as uploader:
         pid = uploader.spool.agent_pid()
     wait_until(lambda: pid is None or not Path(f"/proc/{pid}").exists(), what="the agent to end")
+
+
+def test_objects_of_others_with_names_that_look_like_others_are_listed_fetched_and_deleted(
+    uploader: Uploader, dest: Path, source: Path, tmp_path: Path
+) -> None:
+    names = ["a\\b", "run\u202etxt.exe", "\ufeffa"]
+    for name in names:
+        with pytest.raises(ConfigError):
+            uploader.put(source, name)
+        with pytest.raises(ConfigError):
+            uploader.open(name)
+        file_of(dest / name, 7)
+    assert sorted(names) == sorted(meta.key for meta in uploader.list())
+    for number, name in enumerate(names):
+        assert 7 == uploader.get(name, tmp_path / f"got-{number}").size_bytes
+        uploader.delete(name)
+    assert [] == list(uploader.list())
+
+
+def test_a_notebook_shows_an_uploader_and_runs_no_markup(tmp_path: Path, spool_folder: Path, source: Path) -> None:
+    with Uploader(tmp_path / "<script>x</script>", spool=spool_folder, config=CALLER) as uploader:
+        uploader.put(source, "a")
+        shown = uploader._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "0 queued, 0 uploading, 1 done, 0 failed" in shown

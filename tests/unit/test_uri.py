@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wherry.errors import ConfigError
-from wherry.uri import MAX_NAME_BYTES, StoreURI, check_name, parse_uri
+from wherry.uri import MAX_NAME_BYTES, StoreURI, check_name, check_new_name, parse_uri
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,26 @@ def test_bad_name_is_refused_with_its_rule(name: str, word: str) -> None:
     with pytest.raises(ConfigError, match="remote name") as caught:
         check_name(name)
     assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\\b", "\\"),
+        ("run\u202etxt.exe", "U+202E (RIGHT-TO-LEFT OVERRIDE)"),
+        ("a\u2066b", "U+2066"),
+        ("a\u200bb", "U+200B (ZERO WIDTH SPACE)"),
+        ("a\u200db", "U+200D"),
+        ("\ufeffa", "U+FEFF (ZERO WIDTH NO-BREAK SPACE)"),
+        ("a\u2028b", "U+2028"),
+    ],
+)
+def test_a_new_object_has_no_name_that_looks_like_another(name: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_new_name(name)
+    assert shown in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert name == check_name(name), "objects of others are reached"
 
 
 def test_name_must_be_text() -> None:
