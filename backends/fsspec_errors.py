@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ftplib
 
 from wherry.errors import (
@@ -9,6 +10,7 @@ from wherry.errors import (
     MissingExtraError,
     NotFoundError,
     PermanentError,
+    ReadOnlyError,
     StoreError,
     ThrottledError,
     TransientError,
@@ -36,6 +38,8 @@ def translate(error: Exception, operation: str, uri: str) -> StoreError:
     words = words_of(error)
     kind: type[StoreError] = PermanentError
     status = _status(error)
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return ReadOnlyError(words, operation=operation, uri=uri, hint="make it writable: it is tried again until the deadline")
     names = {base.__name__ for base in type(error).__mro__}
     if status == 429:
         kind = ThrottledError

@@ -18,6 +18,8 @@ from wherry.backends.gcs_client import CREDENTIALS_HINT, scrub
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
+    ClockSkewedError,
+    CredentialsExpiredError,
     IntegrityError,
     PermanentError,
     StoreError,
@@ -46,8 +48,10 @@ def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Ma
         return ThrottledError(f"{status} {words}", **where, retry_after_s=wait_s)
     if status in (408, 409) or status >= 500:  # 409: another change of the same object is under way
         return TransientError(f"{status} {words}", **where)
-    if status in (401, 403):
-        return AccessDeniedError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT if status == 401 else "")
+    if status == 401:  # a token that is over, or that never was one: Google says "Invalid Credentials" of both
+        return CredentialsExpiredError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT)
+    if status == 403:
+        return AccessDeniedError(f"{status} {words}, says {endpoint}", **where)
     if status == 412 and if_absent:
         return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
     if status == 412 and where["operation"] == "get":
@@ -65,8 +69,10 @@ def failed(error: Exception, endpoint: str, timeout_s: float, where: Mapping[str
         return AccessDeniedError("no credentials were found", **where, hint=CREDENTIALS_HINT)
     if isinstance(error, RefreshError) and not error.retryable:
         words = f"the credentials were not renewed: {error.args[0]}"
-        is_skew = "iat and exp" in words or "reasonable timeframe" in words
-        return AccessDeniedError(words, **where, hint=_CLOCK_HINT if is_skew else CREDENTIALS_HINT)
+        if "iat and exp" in words or "reasonable timeframe" in words:
+            return ClockSkewedError(words, **where, hint=_CLOCK_HINT)
+        is_over = "expired" in words or "reauth" in words
+        return (CredentialsExpiredError if is_over else AccessDeniedError)(words, **where, hint=CREDENTIALS_HINT)
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         words = f"the server's certificate is not trusted: {scrub(str(error))}"
         return PermanentError(words, **where, hint="give its CA file as verify")

@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, ReadOnlyError, StoreError, TransientError
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta
 
 _NAME_MAX_BYTES = 255
 _RECORD = "user.wherry"
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset(
     {
@@ -68,6 +68,8 @@ def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreE
         return TransientError(words, operation=operation, uri=uri, hint="free some space: it is tried again until the deadline")
     if code in _PASSING:
         return TransientError(words, operation=operation, uri=uri)
+    if code == errno.EROFS:
+        return ReadOnlyError(words, operation=operation, uri=uri, hint="make it writable: it is tried again until the deadline")
     if code in _DENIED:
         return AccessDeniedError(words, operation=operation, uri=uri)
     if code == errno.ENAMETOOLONG:

@@ -142,8 +142,16 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     client = Client(place, AgentConfig())
     client.secrets = {str(store_id): options for store_id, options in secrets.items()}
     try:
+        journal.resume()  # whoever drains may have mended what was wrong
         client.call_agent()
-        is_done = wait_until_drained(_doable(journal, agent_pid, secrets), client.wait, timeout_s=timeout, progress=True)
+        closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
+        is_done = wait_until_drained(
+            _doable(journal, agent_pid, secrets),
+            client.wait,
+            timeout_s=timeout,
+            is_stuck=lambda _: timeout is None and bool(journal.held_up(closed=closed)),
+            progress=True,
+        )
     except KeyboardInterrupt:
         left = journal.counts()
         say(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
@@ -151,6 +159,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     finally:
         client.sign_off()
     counts = journal.counts()
+    held = journal.held_up(closed=closed)
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
     failures = journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
     journal.close()
@@ -161,7 +170,10 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
     if waiting:
         say("\n".join(waiting_lines(waiting, folder)))
-    if not is_done:
+    if held:
+        lines = [f"  job {one.job_id}  {one.uri}: {one.error}" for one in held]
+        say("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
+    elif not is_done:
         say(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
     if n_left:
         raise typer.Exit(Exit.TIMED_OUT)
@@ -172,16 +184,13 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
 def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]) -> Callable[[], Counts]:
     """Counts of the uploads that somebody can make; those that wait for secrets would be waited for in vain."""
     from wherry.cli_status import waiting_for_secrets
-    from wherry.jobs import JobKind, JobState
 
     def counts() -> Counts:
         found = journal.counts()
         if not (waiting := {one.store_id for one in waiting_for_secrets(journal, agent_pid, given)}):
             return found
-        jobs = [job for job in journal.jobs(states=[JobState.QUEUED], kind=JobKind.PUT) if job.store_id in waiting]
-        return replace(
-            found, queued=found.queued - len(jobs), bytes_queued=found.bytes_queued - sum(job.size_bytes for job in jobs)
-        )
+        n_jobs, n_bytes = journal.queued_at(waiting)
+        return replace(found, queued=found.queued - n_jobs, bytes_queued=found.bytes_queued - n_bytes)
 
     return counts
 
@@ -241,8 +250,9 @@ def retry(
 ) -> None:
     """Queue failed uploads again.
 
-    It starts the agent and does not wait. An upload whose name has a newer
-    one by now is dropped: it must not put older bytes back.
+    It starts the agent, with the keys of its environment, and does not wait.
+    What waits for somebody to mend something is tried at once. An upload whose
+    name has a newer one by now is dropped: it must not put older bytes back.
 
     Example: wherry retry 17
     """
@@ -257,7 +267,9 @@ def retry(
     n_held = len([one for one in journal.jobs(ids=ids) if one.state is JobState.FAILED])
     place = Spool(folder)
     place.free(freed)
-    if n_queued:
+    n_waiting = journal.unfinished() - n_queued
+    if n_queued or n_waiting:
+        journal.resume()  # whoever asks for it may have mended what the others wait for
         client = Client(place, AgentConfig())
         client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
         client.call_agent()
@@ -266,8 +278,9 @@ def retry(
     n_dropped = len(jobs) - n_queued - n_held
     dropped = f", {n_dropped} dropped for a newer upload of the name" if n_dropped else ""
     held = f", {n_held} left: another upload of the name is on its way" if n_held else ""
-    hint = f"; to wait for that: {command('drain', folder)}" if n_queued else ""
-    typer.echo(f"{n_queued} queued again{dropped}{held}{hint}")
+    waiting = f", {n_waiting} unfinished" if n_waiting else ""
+    hint = f"; to wait for that: {command('drain', folder)}" if n_queued or n_waiting else ""
+    typer.echo(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
 
 
 def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
@@ -337,4 +350,5 @@ def agent(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
-    raise typer.Exit(run_agent(place, {} if workers is None else {"n_workers": workers}, stay=stay))
+    settings: dict[str, object] = {} if workers is None else {"n_workers": workers}
+    raise typer.Exit(run_agent(place, settings, stay=stay, environ=os.environ))

@@ -30,7 +30,7 @@ from wherry.jobs import Job, JobId, JobKind, JobState, place_of
 from wherry.journal_questions import JOB_COLUMNS, Requirement, StoreRecord, as_job, newest_open
 from wherry.journal_schema import SCHEMA, VERSION, blocker, from_version_3, register, store_row
 from wherry.journal_time import JournalTime
-from wherry.journal_waits import JournalWaits, end_store_wait, wait_after_s
+from wherry.journal_waits import JournalWaits, end_store_wait, resume, wait_after_s
 from wherry.outlook import Outlook
 from wherry.parts import Parts
 
@@ -149,6 +149,7 @@ class Journal(JournalWaits):
         row = store_row(scheme, root, options, secret_names)
         with self._transaction() as db:
             register(db, row, json.dumps(settings, sort_keys=True))
+            resume(db, [row[0]])  # whoever uses a store anew may have mended what its uploads wait for
         return row[0]
 
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:

@@ -219,6 +219,16 @@ class JournalQuestions:
             retries=sum(row[2] for row in found.values()),
         )
 
+    def queued_at(self, stores: Iterable[int]) -> tuple[int, int]:
+        """(how many uploads to these stores are queued, their bytes)."""
+        listed = ", ".join(str(int(store_id)) for store_id in stores)
+        with self._transaction(read_only=True) as db:
+            row = db.execute(
+                "SELECT COALESCE(SUM(n), 0), COALESCE(SUM(size_bytes), 0) FROM totals"
+                f" WHERE kind = 'put' AND state = 'queued' AND store_id IN ({listed})"
+            ).fetchone()
+        return int(row[0]), int(row[1])
+
     def job(self, job_id: JobId) -> Job | None:
         """One job, or None if it is unknown (or was finished long ago)."""
         found = self.jobs(ids=[job_id])

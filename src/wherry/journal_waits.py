@@ -77,14 +77,16 @@ class JournalWaits(JournalDecisions):
 
     # -- what workers and the agent do
 
-    def put_off(self, job_id: JobId, worker: str, waits_for: str, error: str, kind: str | None = None) -> None:
+    def put_off(
+        self, job_id: JobId, worker: str, waits_for: str, error: str, kind: str | None = None, wait_s: float = TRY_AGAIN_S
+    ) -> None:
         """Give a job back whose store can take nothing until an operator has mended what `waits_for` says."""
         with self._transaction() as db:
             now_s = self._time.elapsed_s(db)
             cursor = db.execute(
                 "UPDATE jobs SET state = 'queued', due_s = ?, waits_for = ?, error = ?, error_kind = ?, lease_owner = NULL,"
                 " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
-                (now_s + TRY_AGAIN_S, WaitsFor(waits_for).value, error, kind, job_id, worker),
+                (now_s + wait_s, WaitsFor(waits_for).value, error, kind, job_id, worker),
             )
             if cursor.rowcount:
                 db.execute(
@@ -96,9 +98,7 @@ class JournalWaits(JournalDecisions):
     def resume(self, stores: Iterable[int] | None = None) -> bool:
         """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
         with self._transaction() as db:
-            which = "1" if stores is None else f"store_id IN ({_listed(stores)})"
-            cursor = db.execute(f"UPDATE jobs SET due_s = 0, waits_for = NULL WHERE waits_for IS NOT NULL AND {which}")
-            return end_store_wait(db, which.replace("store_id", "id")) or cursor.rowcount > 0
+            return resume(db, stores)
 
     def note_locked(self, locked: Iterable[int]) -> None:
         """These stores, and no others, are those whose secrets the agent does not have."""
@@ -166,10 +166,11 @@ class JournalWaits(JournalDecisions):
             for store_id, is_locked, waits_for, due_s, error, kind, n, size_bytes in rows
         ]
 
-    def held_up(self, owner: str | None = None) -> list[JobFailure]:
+    def held_up(self, owner: str | None = None, closed: Iterable[int] = ()) -> list[JobFailure]:
         """The unfinished uploads, of one owner or of all, if every one of them waits for an operator, or for one that does.
 
-        Empty while anything else is under way. At most 100 of them are listed.
+        Empty while anything else is under way. At most 100 of them are listed. `closed` are stores that nobody can open: their
+        uploads are not under way, and are not listed if nothing else waits.
         """
         whose, args = ("owner = ? AND", (owner,)) if owner is not None else ("", ())
         with self._transaction(read_only=True) as db:
@@ -180,6 +181,7 @@ class JournalWaits(JournalDecisions):
             ).fetchone()[0]
             if not stores and not n_own:
                 return []
+            stores += [store_id for store_id in closed if store_id not in stores]
             of_kind = f"{whose} kind = '{JobKind.PUT.value}'"
             n_leased, n_queued, n_there = db.execute(
                 "SELECT COALESCE(SUM(n * (state = 'leased')), 0), COALESCE(SUM(n * (state = 'queued')), 0),"
@@ -225,6 +227,13 @@ def end_store_wait(db: Connection, which: str, args: tuple[object, ...] = ()) ->
         args,
     )
     return cursor.rowcount > 0
+
+
+def resume(db: Connection, stores: Iterable[int] | None = None) -> bool:
+    """As `JournalWaits.resume`, within a transaction."""
+    which = "1" if stores is None else f"store_id IN ({_listed(stores)})"
+    cursor = db.execute(f"UPDATE jobs SET due_s = 0, waits_for = NULL WHERE waits_for IS NOT NULL AND {which}")
+    return end_store_wait(db, which.replace("store_id", "id")) or cursor.rowcount > 0
 
 
 def _listed(ids: Iterable[int]) -> str:

@@ -306,8 +306,9 @@ class Sender:
                 operation="complete",
                 uri=job.uri,
             ) from error
-        except PermanentError:
-            self._give_up(job, store, upload_id)
+        except PermanentError as error:
+            if error.waits_for is None:  # else the job goes on with the parts that are there
+                self._give_up(job, store, upload_id)
             raise
 
     def _send_shared(self, upload: _Upload, held: Sequence[StoredPart], parts: Parts, in_flight: int) -> list[StoredPart]:

@@ -359,7 +359,7 @@ class Uploader(Reader):
 
     def _perform(self, ids: Sequence[JobId]) -> None:
         for job_id in ids:  # one by one: asking for all of them after each would take long for a folder of many files
-            while self.journal.unfinished(ids=[job_id]):
+            while self.journal.unfinished(ids=[job_id]) and not self.journal.held_up(self._owner):
                 self._wait(LOOK_AGAIN_S)
 
     def _wait(self, timeout_s: float) -> None:
@@ -388,6 +388,8 @@ class Uploader(Reader):
             left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
                 return False
+            if until_s is None and (held := self.journal.held_up(self._owner)):
+                raise UploadFailed(held, remedy=self._waiting(len(held)))
             self._wait(left_s)
         return True
 
@@ -445,6 +447,14 @@ class Uploader(Reader):
             found.append(f"where the name is taken, wherry retry --overwrite {jobs} {spool} (or discard)")
         return f"their files are kept: {'; '.join(found)}"
 
+    def _waiting(self, n_named: int) -> str:
+        n_left = self.counts().queued
+        more = f"{n_left - n_named} more wait as well. " if n_left > n_named else ""
+        return (
+            f"{more}They stay queued until somebody mends that, and are tried every five minutes, or at once when new secrets "
+            f"arrive or by: {self.drain_command()}"
+        )
+
     def counts(self) -> Counts:
         """How many of this uploader's uploads are in each state."""
         return self.journal.counts(self._owner)
@@ -453,21 +463,29 @@ class Uploader(Reader):
         """Wait until every upload accepted so far is verified in the store or has failed.
 
         Raises UploadFailed for failures that were not raised before (an AlreadyExistsError, too, if each is of a name that was
-        taken), TimeoutError after `timeout_s` (nothing is lost then).
+        taken), TimeoutError after `timeout_s` (nothing is lost then). Without `timeout_s` it also ends with UploadFailed when all
+        that is left waits for somebody to mend something: expired credentials, a skewed clock, a read-only destination.
         """
         self._drain(timeout_s, None, progress_bar=progress_bar)
 
     def _drain(self, timeout_s: float | None, patience: Patience | None, *, progress_bar: bool) -> None:
+        held: list[JobFailure] = []
+
         def is_stuck(counts: Counts) -> bool:
-            if patience is None:
-                return False
+            if timeout_s is None:
+                held[:] = self.journal.held_up(self._owner)
+            if held or patience is None:
+                return bool(held)
             sent_bytes = self.journal.parts.sent_bytes(self._owner)
             return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes))
 
         self._client.ear()
-        if not wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar):
+        is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
+        if not is_done and not held:
             raise TimeoutError(self._unfinished(timeout_s))
         failures = self.journal.failures(self._owner)
+        if held:
+            raise UploadFailed([*failures, *held], remedy=self._waiting(len(held)))
         if lost := self._lost():
             self._seen_replacements = self.journal.replacements
         if lost or failures:

@@ -139,11 +139,12 @@ class Performer:
 
     def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
         """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
-        if self._is_over(job, error, TRY_AGAIN_S):
+        if self._is_over(job, error, 0.0):
             return
+        wait_s = min(TRY_AGAIN_S, max(1.0, self.journal.time_left_s(job)[0]))  # its last try is at its deadline
         text = self._text(error)
         log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
-        write_patiently(lambda: self.journal.put_off(job.id, self.worker, waits_for, text, kind_of(error)))
+        write_patiently(lambda: self.journal.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
 
     def _is_over(self, job: Job, error: StoreError, wait_s: float) -> bool:
         """Whether the job's deadline comes before its next attempt would, so that it has failed."""

@@ -123,6 +123,8 @@ class Row:
     overwrite: tuple[bool, ...] = (False, True)
     #: The words of the error that must end it. None: it must succeed.
     fails: str | None = None
+    #: The words of the error by which it waits for an operator, who has mended it then.
+    waits: str | None = None
     #: Parts that were there are sent again: the store says that it has lost them.
     begins_again: bool = False
     #: It is noticed by a time-out.
@@ -178,13 +180,13 @@ UPLOADS = [
         ("part", "complete"),
         fails="by plan",
     ),
-    Row("credentials expired", then(lambda c: c.error("ExpiredToken")), fails="by plan.*credential"),
+    Row("credentials expired", then(lambda c: c.error("ExpiredToken")), waits="by plan.*credential"),
     # Beginning is tried without checksums when it is refused with them, so that it takes two.
     Row(
         "clock skewed",
         lambda c: [c.at(c.error("RequestTimeTooSkewed"), times=2 if c.step == "begin" else 1)],
         stores=("S3",),
-        fails="clock differs",
+        waits="clock differs",
     ),
 ]
 RIVALS = [
@@ -205,12 +207,19 @@ def upload_cells(rows: list[Row]) -> list[object]:
     ]  # fmt: skip
 
 
-def upload(cell: Cell, proxy: FaultProxy, timeout_s: float | None = None) -> str | None:
-    """Upload through the proxy, to the end; the words of the error, if that is one."""
+def upload(cell: Cell, proxy: FaultProxy, timeout_s: float | None = None, waits: str | None = None) -> str | None:
+    """Upload through the proxy, to the end; the words of the error, if that is one.
+
+    `waits`: the words of the error that it must wait by first.
+    """
     source = cell.folder / "source"
     source.write_bytes(cell.data)
     with uploader_of(cell.world, cell.key, cell.folder, proxy.url, timeout_s) as (uploader, name):
         handle = uploader.put(source, name, overwrite=cell.overwrite)
+        if waits is not None:
+            with pytest.raises(UploadFailed, match=waits):
+                uploader.flush()
+            uploader.journal.resume()  # it is mended
         try:
             meta = handle.result()
         except UploadFailed as error:
@@ -252,7 +261,7 @@ def test_an_upload_survives_the_fault_or_says_why_not(
     if overwrite:
         cell.write_other()
     with fault_proxy("127.0.0.1", cell.world.server.port, row.plan(cell)) as proxy:
-        error = upload(cell, proxy, IMPATIENCE_S if row.is_slow else None)
+        error = upload(cell, proxy, IMPATIENCE_S if row.is_slow else None, row.waits)
     assert [] == proxy.unfired
     assert (row.fails is None) == (error is None), error
     assert re.search(row.fails or "", error or ""), error
@@ -327,7 +336,15 @@ def table() -> str:
     lines = [f"| fault | {' | '.join(f'{store} {step}' for store, step in columns)} | ends |", "| --- |" + " --- |" * 9]
     for row in [*UPLOADS, *RIVALS]:
         marks = [cell_mark(row, store, step) for store, step in columns]
-        ends = "fails" if row.fails is not None else "arrives" if row in UPLOADS else "first one kept, or replaced"
+        ends = (
+            "fails"
+            if row.fails is not None
+            else "waits, then arrives"
+            if row.waits is not None
+            else "arrives"
+            if row in UPLOADS
+            else "first one kept, or replaced"
+        )
         lines.append(f"| {row.name} | {' | '.join(marks)} | {ends} |")
     return "\n".join(lines) + "\n"
 
