@@ -325,7 +325,9 @@ class Agent:
         theirs.close()
         worker = _Worker(name, pid, ours, time.monotonic())
         self._workers[pid] = worker
-        self._tell(worker, {"secrets": {str(store): dict(options) for store, options in self._stores.known().items()}})
+        self._tell(
+            worker, {"hired": True, "secrets": {str(store): dict(options) for store, options in self._stores.known().items()}}
+        )
         return worker
 
     def _be_worker(self, name: str, channel: socket.socket, other_end: socket.socket, agent_pid: int) -> NoReturn:

@@ -48,6 +48,7 @@ class Stores:
         self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._redactor = Redactor()
+        self._n_learned: dict[int, int] = {}
         self._open: dict[int, OpenStore] = {}
         self._lock = threading.Lock()
 
@@ -57,9 +58,15 @@ class Stores:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
             self._secrets[store_id] = dict(secrets)
+            self._n_learned[store_id] = self._n_learned.get(store_id, 0) + 1
             self._redactor.learn(secrets)
             self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
             return True
+
+    def n_learned(self, store_id: int) -> int:
+        """How often secrets of the store were news: who fails with older ones has not tried these."""
+        with self._lock:
+            return self._n_learned.get(store_id, 0)
 
     def known(self) -> dict[int, Mapping[str, object]]:
         """The secrets learned so far, by store."""

@@ -78,6 +78,7 @@ class Performer:
     def perform(self, job: Job) -> None:
         """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
         opened: OpenStore | None = None
+        n_learned = self.stores.n_learned(job.store_id)
         try:
             opened = self.stores.open(self.record(job.store_id))
             if job.kind is JobKind.CHECK:
@@ -98,7 +99,10 @@ class Performer:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
         except StoreError as error:
             if error.waits_for is not None and job.kind is JobKind.PUT:
-                self._put_off(job, error, error.waits_for)
+                if n_learned != self.stores.n_learned(job.store_id):  # newer secrets came meanwhile
+                    self._again(job, error, wait_s=0.0)
+                else:
+                    self._put_off(job, error, error.waits_for)
             elif not isinstance(error, TransientError):
                 self._fail(job, error)
             else:
@@ -126,7 +130,7 @@ class Performer:
             if None not in (meta.crc32c, wanted.crc32c) and meta.crc32c != wanted.crc32c:
                 raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
 
-    def _again(self, job: Job, error: TransientError, *, wait_s: float, counts: bool = True) -> None:
+    def _again(self, job: Job, error: StoreError, *, wait_s: float, counts: bool = True) -> None:
         if self._is_over(job, error, wait_s):
             return
         text = self._text(error)
@@ -321,12 +325,15 @@ class Worker:
         return True
 
     def _hear(self, message: dict[str, object]) -> None:
-        """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids]}. It passes on every ring."""
+        """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids], "hired": True}. It passes on every
+        ring; the first message of all comes with the hire, and is no news.
+        """
         self._sender.hear()
         secrets = message.get("secrets")
         if isinstance(secrets, dict):
-            for store_id, options in secrets.items():
-                self._stores.learn(int(store_id), options)
+            news = [int(store_id) for store_id, options in secrets.items() if self._stores.learn(int(store_id), options)]
+            if news and "hired" not in message:  # what failed with the older ones while these were on their way
+                write_patiently(lambda: self._journal.resume(news))
         warm = message.get("warm")
         if isinstance(warm, list):
             for store_id in warm:
