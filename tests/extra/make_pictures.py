@@ -45,7 +45,7 @@ _DEEP = """
 DASHBOARDS = {
     "scalars": "deep(document, 'svg path, canvas').length > 8",
     "images": """
-    ['learning', 'shapes', 'shapes/prediction', 'shapes/truth'].every(tag => deep(document, 'tf-image-loader').some(
+    ['learning', 'shapes/0', 'shapes/prediction/0', 'shapes/truth/0'].every(tag => deep(document, 'tf-image-loader').some(
         e => e.tag === tag && deep(e.shadowRoot, 'img').some(
             one => one.naturalWidth > 20 && one.width > 100 && one.getBoundingClientRect().bottom < window.innerHeight)))
     """,
@@ -56,11 +56,12 @@ DASHBOARDS = {
     "audio": "deep(document, 'audio').some(e => e.duration > 1)",
 }
 
-#: Dashboard -> what is changed in it until it shows the run: of the four images of each tag one is left, a little narrower, and
-#: of the tags those that have an image, masks drawn over it, or a video. So all of these are in the picture.
+#: Dashboard -> what is changed in it until it shows the run: of the four images of each name one is left, a little narrower, and
+#: of the names those that have an image, masks drawn over it, or a video. So all of these are in the picture.
 CHANGED = {
     "images": """
-    deep(document, 'tf-image-loader').forEach(e => { e.style.display = e.sample > 0 ? 'none' : ''; e.style.maxWidth = '320px'; });
+    deep(document, 'tf-image-loader').forEach(e => { e.style.display = /[/][1-9]$/.test(e.tag) ? 'none' : ''; });
+    deep(document, 'tf-image-loader').forEach(e => { e.style.maxWidth = '320px'; });
     deep(document, 'tf-category-paginated-view').filter(e => e.category.name === 'typed').forEach(e => e.style.display = 'none');
     """
 }

@@ -752,6 +752,20 @@ def test_a_file_that_is_removed_alone_is_made_anew_and_the_others_go_on(tmp_path
     assert [line["text"] for line in lines_of(tmp_path / "text.jsonl")] == ["before", "after"]
 
 
+def test_a_lock_that_is_removed_alone_is_taken_again_and_nothing_is_said_to_be_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunFolderLogger(tmp_path) as run:
+        run.log_metrics({"a": 0})
+        (tmp_path / ".lock").unlink()
+        run.flush()
+        run.log_metrics({"a": 1})
+        with pytest.raises(RuntimeError, match="is being written by"):
+            RunFolderLogger(tmp_path).log_metrics({"a": 2})
+    assert [line["a"] for line in metrics_of(tmp_path)] == [0, 1]
+    assert caplog.messages == []
+
+
 def test_a_removed_folder_that_another_run_has_taken_is_left_to_it(tmp_path: Path) -> None:
     import shutil
 

@@ -33,11 +33,16 @@ class FolderLock:
         self._path = folder / _NAME
         self._has_made_folder = not folder.exists()
         self._descriptor = self._take()
+        self._folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _all.add(self)
 
     def is_held(self) -> bool:
-        """Whether the folder is still the one that was locked; it may have been removed."""
+        """Whether the folder is still locked; it, or the lock's file, may have been removed."""
         return self._descriptor >= 0 and is_same_file(self._descriptor, self._path)
+
+    def has_folder(self) -> bool:
+        """Whether the folder is still the one that was locked, which is open, so that no other has its number."""
+        return self._folder_descriptor >= 0 and is_same_file(self._folder_descriptor, self.folder)
 
     def release(self) -> None:
         """Unlock, and leave no trace: a folder that it has made and that is empty is removed. Again, it does nothing."""
@@ -51,6 +56,12 @@ class FolderLock:
                             self.folder.rmdir()
             finally:
                 os.close(descriptor)
+        self._close_folder()
+
+    def _close_folder(self) -> None:
+        descriptor, self._folder_descriptor = self._folder_descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _take(self) -> int:
         while True:
@@ -90,9 +101,10 @@ class FolderLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+        self._close_folder()
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
+        if hasattr(self, "_folder_descriptor"):
             self.forget()
 
 

@@ -140,8 +140,11 @@ class RunFiles:
         with self._mutex:
             if self._lock is None or self._lock.is_held():
                 return
+            has_folder = self._lock.has_folder()
             self._lock.release()
             self._lock = FolderLock(self.root)
+            if has_folder:  # only the lock's own file was removed
+                return
             log.warning(
                 "the folder %s was removed or replaced while it was being written: what was in it is lost, and it is made anew",
                 self.root,
