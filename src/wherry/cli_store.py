@@ -7,8 +7,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -274,24 +274,30 @@ def cat(
     options = storage_options(target.scheme, option or [], options_file)
     with TemporaryDirectory(prefix="wherry-") as folder, reader(target, options, spool_folder(spool)) as uploader:
         path = Path(folder, "object")
-        if not _copy_live(uploader, target, name, path):
+        if not _copy_live(uploader, target, name, path, options):
             uploader.get(name, path, progress_bar=not sys.stdout.isatty())
         with open(path, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
         sys.stdout.buffer.flush()
 
 
-def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path) -> bool:
+def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path, options: Mapping[str, object]) -> bool:
     """Put a file that a mirror has segments of together; False if there is none at or above its place.
 
     A plain object of its name may be there, too: of an earlier seal, without what came since.
     """
+    from wherry.mirror.pull import open_for_reading
     from wherry.mirror.reader import MirrorReader, find_mirror
 
-    key, store = folder.key_for(name), uploader.view()
-    if (prefix := find_mirror(store, key)) is None:
+    key = folder.key_for(name)
+    if (prefix := _local_mirror(key) if folder.scheme == "file" else find_mirror(uploader.view(), key)) is None:
         return False
-    with MirrorReader(store, prefix, scratch=path.parent) as reader:
+    with ExitStack() as stack:
+        # A local store shows nothing above its own folder, where the mirror's may be.
+        store = open_for_reading(replace(folder, prefix=prefix), options) if folder.scheme == "file" else uploader.view()
+        if folder.scheme == "file":
+            stack.callback(store.close)
+        reader = stack.enter_context(MirrorReader(store, prefix, scratch=path.parent))
         path_there = key.removeprefix(f"{prefix}/") if prefix else key
         look = reader.look()
         if path_there not in look.broken and not (path_there in look.files and look.files[path_there].segments):
@@ -300,6 +306,14 @@ def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path) -> b
             for block in reader.read(path_there):
                 out.write(block)
     return True
+
+
+def _local_mirror(key: str) -> str | None:
+    """The innermost folder above a local file that a mirror writes to, as a prefix."""
+    from wherry.mirror.layout import FOLDER
+
+    above = (str(folder).strip("/") for folder in Path("/", key).parents)
+    return next((prefix for prefix in above if os.path.isdir(f"/{prefix}/{FOLDER}")), None)
 
 
 def rm(
