@@ -79,7 +79,7 @@ class S3Store(MultipartStore):
         self._bucket = uri.root
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._retired: builtins.list[S3Client] = []
+        self._retired: builtins.list[Connection] = []
         self._requests = Tally()
         self._signs_payloads = False
         #: Not for directory buckets: they are Amazon's, under addresses that depend on the bucket.
@@ -366,7 +366,7 @@ class S3Store(MultipartStore):
     def _retire(self) -> None:
         """Let the next call make a new client; calls under way go on with the old one. Under the lock."""
         if self._connection is not None:
-            self._retired.append(self._connection.client)
+            self._retired.append(self._connection)
             self._connection = None
 
     def _sign_payloads(self, signs: bool) -> None:

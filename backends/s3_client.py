@@ -8,11 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 import botocore.session
 from botocore import UNSIGNED
@@ -47,6 +49,15 @@ class Connection:
     is_renewable: bool
     lists_in_order: bool
     signs_payloads: bool
+    #: All that are open, also those that urllib3's pools do not know any more.
+    sockets: WeakSet[socket.socket]
+
+    def close(self) -> None:
+        """Close all connections, also one that an error has dropped and that only the garbage collector would find."""
+        self.client.close()
+        for one in list(self.sockets):
+            if (descriptor := one.detach()) >= 0:  # close() would wait for the end of a response that reads from it
+                os.close(descriptor)
 
 
 def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) -> Connection:
@@ -95,13 +106,15 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
     client.meta.events.register("before-parse.s3.ListObjectsV2", leave_out_what_cannot_be)
-    _cut_stalled_sends(client, options.read_timeout_s)
+    sockets: WeakSet[socket.socket] = WeakSet()
+    _watch_connections(client, options.read_timeout_s, sockets)
     credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
     return Connection(
         cast("S3Client", client),
         is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
         lists_in_order=is_amazons(endpoint) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
+        sockets=sockets,
     )
 
 
@@ -150,8 +163,8 @@ def _do_not_redirect(context: dict[str, Any], **_: object) -> None:
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 
-def _cut_stalled_sends(client: Any, timeout_s: float) -> None:
-    """Have sends wait for `timeout_s`, as reads do, when the server takes no more bytes.
+def _watch_connections(client: Any, timeout_s: float, sockets: WeakSet[socket.socket]) -> None:
+    """Have sends wait for `timeout_s`, as reads do, when the server takes no more bytes, and `sockets` know all that are open.
 
     urllib3 (2.8) gives them the time-out of connecting, and botocore (1.44) has no setting for it. There is no public way to its
     pools of connections: if they have moved, sends keep that other time-out.
@@ -160,7 +173,7 @@ def _cut_stalled_sends(client: Any, timeout_s: float) -> None:
     pools = getattr(session, "_pool_classes_by_scheme", None)
     if isinstance(pools, dict):
         plain, secure = (
-            type(kind.__name__, (_Patient, kind), {"send_timeout_s": timeout_s})
+            type(kind.__name__, (_Patient, kind), {"send_timeout_s": timeout_s, "sockets": sockets})
             for kind in (AWSHTTPConnection, AWSHTTPSConnection)
         )
         pools["http"] = type("Pool", (AWSHTTPConnectionPool,), {"ConnectionCls": plain})
@@ -171,12 +184,17 @@ class _Patient:
     """Of a connection. A body is sent block by block: this is how long each may take, not all of them."""
 
     send_timeout_s: float
+    sockets: WeakSet[socket.socket]
     sock: Any
     timeout: float | None
 
+    def connect(self) -> None:
+        super().connect()  # type: ignore[misc]
+        self.sockets.add(self.sock)
+
     def request(self, *arguments: Any, **options: Any) -> None:
         if self.sock is None:
-            self.connect()  # type: ignore[attr-defined]  # of the connection; it still has its own time-out
+            self.connect()  # it still has its own time-out
         self.timeout = self.send_timeout_s
         super().request(*arguments, **options)  # type: ignore[misc]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import threading
@@ -160,6 +161,19 @@ class S3Conformance(StoreConformance):
         assert n_connections_to(server.port) > before
         store.close()
         assert before == n_connections_to(server.port)
+
+    def test_close_frees_the_connections_of_a_trial(self, server: S3Server, prefix: str) -> None:
+        """Without the garbage collector, which finds a connection that an error has dropped sooner or later."""
+        gc.collect()
+        gc.disable()
+        try:
+            before = n_connections_to(server.port)
+            store = S3Store(StoreURI("s3", server.bucket), server.options)
+            store.probe(f"{prefix}-probe/")
+            store.close()
+            assert before == n_connections_to(server.port)
+        finally:
+            gc.enable()
 
 
 class TestSeaweedFS(S3Conformance):
