@@ -102,13 +102,16 @@ class Stores:
         """Say why a call is made again: until its deadline nothing else tells of it."""
         log.info("attempt %d failed: %s; again in %.1f s", attempts, self.scrub(str(error)), wait_s)
 
-    def learn_endpoint(self, store_id: int, opened: OpenStore, key: str) -> threading.Thread | None:
+    def learn_endpoint(self, store_id: int, opened: OpenStore, key: str, *, aside: bool = True) -> threading.Thread | None:
         """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write.
 
-        The upload does not wait for it; whoever wants to know may wait for the thread.
+        In a thread, for which whoever wants to know may wait; `aside=False`: in this one, and when it returns it is known.
         """
         noted = None if self._trials is None else functools.partial(self._trials.noted, store_id)
-        return self._endpoints.find_out_aside(opened.store, key, noted)
+        if aside:
+            return self._endpoints.find_out_aside(opened.store, key, noted)
+        self._endpoints.find_out(opened.store, key, noted)
+        return None
 
     def clean_trials(self, record: StoreRecord) -> None:
         """Remove what killed trials have left in a store. Raises StoreError: then the rest is for another time."""

@@ -7,6 +7,7 @@ leases go back to the queue.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -55,6 +56,8 @@ class Performer:
     stores: Stores
     worker: str
     sender: Sender
+    #: It works in a process that is not its own.
+    in_caller: bool = False
     records: dict[int, StoreRecord] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -86,12 +89,15 @@ class Performer:
                 etag = None
             else:
                 self._require(job, opened)
-                trial = self.stores.learn_endpoint(job.store_id, opened, job.key)
+                learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
+                trial = None if self.in_caller else learn()
                 path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
                 frozen = not self.journal.is_shared(job.object_id)
                 etag = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, frozen=frozen).etag
-                if trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
+                if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
+                    learn(aside=False)
+                elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
                     trial.join(_TRIAL_S)
             exclusive = None if job.overwrite else _decides_races(opened, job)
             write_patiently(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag, exclusive=exclusive)))
@@ -360,7 +366,7 @@ class Caller:
         self._pieces = Lanes(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
         name = f"{_CALLER}{client}"
         sender = Sender(journal, self._pieces, worker=name)
-        self._performer = Performer(spool, journal, stores, name, sender)
+        self._performer = Performer(spool, journal, stores, name, sender, in_caller=True)
         self._release_dead()
 
     def work(self) -> float:

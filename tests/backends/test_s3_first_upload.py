@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, Kept, LaxServer, lax_server, store_at
-from support import CALLER, leased_job
+from support import CALLER, end_agent, leased_job
 from wherry import Uploader
 from wherry.checksum import crc32c
-from wherry.config import TransferConfig
+from wherry.config import Config, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
 from wherry.store import ObjectMeta, Part
 from wherry.testing.proxy import Answer, Do, When, fault_proxy
@@ -33,22 +33,11 @@ def file(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def uploader_to(port: int, folder: Path) -> Iterator[Uploader]:
+def uploader_to(port: int, folder: Path, config: Config = CALLER) -> Iterator[Uploader]:
     keys = {"aws_access_key_id": "KEY", "aws_secret_access_key": "SECRET"}
     options = {"endpoint_url": f"http://127.0.0.1:{port}", **keys}
-    with Uploader("s3://bucket/run", storage_options=options, spool=folder, config=CALLER) as uploader:
+    with Uploader("s3://bucket/run", storage_options=options, spool=folder, config=config) as uploader:
         yield uploader
-
-
-@contextmanager
-def trials_awaited() -> Iterator[None]:
-    """No trial goes on after the block, when its server is gone."""
-    try:
-        yield
-    finally:
-        for thread in threading.enumerate():
-            if thread.name == "wherry-trial":
-                thread.join()
 
 
 def test_the_first_upload_does_not_wait_for_the_trial(file: Path, tmp_path: Path) -> None:
@@ -57,7 +46,7 @@ def test_the_first_upload_does_not_wait_for_the_trial(file: Path, tmp_path: Path
     was_in_time: list[bool] = []
     held = Do(lambda: was_in_time.append(is_done.wait(20)))
     with lax_server() as server, fault_proxy("127.0.0.1", server.server_port, [When("", "wherry-probe", held)]) as proxy:
-        with trials_awaited(), uploader_to(proxy.port, tmp_path / "spool") as uploader:
+        with end_agent(tmp_path / "spool"), uploader_to(proxy.port, tmp_path / "spool", Config()) as uploader:
             uploader.put(file, "a", overwrite=True).result()
             is_done.set()
         assert server.objects["run/a"].body == DATA
@@ -68,7 +57,7 @@ def test_the_first_upload_does_not_wait_for_the_trial(file: Path, tmp_path: Path
 def test_an_upload_is_exclusive_only_where_a_race_was_decided(
     file: Path, tmp_path: Path, flaws: tuple[Flaw, ...], expected: bool
 ) -> None:
-    with lax_server(*flaws) as server, trials_awaited(), uploader_to(server.server_port, tmp_path / "spool") as uploader:
+    with lax_server(*flaws) as server, uploader_to(server.server_port, tmp_path / "spool") as uploader:
         for name in ("a", "b"):
             handle = uploader.put(file, name)
             handle.result()

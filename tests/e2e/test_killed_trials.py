@@ -23,7 +23,6 @@ from wherry import Uploader
 options, spool, file = json.loads(sys.stdin.read())
 with Uploader("s3://bucket/run", storage_options=options, spool=spool, config=CALLER) as uploader:
     uploader.put(Path(file), "a").result()
-    uploader._caller._performer.stores._endpoints._under_way.popitem()[1].join()
 """
 
 
