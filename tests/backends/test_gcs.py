@@ -28,7 +28,9 @@ from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     BucketNotFoundError,
+    ClockSkewedError,
     ConfigError,
+    CredentialsExpiredError,
     IntegrityError,
     NotFoundError,
     PermanentError,
@@ -335,7 +337,7 @@ def test_vague_404_is_looked_into_once(source: Path) -> None:
         (refusal(503, Retry_After="7"), ThrottledError),
         (refusal(403, "userRateLimitExceeded", Retry_After="7"), ThrottledError),
         (refusal(403, "forbidden"), AccessDeniedError),
-        (refusal(401, "authError"), AccessDeniedError),
+        (refusal(401, "authError"), CredentialsExpiredError),
         (refusal(400), PermanentError),
         (refusal(413), PermanentError),
         ((502, {"Content-Type": "text/html"}, b"<html>the server's own words"), TransientError),
@@ -420,7 +422,7 @@ def test_clock_that_is_off_is_told_as_such(server: GCSServer) -> None:
         options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url)}
         with (
             GCSStore(StoreURI("gs", server.bucket), options) as store,
-            pytest.raises(AccessDeniedError, match="clock that is off"),
+            pytest.raises(ClockSkewedError, match="clock that is off"),
         ):
             store.head("object")
 

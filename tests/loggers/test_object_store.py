@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ def test_a_refused_file_is_named_at_the_end_and_harms_no_other(
 ) -> None:
     (bucket / "run-a").mkdir()
     (bucket / "run-a" / "taken").write_text("theirs")
-    logger = Logger(state, [destination])
+    logger = Logger(replace(state, rank=0, world_size=1), [destination])
     logger.upload_file("taken", source)
     logger.upload_file("free", source)
     with pytest.raises(UploadFailed, match="bucket/run-a/taken") as caught:
@@ -203,6 +204,7 @@ def test_a_failed_upload_is_warned_of_during_training(
 ) -> None:
     (bucket / "run-a").mkdir()
     (bucket / "run-a" / "taken").write_text("theirs")
+    state = replace(state, rank=0, world_size=1)
     logger = Logger(state, [destination])
     failed(destination.upload_file(state, "taken", source))
     logger.run_event(event)

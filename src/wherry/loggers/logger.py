@@ -379,7 +379,8 @@ class Logger(LogCalls):
 
     def _raise(self, errors: Sequence[Exception]) -> None:
         """Raise one error for all: the uploads that failed, else the first. The others are reported."""
-        if errors and self.state.world_size > 1:
+        is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
+        if errors and self.state.world_size > 1 and not is_asked_for:
             errors = without_lost_names(errors, self.state.rank, self._reports.each)
         if not errors:
             return

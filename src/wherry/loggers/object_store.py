@@ -79,6 +79,11 @@ class ObjectStoreLogger(LoggerDestination):
         if state is not None:
             self._state = state
 
+    @property
+    def on_failure(self) -> str:
+        """``Config.on_failure``: with ``"raise"`` a Logger of several ranks raises lost names, too, and does not report them."""
+        return self.uploader.config.on_failure
+
     # files
 
     def can_upload_files(self) -> bool:
