@@ -93,6 +93,9 @@ class SpoolStatus:
     #: Those that have failed before and wait for their next try: how many, and the oldest of them.
     n_tried_in_vain: int = 0
     tried_in_vain: tuple[Unfinished, ...] = ()
+    #: Those that are being uploaded after an error, and have not moved since.
+    n_retrying: int = 0
+    retrying: tuple[Unfinished, ...] = ()
     n_stuck: int = 0
     #: The stores to which nothing can be sent before somebody has mended something.
     refusing: tuple[tuple[StoreWait, str], ...] = ()
@@ -149,6 +152,7 @@ class SpoolStatus:
                     }
                     for one, store in self.refusing
                 ],
+                "retrying": self.n_retrying,
                 "waiting_for_retry": self.n_tried_in_vain,
                 "unfinished": [unfinished_as_dict(one) for one in self.unfinished],
                 "failures": [
@@ -175,6 +179,7 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
         waiting = tuple(waiting_for_secrets(journal, agent_pid))
         refusing, stores = [one for one in journal.waiting_stores() if one.reason is not Reason.SECRETS], journal.stores()
         n_tried, tried = journal.outlook.tried_in_vain(_SHOWN_UNFINISHED)
+        n_retrying, retrying = journal.outlook.retrying(_SHOWN_UNFINISHED)
         return SpoolStatus(
             folder,
             True,
@@ -187,6 +192,8 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
             tuple(unfinished(journal, journal.outlook.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
             n_tried,
             tuple(unfinished(journal, tried, agent_pid, waiting)),
+            n_retrying,
+            tuple(unfinished(journal, retrying, agent_pid, waiting)),
             journal.outlook.n_stuck(stuck_after_s, [*(one.store_id for one in waiting), *(one.store_id for one in refusing)]),
             tuple((one, f"{stores[one.store_id].scheme}://{stores[one.store_id].root}") for one in refusing),
             stuck_after_s,
@@ -236,6 +243,8 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
                 reason = _reason_text(wait)
             if not reason and agent_pid is None:
                 reason = "nobody is sending it: no agent is running"
+        elif job.error:
+            reason = f"it is being tried again after: {job.error}"
         found.append(Unfinished(job, _sent_bytes(journal, job), reason, next_try_in_s))
     return found
 
@@ -310,6 +319,8 @@ def attempts_text(attempts: int) -> str:
 
 def next_try_text(one: Unfinished) -> str:
     """When it is tried next."""
+    if one.job.state is JobState.LEASED:
+        return "being tried now"
     if one.next_try_in_s is None:
         return "next try then"
     return "next try now" if not one.next_try_in_s else f"next try in {age_text(one.next_try_in_s)}"
@@ -419,6 +430,10 @@ def status_lines(status: SpoolStatus) -> list[str]:
         )
         if status.agent_pid is None and counts.queued + counts.leased > sum(one.n_jobs for one in status.waiting):
             lines.append(f"         nobody is sending it: {command('drain', spool)}")
+    if n := status.n_retrying:
+        lines += ["", f"{n} upload{'s are' if n > 1 else ' is'} being tried again:", *unfinished_lines(status.retrying)]
+        if n > len(status.retrying):
+            lines.append(f"  and {n - len(status.retrying)} more: {command('status', spool)} NAME tells of one")
     if n := status.n_tried_in_vain:
         lines += ["", f"{n} upload{'s wait' if n > 1 else ' waits'} for the next try:", *unfinished_lines(status.tried_in_vain)]
         if n > len(status.tried_in_vain):

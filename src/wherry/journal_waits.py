@@ -95,6 +95,14 @@ class JournalWaits(JournalDecisions):
                     (now_s + wait_after_s(1), WaitsFor(waits_for).value, error, kind, job_id),
                 )
 
+    def note_error(self, store_id: int, key: str, error: str, kind: str | None) -> None:
+        """A call for the object `key` failed and is made again: why, for people to see while its upload is under way."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs INDEXED BY jobs_leased SET error = ?, error_kind = ? WHERE state = 'leased' AND store_id = ? AND key = ?",
+                (error, kind, store_id, key),
+            )
+
     def resume(self, stores: Iterable[int] | None = None) -> bool:
         """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
         with self._transaction() as db:

@@ -29,6 +29,13 @@ class Outlook:
             n = int(db.execute(f"SELECT COUNT(*) FROM jobs WHERE {which}").fetchone()[0])
         return n, self._ids(f"SELECT id FROM jobs WHERE {which} ORDER BY id LIMIT ?", limit) if n else []
 
+    def retrying(self, limit: int) -> tuple[int, list[JobId]]:
+        """Uploads that are under way after an error, of an earlier try or of a call that is made again: as `tried_in_vain`."""
+        which = "kind = 'put' AND state = 'leased' AND error IS NOT NULL"
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(f"SELECT id FROM jobs INDEXED BY jobs_leased WHERE {which} ORDER BY id").fetchall()
+        return len(rows), [JobId(row[0]) for row in rows[:limit]]
+
     def by_store(self) -> dict[int, int]:
         """How many unfinished uploads there are by store, those without any left out."""
         with self._transaction(read_only=True) as db:

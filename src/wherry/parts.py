@@ -165,6 +165,7 @@ class Parts:
                 " WHERE job_id = ? AND number = ? AND EXISTS (SELECT 1 FROM jobs WHERE id = ? AND upload_id = ?)",
                 (part.etag, part.size_bytes, part.crc32c, job_id, part.number, job_id, upload_id),
             )
+            _forget_error(db, job_id)
             return cursor.rowcount > 0
 
     def note_stream(self, job_id: JobId, upload_id: str, size_bytes: int) -> None:
@@ -175,6 +176,7 @@ class Parts:
                 " SELECT id, 1, ?, '' FROM jobs WHERE id = ? AND upload_id = ?",
                 (size_bytes, job_id, upload_id),
             )
+            _forget_error(db, job_id)
 
     def give_back(self, job_id: JobId, worker: str, number: int | None = None) -> None:
         """Parts that the worker has leased and did not send, all or one, are missing again. One counts as tried."""
@@ -221,3 +223,10 @@ class Parts:
                 f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN (SELECT id FROM jobs WHERE state = 'leased' AND is_listed)"
             ).fetchone()
         return int(row[0])
+
+
+def _forget_error(db: Connection, job_id: JobId) -> None:
+    """The upload moves again: what a call that was made again has noted is not the reason for anything any more."""
+    db.execute(
+        "UPDATE jobs SET error = NULL, error_kind = NULL WHERE id = ? AND error IS NOT NULL AND state = 'leased'", (job_id,)
+    )

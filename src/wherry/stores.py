@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from wherry.config import RetryConfig, TransferConfig
 from wherry.endpoints import Endpoints
-from wherry.errors import TransientError
+from wherry.errors import JournalError, TransientError, kind_of
 from wherry.journal import StoreRecord
 from wherry.redactor import Redactor
 from wherry.registry import open_store
@@ -24,6 +25,8 @@ from wherry.uri import StoreURI
 from wherry.wrappers import LimitStore, RetryStore, WrappedStore
 
 log = logging.getLogger("wherry.stores")
+#: Of the retries of one object one is noted in so long: each note is a write to the journal.
+_NOTE_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,27 @@ class OpenStore:
     transfer: TransferConfig
     #: Those of the record that it was opened by.
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    #: To be told (key, error, attempts, wait_s) of each call that is made again outside the store.
+    on_retry: Callable[[str, TransientError, int, float], None] = lambda *told: None
 
 
 class Stores:
     """Opens stores on first use and keeps them. Safe from several threads.
 
     `findings` is the file where what was found out about endpoints is kept for other processes and later ones.
+    `note_error(store_id, key, error, kind)` is told why calls are made again: at the first retry of an object, then rarely.
     """
 
-    def __init__(self, findings: Path | None = None) -> None:
+    def __init__(
+        self, findings: Path | None = None, note_error: Callable[[int, str, str, str | None], object] = lambda *told: None
+    ) -> None:
         self._endpoints = Endpoints(findings)
         self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._redactor = Redactor()
         self._n_learned: dict[int, int] = {}
+        self._note_error = note_error
+        self._noted_s: dict[tuple[int, str], float] = {}
         self._open: dict[int, OpenStore] = {}
         self._lock = threading.Lock()
 
@@ -89,18 +99,31 @@ class Stores:
                 uri = StoreURI(record.scheme, record.root)
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
+                note_retry = functools.partial(self._note_retry, record.id)
                 found = OpenStore(
-                    RetryStore(LimitStore(backend, max_in_flight=32), retry, on_retry=self._note_retry),
+                    RetryStore(LimitStore(backend, max_in_flight=32), retry, on_retry=note_retry),
                     retry,
                     transfer,
                     record.settings,
+                    note_retry,
                 )
                 self._open[record.id] = found
             return found
 
-    def _note_retry(self, error: TransientError, attempts: int, wait_s: float) -> None:
+    def _note_retry(self, store_id: int, key: str, error: TransientError, attempts: int, wait_s: float) -> None:
         """Say why a call is made again: until its deadline nothing else tells of it."""
-        log.info("attempt %d failed: %s; again in %.1f s", attempts, self.scrub(str(error)), wait_s)
+        text = self.scrub(str(error))
+        log.info("attempt %d failed: %s; again in %.1f s", attempts, text, wait_s)
+        now_s = time.monotonic()
+        with self._lock:
+            if (store_id, key) in self._noted_s and now_s - self._noted_s[store_id, key] < _NOTE_AGAIN_S:
+                return
+            self._noted_s = {one: noted_s for one, noted_s in self._noted_s.items() if now_s - noted_s < _NOTE_AGAIN_S}
+            self._noted_s[store_id, key] = now_s
+        try:
+            self._note_error(store_id, key, text, kind_of(error))
+        except JournalError as failure:  # the upload needs no note; how it ends is written patiently
+            log.warning("the reason of a retry cannot be noted: %s", failure)
 
     def learn_endpoint(self, store_id: int, opened: OpenStore, key: str, *, aside: bool = True) -> threading.Thread | None:
         """Find out what the store's server honours, if nobody has yet, by trials beside `key`, where we are going to write.

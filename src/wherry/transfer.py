@@ -165,12 +165,13 @@ class Sender:
         transfer: TransferConfig,
         *,
         retry: RetryConfig | None = None,
+        on_retry: Callable[[TransientError, int, float], None] | None = None,
         frozen: bool = True,
     ) -> ObjectMeta:
         """Make the staged file `path` the object `job.key`, verified. Safe to call again after any interruption.
 
-        `retry` is for beginning an upload in parts, which a RetryStore leaves to us. `frozen=False`: the file is not ours, and
-        its owner may go on writing to it later.
+        `retry` and `on_retry` are for beginning an upload in parts, which a RetryStore leaves to us. `frozen=False`: the file
+        is not ours, and its owner may go on writing to it later.
 
         Raises AlreadyExistsError if the name is taken by another's object and the job does not overwrite; any other
         StoreError as it comes.
@@ -193,8 +194,9 @@ class Sender:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
                 is_joined = pieces and part_size_bytes % piece_bytes == 0
                 crcs = regroup_crc32c(pieces, piece_bytes, part_size_bytes, job.size_bytes) if is_joined else []
-                begin = functools.partial(self._begin, job, store, part_size_bytes, crcs, crc, metadata)
-                meta = self._send_in_parts(job, path, store, transfer, retry or RetryConfig(), begin, crc, metadata)
+                begin_once = functools.partial(self._begin, job, store, part_size_bytes, crcs, crc, metadata)
+                begin = functools.partial(call_with_retry, begin_once, config=retry or RetryConfig(), on_retry=on_retry)
+                meta = self._send_in_parts(job, path, store, transfer, begin, crc, metadata)
             else:
                 meta = store.put_file(job.key, path, if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
         except AlreadyExistsError:
@@ -270,7 +272,6 @@ class Sender:
         path: Path,
         store: MultipartStore,
         transfer: TransferConfig,
-        retry: RetryConfig,
         begin: Callable[[], str],
         crc: int,
         metadata: dict[str, str],
@@ -284,7 +285,7 @@ class Sender:
                     return meta
                 upload_id = None
         if upload_id is None:
-            upload_id = call_with_retry(begin, config=retry)
+            upload_id = begin()
         part_size_bytes = job.part_size_bytes or part_size_for(job.size_bytes, transfer, store.capabilities)
         upload = _Upload(job, path, store, upload_id, part_size_bytes)
         try:

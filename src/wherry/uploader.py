@@ -369,7 +369,7 @@ class Uploader(Reader):
             return
         self._forget_after_fork()
         if self._caller is None:
-            stores = Stores(self.spool.inside("endpoints.json"))
+            stores = Stores(self.spool.inside("endpoints.json"), self.journal.note_error)
             stores.learn(self._store_id, self._secrets)
             self._caller = Caller(self.spool, self.journal, stores, self._owner)
         if pause_s := self._caller.work():

@@ -94,7 +94,11 @@ class Performer:
                 path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
                 frozen = not self.journal.is_shared(job.object_id)
-                etag = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, frozen=frozen).etag
+                on_retry = functools.partial(opened.on_retry, job.key)
+                meta = self.sender.send(
+                    job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen
+                )
+                etag = meta.etag
                 if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
                     learn(aside=False)
                 elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
@@ -235,7 +239,7 @@ class Worker:
         self._config = config
         self._name = name
         self._journal = journal
-        self._stores = Stores(spool.inside("endpoints.json"))
+        self._stores = Stores(spool.inside("endpoints.json"), journal.note_error)
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         self._sender = Sender(

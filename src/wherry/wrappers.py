@@ -6,6 +6,7 @@ throttled answer. A wrapper is always a MultipartStore; its `capabilities` are t
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -209,7 +210,7 @@ class RetryStore(WrappedStore):
     A call whose answer was lost may have worked: then the next attempt of a put or complete() with `if_absent` raises
     AlreadyExistsError, and that of complete() NotFoundError, about our own object. The caller tells by the token in its metadata.
 
-    `on_retry(error, attempts, wait_s)` may be called from several threads at once.
+    `on_retry(key, error, attempts, wait_s)` may be called from several threads at once.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class RetryStore(WrappedStore):
         deadline_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
-        on_retry: Callable[[TransientError, int, float], None] | None = None,
+        on_retry: Callable[[str, TransientError, int, float], None] | None = None,
     ) -> None:
         super().__init__(inner)
         self._config = config or RetryConfig()
@@ -236,7 +237,7 @@ class RetryStore(WrappedStore):
             deadline_s=self._deadline_s,
             sleep=self._sleep,
             rng=self._rng,
-            on_retry=self._on_retry,
+            on_retry=None if self._on_retry is None else functools.partial(self._on_retry, key),
         )
 
     def begin(

@@ -15,6 +15,7 @@ from support import SETTINGS, end_agent, file_of, new_job
 from wherry.jobs import JobId
 from wherry.journal import Journal
 from wherry.spool import Spool
+from wherry.store import StoredPart
 
 URI = "s3://bucket/run1/a.pt"
 
@@ -63,6 +64,30 @@ def test_status_says_why_an_upload_does_not_move(line: CommandLine, journal: Jou
         one[key] for key in ("job", "uri", "state", "attempts", "reason")
     )
     assert 590 < one["next_try_in_s"] <= 600
+
+
+def test_status_says_why_calls_are_made_again_while_a_first_try_is_under_way(line: CommandLine) -> None:
+    line.environment.update(AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="secretsecret")
+    file_of(line.folder / "a.pt", 1000)
+    line.run("put", "--no-wait", "-o", "endpoint_url=http://127.0.0.1:1", "-o", "region=us-east-1", "a.pt", URI)
+    wait_until(lambda: status(line)["retrying"], what="the first retry of a call")
+    (one,) = status(line)["unfinished"]
+    assert ("uploading", 1, None) == (one["state"], one["attempts"], one["next_try_in_s"])
+    assert "127.0.0.1:1" in one["reason"]
+    assert "secretsecret" not in one["reason"]
+    assert f"1 upload is being tried again:\n  job 1  {URI}  (1.0 kB, 1 attempt, being tried now)\n" in line.run("status")[0]
+    assert "  why       it is being tried again after: " in line.run("status", "1")[0]
+
+
+def test_an_upload_that_moves_again_has_no_reason_not_to(journal: Journal) -> None:
+    job_id = accept(journal, "run1/a.pt")
+    job = journal.lease("w", 60.0)
+    assert job is not None
+    journal.parts.plan(job_id, "upload", 5, [None, None], 0)
+    journal.note_error(job.store_id, job.key, "503: slow down", "ThrottledError")
+    assert (1, [job_id]) == journal.outlook.retrying(10)
+    journal.parts.receive(job_id, "upload", StoredPart(1, 5, "etag"))
+    assert (0, []) == journal.outlook.retrying(10)
 
 
 def test_status_says_what_an_upload_waits_behind(line: CommandLine, journal: Journal) -> None:

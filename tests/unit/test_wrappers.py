@@ -285,10 +285,12 @@ def test_listing_that_breaks_goes_on_after_the_last_key(tmp_path: Path, nth: int
 
 
 def test_retries_are_told(tmp_path: Path) -> None:
-    told: list[int] = []
+    told: list[tuple[str, int]] = []
     faulty = FaultyStore(memory_store(), [Fault("put", TransientError("reset"), times=3)])
-    RetryStore(faulty, NO_WAITS, on_retry=lambda error, attempts, wait_s: told.append(attempts)).put_file("k", file(tmp_path))
-    assert told == [1, 2, 3]
+    RetryStore(faulty, NO_WAITS, on_retry=lambda key, error, attempts, wait_s: told.append((key, attempts))).put_file(
+        "k", file(tmp_path)
+    )
+    assert told == [("k", 1), ("k", 2), ("k", 3)]
 
 
 def test_limit_holds_and_is_reached(tmp_path: Path) -> None:
