@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
+from wherry.mirror.manifest import FileEntry, Manifest
 from wherry.mirror.pull import Puller, PullReport
 from wherry.mirror.reader import MirrorReader
 from wherry.mirror.sealing import Sealed, Unsealed, seal, writers
@@ -20,6 +22,8 @@ from wherry.wrappers import WrappedStore
 
 GOOD = {"good.log": lines(2500, 1), "deep/good.jsonl": lines(1500, 2), "config.json": b"{}"}
 WRITER = "rank0"
+#: Name, bytes, what a listing says that is not true.
+Planted = tuple[str, bytes, dict[str, Any]]
 
 
 class Lying(WrappedStore):
@@ -100,3 +104,28 @@ def check_all_is_read(bucket: Bucket, *, sealable: bool = True) -> list[str]:
         made, _ = bucket.seal()
         assert {path for path in GOOD if path != "config.json"} <= set(made)
     return list(report.trouble)
+
+
+def rebuilt(folder: Path, planted: Iterable[Planted]) -> Rig:
+    """The mirror of a folder whose ledger was lost, after it has closed, with `planted` objects in its bucket."""
+    bucket = Bucket(folder)
+    for name, data, lies in planted:
+        bucket.put(name, data, **lies)
+    rig = bucket.rig
+    rig.bare = rig.seen = bucket.store
+    rig.restart(lose_ledger=True)
+    rig.write("good.log", b"more\n")
+    rig.close()
+    rig.seen = bucket.inner
+    return rig
+
+
+def check_all_is_there(rig: Rig) -> None:
+    assert rig.engine.is_complete, rig.engine.report()
+    assert dict.fromkeys(GOOD, True) == {path: (rig.folder / path).read_bytes() == rig.get(path) for path in GOOD}
+
+
+def manifest_with(**values: object) -> bytes:
+    """Our writer's manifest with one entry, of which some values are as given."""
+    entry = {**asdict(FileEntry("good.log", "good.log", "append", "live", 1, 1000, "00000000")), **values}
+    return json.dumps({"format": 1, **asdict(Manifest(WRITER, 1, "open", 1e9, 60.0, 0.0, 0, 1)), "files": [entry]}).encode()

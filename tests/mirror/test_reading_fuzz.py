@@ -16,12 +16,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hostile import WRITER, Bucket, check_all_is_read
+from hostile import GOOD, WRITER, Bucket, Planted, check_all_is_read, check_all_is_there, manifest_with, rebuilt
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import parse_crc32c, parse_range_sums
 from wherry.errors import IntegrityError, PermanentError, WherryError
 from wherry.mirror.inflate import inflated
-from wherry.mirror.layout import MOST_BYTES, epoch_number, parse_segment, segment_name
+from wherry.mirror.layout import MOST_BYTES, MOST_GENERATIONS, epoch_number, parse_segment, segment_name
 from wherry.mirror.manifest import FileEntry, Manifest, parse_manifest
 from wherry.store import ObjectMeta
 from wherry.symlinks import resolve
@@ -196,3 +196,38 @@ def test_a_symlink_object_leads_to_a_key_or_to_an_error_of_ours(links: list[tupl
             store.put_file(f"run/{name}.symlink", source)
         with suppress(WherryError):
             assert resolve(store, uri, "a") in {meta.key for meta in store.list()}
+
+
+def own_objects() -> st.SearchStrategy[Planted]:
+    """Segments and manifests of our own writer, also of files that are there."""
+    names = st.builds(
+        segment_name,
+        st.just(WRITER),
+        st.sampled_from([*GOOD, "x.log", "y.jsonl"]),
+        st.sampled_from([1, 2, 9999, MOST_GENERATIONS - 1]),
+        st.sampled_from([0, 1, 3, 1000, MOST_BYTES - 1]),
+        st.sampled_from([None, "gzip", "zstd"]),
+    )
+    sizes = st.sampled_from([-1, 0, 3, 2**63 - 1, 2**63, 10**30])
+    bodies = st.binary(max_size=20) | compressed()
+    entries = st.fixed_dictionaries(
+        {},
+        optional={
+            "path": st.sampled_from(["x.log", "../x.log", "/etc/passwd", "good.log", ""]),
+            "generation": st.sampled_from([0, 1, 2, MOST_GENERATIONS - 1, 2**63 - 1]),
+            "acked_bytes": st.sampled_from([0, 1, 1000, 2500, MOST_BYTES]),
+            "rule": st.sampled_from(["append", "once"]),
+        },
+    )
+    return st.one_of(
+        st.tuples(names, bodies, st.just({}) | sizes.map(lambda size: {"size_bytes": size})),
+        st.tuples(st.sampled_from(["x.log", "y.jsonl", "good.log"]), bodies, sizes.map(lambda size: {"size_bytes": size})),
+        st.tuples(st.just(f"_mirror/{WRITER}/manifest.json"), entries.map(lambda values: manifest_with(**values)), st.just({})),
+    )
+
+
+@settings(QUICK, max_examples=40)
+@given(st.lists(own_objects() | objects(), min_size=1, max_size=6))
+def test_a_lost_ledger_is_made_again_whatever_anybody_has_put(planted: list[Planted]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_all_is_there(rebuilt(Path(folder), planted))

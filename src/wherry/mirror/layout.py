@@ -43,6 +43,8 @@ SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _COMPRESSIONS = {suffix.lstrip("."): name for name, suffix in SUFFIXES.items()}
 #: No file is larger: POSIX counts its bytes with 63 bits.
 MOST_BYTES = 2**63 - 1
+#: Segments of later generations have names that nobody reads.
+MOST_GENERATIONS = 10**9 - 1
 
 # Numbers are bounded, as anybody may have made the name: Python refuses to read one of 5,000 digits.
 _SEGMENT = re.compile(r"([^/]+)/segments/(.+)/([0-9]{4,9})-([0-9]{20})(?:\.(gz|zst))?", re.DOTALL)

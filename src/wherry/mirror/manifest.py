@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from wherry.errors import IntegrityError, NotFoundError
-from wherry.mirror.layout import FORMAT, MOST_BYTES, fetched, key_for, manifest_name
+from wherry.mirror.layout import FORMAT, MOST_BYTES, MOST_GENERATIONS, fetched, key_for, manifest_name
 from wherry.store import ObjectStore
 
 #: open: the writer lives, as far as he knows. sealed: he has closed, and all is there under its plain name.
@@ -130,7 +130,8 @@ def _check(name: str, value: object, beside: Mapping[str, object]) -> None:
         if not is_number or not -_MOST_S <= value <= _MOST_S:  # type: ignore[operator]  # NaN is no such number either
             _refuse(name, "no number of seconds")
     elif name in ("epoch", "generation", "n_files") or name.endswith("_bytes"):
-        if not is_number or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
+        most = MOST_GENERATIONS if name == "generation" else MOST_BYTES
+        if not is_number or not isinstance(value, int) or not 0 <= value <= most:
             _refuse(name, "no number that can be")
     elif not isinstance(value, str):
         _refuse(name, "no text")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from itertools import groupby
 from pathlib import Path
 
 from wherry.checksum import combine_crc32c, crc32c_of_file
-from wherry.errors import ConfigError, IntegrityError
-from wherry.mirror.layout import FOLDER, Segment, chain, key_for, parse_segment
+from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, StoreError, TransientError
+from wherry.mirror.layout import FOLDER, MOST_BYTES, Segment, chain, key_for, parse_segment, why_impossible
 from wherry.mirror.ledger import Record
-from wherry.mirror.manifest import Manifest, NewerFormatError, read_manifest
+from wherry.mirror.manifest import FileEntry, Manifest, NewerFormatError, read_manifest
+from wherry.mirror.report import shown
 from wherry.mirror.rules import Rules
 from wherry.mirror.segments import tail_of
 from wherry.mirror.sender import Courier
 from wherry.store import ObjectMeta
 from wherry.uri import check_name
+
+log = logging.getLogger("wherry.mirror")
 
 
 def rebuild(courier: Courier, rules: Rules) -> list[Record]:
@@ -23,7 +28,8 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
 
     What is there is compared with the file in the folder, by its checksum: where they agree it goes on, where they do not the
     file begins anew as the next generation. A file that is not in the folder is taken for deleted. Checksums are the
-    manifest's, then the segments' own, which costs a request each.
+    manifest's, then the segments' own, which costs a request each. A file of which something cannot be read there begins
+    anew, too: anybody may have put it.
     """
     plain: dict[str, ObjectMeta] = {}
     segments: list[Segment] = []
@@ -32,7 +38,7 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
         if (one := parse_segment(courier.prefix, meta)) is not None:
             if one.writer == courier.writer:
                 segments.append(one)
-        elif not meta.key.startswith(f"{base}{FOLDER}/"):
+        elif not meta.key.startswith(f"{base}{FOLDER}/") and not why_impossible(meta):
             plain[meta.key[len(base) :]] = meta
     segments.sort(key=lambda one: one.path)
     by_path = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
@@ -53,14 +59,21 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
 
 
 def _names(folder: Path) -> dict[str, str]:
-    """Name in the store -> path in the folder; they differ in the Unicode form at most."""
+    """Name in the store -> path in the folder, of regular files; they differ in the Unicode form at most."""
     found: dict[str, str] = {}
     for base, _, names in os.walk(folder):
         for name in names:
             path = (Path(base) / name).relative_to(folder).as_posix()
-            if (in_store := _name_of(path)) is not None:
+            if (in_store := _name_of(path)) is not None and _is_file(Path(base) / name):
                 found[in_store] = path
     return found
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it has just gone
+        return False
 
 
 def _name_of(path: str) -> str | None:
@@ -81,18 +94,40 @@ def _record(
     entries = [one for one in manifest.files if one.path == path and one.rule == "append"] if manifest else []
     entry = max(entries, key=lambda one: one.generation, default=None)
     generation = max(1, entry.generation if entry else 0, *(one.generation for one in segments))
-    linked = chain(segments, generation)
     record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
+    try:
+        is_whole = _measure(courier, record, plain, chain(segments, generation), entry)
+    except (TransientError, BucketNotFoundError):
+        raise
+    except StoreError as error:
+        if error.waits_for is not None:
+            raise
+        log.warning("%s: what is in the store of it cannot be read, so it is sent anew: %s", shown(path), error)
+        is_whole = False
+    if not is_whole:
+        record.acked = record.crc32c = record.size = record.base = 0
+    if local is None:
+        record.state = "deleted"
+    elif not is_whole or not _goes_on(courier.folder / local, record):
+        record.state = "superseded"
+    return record
+
+
+def _measure(
+    courier: Courier, record: Record, plain: ObjectMeta | None, linked: tuple[Segment, ...], entry: FileEntry | None
+) -> bool:
+    """Note how much of the file is in the store, and its checksum; False if its beginning is not there."""
     begins_at = linked[0].start if linked else 0
     at = crc = 0
     if not linked or begins_at > 0:
-        if plain is None or plain.size_bytes < begins_at:  # its beginning is gone: it begins anew
-            record.state = "superseded" if local else "deleted"
-            return record
+        if plain is None or plain.size_bytes < begins_at:
+            return False
         at, crc = plain.size_bytes, _crc_of_plain(courier, plain)
         record.state = "sealed"
     elif (
-        entry is not None and entry.generation == generation and any(entry.acked_bytes in (one.start, one.end) for one in linked)
+        entry is not None
+        and entry.generation == record.generation
+        and any(entry.acked_bytes in (one.start, one.end) for one in linked)
     ):
         at, crc = entry.acked_bytes, int(entry.crc32c, 16)
     for one in linked:
@@ -100,25 +135,34 @@ def _record(
             if one.start != at:
                 break
             length, segment_crc = courier.measure(one)
+            if at + length > MOST_BYTES:
+                raise IntegrityError("it ends beyond the end of any file", operation="read", uri=one.key)
             at, crc = at + length, combine_crc32c(crc, segment_crc, length)
             record.state = "live"
     record.acked, record.crc32c, record.size = at, crc, at
     record.base = begins_at if record.state == "live" else 0
-    if local is None:
-        record.state = "deleted"
-        return record
-    source = courier.folder / local
-    if not os.access(source, os.R_OK):  # when it can be read, it is sent anew
-        record.state = "superseded"
-        return record
-    with open(source, "rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_size < at or crc32c_of_file(source, 0, at) != crc:
-            record.state = "superseded"
-            return record
-        record.tail, record.boundary = tail_of(file.fileno(), at), 0
-        record.device, record.inode, record.mtime_ns = status.st_dev, status.st_ino, status.st_mtime_ns
-    return record
+    return True
+
+
+def _goes_on(source: Path, record: Record) -> bool:
+    """Note which file it is, if it begins with what is in the store. One that cannot be read is sent anew when it can be."""
+    try:
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < record.acked:
+            return False
+        if crc32c_of_file(source, 0, record.acked) != record.crc32c:
+            return False
+        record.tail, record.boundary = tail_of(file, record.acked), 0
+    except (FileNotFoundError, EOFError):  # it was replaced or truncated in this moment
+        return False
+    finally:
+        os.close(file)
+    record.device, record.inode, record.mtime_ns = status.st_dev, status.st_ino, status.st_mtime_ns
+    return True
 
 
 def _crc_of_plain(courier: Courier, plain: ObjectMeta) -> int:

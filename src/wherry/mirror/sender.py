@@ -347,7 +347,7 @@ class Courier:
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             status = check_promise(file, record)
-            if status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
+            if not length or status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
                 raise BrokenPromise("other bytes than the file's are in the store already")
             return Cut(record.acked, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
         finally:
