@@ -20,14 +20,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from wherry.clock import Clock
     from wherry.spool import Spool
 
 log = logging.getLogger("wherry.agent")
+_T = TypeVar("_T")
 
 #: Without clients and without work: long enough for the next of a row of short commands.
 _IDLE_EXIT_S = 2.0
@@ -43,6 +45,8 @@ _RESPAWN_WAIT_S = 1.0
 #: How often the time that passes is written down, by which deadlines are measured.
 _KEEP_BOOKS_S = 1.0
 _FULL_DISK_WAIT_S = 30.0
+#: What may not be missing is tried to be written so often: nobody tells when a disk has room again.
+_WRITE_AGAIN_S = 1.0
 #: Who comes back from a wait so much too late was stopped meanwhile.
 _STOPPED_S = 15.0
 
@@ -246,11 +250,11 @@ class Agent:
         from wherry.trials import Trials
         from wherry.worker import living_callers
 
-        queued, _ = self._journal.release(keep=living_callers(self._spool))
+        queued, _ = self._insist(lambda: self._journal.release(keep=living_callers(self._spool))) or (0, [])
         n_removed = sweep(self._spool, self._journal)
         for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
-        self._journal.resume()  # whoever starts an agent may have mended what was wrong
+        self._note(self._journal.resume)  # whoever starts an agent may have mended what was wrong
         for folder in self._spool.download_folders():
             clean_stale_downloads(folder)
         if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
@@ -293,6 +297,24 @@ class Agent:
         except JournalError as error:
             log.warning("%s", error)
             self._kept_s = time.monotonic() + _FULL_DISK_WAIT_S
+
+    def _insist(self, write: Callable[[], _T]) -> _T | None:
+        """Write what may not be missing, for as long as the journal's disk is full. None: this process is to end meanwhile."""
+        from wherry.database import JournalDamaged
+        from wherry.errors import JournalError
+
+        is_told = False
+        while not self._stopping:
+            try:
+                return write()
+            except JournalError as error:  # noqa: PERF203  waits between rounds
+                if isinstance(error, JournalDamaged):
+                    raise
+                if not is_told:
+                    log.error("the journal cannot be written, which is tried until it can: %s", error)
+                    is_told = True
+                select.select([self._signal_ear.fileno()], [], [], _WRITE_AGAIN_S)
+        return None
 
     def _leave(self, *, abandon: bool) -> bool:
         """Stop listening, then look once more: who rings from now on starts the next agent. False: we are needed after all.
@@ -369,7 +391,7 @@ class Agent:
         if self._bell.fileno() in ready:
             self._hear(self._bell.answer())
         self._bury()
-        release_dead_callers(self._spool, self._journal)
+        self._insist(lambda: release_dead_callers(self._spool, self._journal))
         now_s = time.monotonic()
         if now_s - started_s - timeout_s > _STOPPED_S:
             # This process was stopped, or its machine: so were its workers, which need their time to renew their leases.
@@ -416,7 +438,7 @@ class Agent:
             del self._workers[pid]
             worker.channel.close()
             if status != 0:
-                queued, doomed = self._journal.release(worker.name)
+                queued, doomed = self._insist(partial(self._journal.release, worker.name)) or (0, [])
                 log.warning(
                     "worker %s died (%s): %d job(s) queued again, %d given up", worker.name, _cause(status), queued, len(doomed)
                 )
@@ -433,7 +455,7 @@ class Agent:
         for worker in self._workers.values():
             os.waitpid(worker.pid, 0)
             worker.channel.close()
-            self._journal.release(worker.name)
+            self._note(partial(self._journal.release, worker.name))  # else the next agent does it
         remove_unneeded_reserve(self._spool, self._journal)
         self._bell.close()
         self._journal.close()

@@ -277,6 +277,28 @@ class Database:
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             db.execute("BEGIN")
 
+    @contextmanager
+    def shortening(self) -> Iterator[tuple[Callable[[], bool], int]]:
+        """Nobody writes in the block: (moves the log into the database as far as readers let it, the size that this needs).
+
+        The call says whether all was moved: then the log is written anew from its beginning as soon as nobody reads it.
+        """
+        with self.transaction() as db:  # which adds nothing to the log
+            n_pages, page_bytes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+            other = sqlite3.connect(self.path, timeout=0.0, isolation_level=None)  # a transaction cannot do it for itself
+
+            def move() -> bool:
+                try:
+                    _, n_frames, n_moved = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                except sqlite3.OperationalError:  # no room for it
+                    return False
+                return bool(n_frames == n_moved)
+
+            try:
+                yield move, int(n_pages * page_bytes)
+            finally:
+                other.close()
+
     def check(self) -> None:
         """Look for damage everywhere; JournalDamaged if there is some. It reads the whole file."""
         with self.transaction(read_only=True) as db:

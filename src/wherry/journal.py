@@ -406,13 +406,16 @@ def _packed(pieces: Sequence[int]) -> bytes | None:
 
 def write_patiently(write: Callable[[], _T]) -> _T:
     """Write to a journal, waiting for as long as its disk is full or it is locked: for what must not be lost."""
+    is_told = False
     while True:
         try:
             return write()
         except JournalError as error:  # noqa: PERF203  waits between rounds
             if isinstance(error, JournalDamaged):
                 raise
-            log.error("the journal cannot be written, trying again: %s", error)
+            if not is_told:  # the log may be on that disk, too
+                log.error("the journal cannot be written, which is tried until it can: %s", error)
+                is_told = True
             time.sleep(_WRITE_AGAIN_S)  # nobody tells when a disk has room again
 
 

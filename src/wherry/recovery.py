@@ -67,8 +67,14 @@ class MendedJournal(Journal):
         return self.size_bytes() + max(n_new, _MEASURED_JOBS) * _JOB_BYTES
 
     def make_room(self, error: JournalError) -> bool:
-        """Give the reserve to the journal if it may be what it lacks. Whether it is worth to write again."""
-        return "locked" not in str(error) and self._spool.reserve.release()
+        """Give the reserve to the journal if it may be what it lacks, and shorten its log. Whether it is worth to write again."""
+        if "locked" in str(error):
+            return False
+        with self._database.shortening() as (move_log, size_bytes):
+            had_bytes = self._spool.reserve.release()
+            is_short = move_log()
+            kept_bytes = self._spool.reserve.keep_for_database(size_bytes)
+        return is_short or kept_bytes < had_bytes
 
     def mend(self, keep: Sequence[str] = ()) -> None:
         """Put the journal aside if it is damaged. Nothing happens if another process was faster."""

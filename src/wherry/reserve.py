@@ -3,12 +3,16 @@
 To finish an upload is to write to the journal, and only then is its staged file removed. So a disk that is full of staged files
 would stay full for ever. The reserve is a file that takes real room. It is made before the first file is staged, and no file is
 staged while it is not whole; it is emptied when the journal finds no room to write.
+
+The journal's log is then moved into the database, which makes the log short again. Where a reader keeps that from happening, the
+log grows; but what the database needs for it stays in the reserve: otherwise neither could ever be written again.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.spool_folder import SpoolFolder
@@ -42,7 +46,9 @@ class Reserve:
         if journal_bytes:
             self._journal_bytes = max(self._journal_bytes, journal_bytes)
             self._wanted_bytes = self._compute()
-        wanted = self._wanted_bytes
+        self._take(self._wanted_bytes)
+
+    def _take(self, wanted: int) -> None:
         if _allocated_bytes(self._path) >= wanted:
             return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -56,12 +62,23 @@ class Reserve:
         finally:
             os.close(descriptor)
 
-    def release(self) -> bool:
-        """Give the room to the journal. Whether there was any."""
-        if not _allocated_bytes(self._path):
-            return False
-        os.truncate(self._path, 0)
-        return True
+    def release(self) -> int:
+        """Give the room to the journal. How much there was, in bytes."""
+        if size_bytes := _allocated_bytes(self._path):
+            os.truncate(self._path, 0)
+        return size_bytes
+
+    def keep_for_database(self, journal_bytes: int) -> int:
+        """Take back what the database needs to take its log in, or as much of it as there is. How much that is, in bytes.
+
+        `journal_bytes`: what the journal's file will have when the log has been moved into it.
+        """
+        self._journal_bytes = max(self._journal_bytes, journal_bytes)
+        there = os.statvfs(self._path.parent)
+        room_bytes = there.f_bavail * there.f_frsize + _allocated_bytes(self._path)
+        with suppress(OSError):  # others were faster: the next call tries again
+            self._take(min(self._compute() - _LOG_BYTES, room_bytes))
+        return _allocated_bytes(self._path)
 
     def exists(self) -> bool:
         """Whether it was made, however much room it has."""

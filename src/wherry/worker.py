@@ -267,7 +267,9 @@ class Worker:
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
                 looked_s = self._journal.now_s()  # what becomes due after this is seen by ready()
                 is_alone = not (self._running or self._helping)
-                job = self._journal.lease(self._name, LEASE_S, with_stores=usable, with_suspects=is_alone, now=looked_s)
+                lease = partial(self._journal.lease, with_stores=usable, with_suspects=is_alone, now=looked_s)
+                # On a full disk it waits: its jobs, and those of others, go on and make room.
+                job = write_patiently(partial(lease, self._name, LEASE_S))
                 if job is None:
                     break
                 self._has_suspect = job.leases_lost >= SUSPECT_AFTER
@@ -291,7 +293,7 @@ class Worker:
                 return
             usable = self._performer.usable_stores()
             if (self._running or self._helping) and time.monotonic() - self._renewed_s >= _RENEW_S:
-                self._journal.renew(self._name, LEASE_S)
+                write_patiently(partial(self._journal.renew, self._name, LEASE_S))
                 self._renewed_s = time.monotonic()
 
     def _start(self, job: Job) -> None:
@@ -303,7 +305,8 @@ class Worker:
         """Take parts of other workers' jobs, as many at once as those do, when no job of our own is ready."""
         most = max((self._performer.parts_in_flight(store_id) for store_id in usable), default=0) // self._config.n_workers
         while len(self._running) + len(self._helping) < max(1, most):
-            taken = self._journal.parts.lease_any(self._name, LEASE_S, with_stores=usable, most_lost=SUSPECT_AFTER - 1)
+            lease = partial(self._journal.parts.lease_any, with_stores=usable, most_lost=SUSPECT_AFTER - 1)
+            taken = write_patiently(partial(lease, self._name, LEASE_S))
             if taken is None:
                 return
             future = self._pieces.submit(self._performer.perform_part, *taken)

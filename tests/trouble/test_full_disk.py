@@ -198,6 +198,28 @@ def test_many_small_uploads_on_a_full_disk_are_all_finished(disk: Path) -> None:
     assert "" == said, said
 
 
+def test_a_reader_of_the_journal_on_a_full_disk_keeps_no_upload_for_ever(disk: Path) -> None:
+    """While it reads, the log cannot begin anew, and takes all room but what the database needs to take the log in."""
+    gate = Gate(disk.parent)
+    text = """
+    import sqlite3
+    source = file_of(dest.parent / "source", 100)
+    with end_agent(spool), wherry.Uploader("gated://x", spool=spool) as uploader:
+        handles = [uploader.put(source, f"{i}") for i in range(400)]
+        fill()
+        reader = sqlite3.connect(spool / "journal.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM jobs").fetchall()
+        (dest.parent / "is_open").touch()
+        wait_until(lambda: "cannot be written" in (spool / "agent.log").read_text(), what="the disk to be full of the log")
+        reader.close()
+        finish(handles, source)
+    """
+    text = FILL_WITH_UPLOADS + textwrap.dedent(text)
+    said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
+    assert "" == said, said
+
+
 def test_accepting_never_takes_the_room_that_finishing_needs(disk: Path) -> None:
     """The journal has used its reserve: nothing is staged in the room that comes free until the reserve is whole again."""
     text = """
