@@ -332,7 +332,8 @@ def unfinished_lines(shown: Iterable[Unfinished]) -> list[str]:
     for one in shown:
         job = one.job
         details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}, {next_try_text(one)}"
-        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {one.reason}"]
+        reason = one.reason if job.state is JobState.QUEUED else job.error  # the heading says that it is being tried again
+        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {reason}"]
     return lines
 
 

@@ -165,11 +165,12 @@ class JournalWaits(JournalDecisions):
                 " FROM stores s JOIN totals t ON t.store_id = s.id AND t.kind = 'put' AND t.state = 'queued'"
                 " WHERE s.is_locked OR s.waits_for IS NOT NULL GROUP BY s.id HAVING SUM(t.n) > 0 ORDER BY s.id"
             ).fetchall()
+            first_s = {row[0]: _first_try_s(db, row[0]) for row in rows}  # nothing is tried before a job is due
         return [
             StoreWait(
                 store_id,
                 Reason.SECRETS if is_locked else Reason(waits_for),
-                *(n, size_bytes, None if is_locked else max(0.0, due_s - now_s), error, kind),
+                *(n, size_bytes, None if is_locked else max(0.0, max(due_s, first_s[store_id]) - now_s), error, kind),
             )
             for store_id, is_locked, waits_for, due_s, error, kind, n, size_bytes in rows
         ]
@@ -225,6 +226,12 @@ def _others_go_on(db: Connection, which: str, args: tuple[str, ...]) -> bool:
         ).fetchone()
         is not None
     )
+
+
+def _first_try_s(db: Connection, store_id: int) -> float:
+    """The elapsed time at which the first of the store's queued jobs is due; 0 if all of them wait for other jobs."""
+    first = "SELECT MIN(due_s) FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL AND store_id = ?"
+    return float(db.execute(first, (store_id,)).fetchone()[0] or 0.0)
 
 
 def end_store_wait(db: Connection, which: str, args: tuple[object, ...] = ()) -> bool:

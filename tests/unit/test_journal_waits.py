@@ -45,6 +45,14 @@ def put_off(journal: Journal, worker: str = "w") -> JobId | None:
     return None if job is None else job.id
 
 
+def test_the_next_try_at_a_store_is_when_one_of_its_jobs_is_due(journal: Journal, hands: Hands) -> None:
+    submit(journal, "a")
+    put_off(journal)
+    hands.now_s += 100.0
+    (store,) = journal.waiting_stores()
+    assert 200.0 == store.next_try_in_s
+
+
 def test_a_store_that_needs_an_operator_gets_one_request_at_a_time_and_at_least_one_in_five_minutes(
     journal: Journal, hands: Hands
 ) -> None:
