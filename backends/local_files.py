@@ -54,11 +54,15 @@ class Record:
         """The record of an open file; an empty one if there is none or the file was changed since."""
         try:
             size, mtime_ns, crc32c, metadata = json.loads(os.getxattr(fd, _RECORD))
-            if (size, mtime_ns) == (status.st_size, status.st_mtime_ns):
-                return cls(None if crc32c is None else int(crc32c), {str(name): str(text) for name, text in metadata.items()})
-        except (OSError, ValueError, TypeError, AttributeError):  # no record, or one that we did not write
+            if (size, mtime_ns) != (status.st_size, status.st_mtime_ns) or not (crc32c is None or _is_crc32c(crc32c)):
+                return cls()
+            return cls(crc32c, {str(name): str(text) for name, text in metadata.items()})
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # no record, or one that we did not write
             return cls()
-        return cls()
+
+
+def _is_crc32c(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**32
 
 
 def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreError:

@@ -90,7 +90,7 @@ class LocalUploads:
         made = make_folders(folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         with _open(folder / "data", flags) as data, _open(folder / "receipts", flags) as receipts:
-            header = [key, size_bytes, os.fstat(data).st_ino]
+            header = (key, size_bytes, os.fstat(data).st_ino)
             if _header(receipts) != header:  # new, or its data has gone away
                 os.ftruncate(receipts, 0)
                 os.ftruncate(data, size_bytes)
@@ -175,8 +175,7 @@ class LocalUploads:
                 begun_s = max(entry.stat(follow_symlinks=False).st_mtime, entry.stat(follow_symlinks=False).st_ctime)
                 with _open(Path(entry.path, "receipts"), os.O_RDONLY) as receipts:
                     header = _header(receipts)
-                    if isinstance(header, list) and len(header) == 3:
-                        key = str(header[0])
+                    key = key if header is None else header[0]
                     begun_s = max(begun_s, os.fstat(receipts).st_mtime, os.stat(Path(entry.path, "data")).st_mtime)
             if begun_s and key.startswith(prefix):
                 yield PendingUpload(key, match[2], begun_s, is_ours=True)
@@ -201,9 +200,9 @@ class LocalUploads:
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise unknown from error
             header = _header(receipts)
-            if not isinstance(header, list) or header[2:] != [os.fstat(data).st_ino] or there.st_ino != header[2]:
+            if header is None or header[2] != os.fstat(data).st_ino or there.st_ino != header[2]:
                 raise unknown
-            yield data, receipts, int(header[1])
+            yield data, receipts, header[1]
 
 
 def _lock(fd: int, kind: int, operation: str, uri: str) -> None:
@@ -244,12 +243,14 @@ def _receipts(fd: int) -> dict[int, _Receipt]:
     return found
 
 
-def _header(fd: int) -> object:
-    """[key, size, inode of the data] as begin() wrote it; None if it did not get that far."""
+def _header(fd: int) -> tuple[str, int, int] | None:
+    """(key, size, inode of the data) as begin() wrote it; None if it did not get that far, or somebody else wrote it."""
     try:
-        return json.loads(os.pread(fd, _HEADER_BYTES, 0))
-    except ValueError:
+        found = json.loads(os.pread(fd, _HEADER_BYTES, 0))
+    except (ValueError, RecursionError):
         return None
+    is_ours = isinstance(found, list) and [str, int, int] == [type(value) for value in found]
+    return (found[0], found[1], found[2]) if is_ours else None
 
 
 def _temporaries(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -268,7 +269,8 @@ def _temporaries(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 @contextmanager
 def _open(path: Path, flags: int) -> Iterator[int]:
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    # Whoever may write to the folder may have put a link there, to a file of ours elsewhere, or a pipe, which nobody else opens.
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         yield fd
     finally:

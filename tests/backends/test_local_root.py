@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from support import CALLER
 from wherry import Uploader
 from wherry.backends.local import LocalStore
+from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, UploadFailed
+from wherry.store import Part
 from wherry.uri import StoreURI
 
 SECRET = b"root:x:0:0"
@@ -129,3 +132,45 @@ def test_a_file_that_is_replaced_while_it_is_open_stays_readable(folder: Path) -
 def test_a_wrong_folder_for_links_is_refused(folder: Path, value: object) -> None:
     with pytest.raises(ConfigError, match="links_within"):
         opened(folder, links_within=value)
+
+
+@pytest.mark.parametrize(
+    "record", ["[" * 3500, "[4, {mtime_ns}, 1e400, {{}}]", "[4, {mtime_ns}, -5, {{}}]", f"[4, {{mtime_ns}}, {10**30}, {{{{}}}}]"]
+)
+def test_a_record_that_somebody_else_wrote_says_nothing(folder: Path, record: str) -> None:
+    path = folder / "a"
+    os.setxattr(path, "user.wherry", record.replace("{mtime_ns}", str(path.stat().st_mtime_ns)).replace("{{}}", "{}").encode())
+    assert opened(folder).head(key(folder, "a")).crc32c is None
+
+
+def planted_upload(folder: Path) -> Path:
+    """The folder of an upload in parts, as somebody else makes it, without its receipts."""
+    path = folder / f".b.wherry-tmp-{0:032x}"
+    path.mkdir()
+    (path / "data").touch()
+    return path
+
+
+@pytest.mark.parametrize("header", [b"[" * 8000, b'[null, {}, "x"]', b"pipe"])
+def test_a_planted_upload_neither_ends_nor_delays_those_who_tidy_up(folder: Path, header: bytes) -> None:
+    receipts = planted_upload(folder) / "receipts"
+    if header == b"pipe":
+        os.mkfifo(receipts)  # to open it for reading waits for a writer
+    else:
+        receipts.write_bytes(header)
+    (found,) = opened(folder).list_uploads(key(folder, ""))
+    assert key(folder, "b") == found.key
+
+
+def test_no_part_is_written_through_a_planted_link(folder: Path, outside: Path, tmp_path: Path) -> None:
+    store, source = opened(folder), tmp_path / "source"
+    source.write_bytes(b"x" * 10)
+    upload = store.begin(key(folder, "b"), size_bytes=10)
+    (temporary,) = folder.glob(".b.wherry-tmp-*")
+    inode = (outside / "secret").stat().st_ino
+    (temporary / "data").unlink()
+    (temporary / "data").symlink_to(outside / "secret")
+    (temporary / "receipts").write_text(json.dumps([key(folder, "b"), 10, inode]).ljust(8192))
+    with pytest.raises(PermanentError):
+        store.put_part(key(folder, "b"), upload, source, Part(1, 0, 10, crc32c(b"x" * 10)))
+    assert SECRET == (outside / "secret").read_bytes()
