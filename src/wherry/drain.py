@@ -65,6 +65,7 @@ def wait_until_drained(
                 size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24
                 bar = Bar(
                     total=total_bytes,
+                    initial=total_bytes - now.bytes_queued,  # else the speed is that of all of it in no time
                     unit="B",
                     unit_scale=True,
                     desc="uploading",

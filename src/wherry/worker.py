@@ -41,6 +41,8 @@ log = logging.getLogger("wherry.worker")
 #: How long a stored object that must not have replaced another waits for the end of its server's trial, to say whether it can.
 _TRIAL_S = 5.0
 _RENEW_S = 15.0
+#: Before a job's last try: its deadline, which is counted less often, has passed by then.
+_LEAST_LAST_WAIT_S = 1.0
 #: How often a job looks again for the objects that it requires.
 _REQUIREMENT_WAIT_S = 2.0
 #: Before the name of a client that does its work itself: so it leases jobs, and so nobody takes it for an agent's worker.
@@ -141,8 +143,9 @@ class Performer:
                 raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
 
     def _again(self, job: Job, error: StoreError, *, wait_s: float, counts: bool = True) -> None:
-        if self._is_over(job, error, wait_s):
+        if self._is_over(job, error, wait_s if job.kind is JobKind.CHECK else 0.0):  # who asked for a check waits for it
             return
+        wait_s = min(wait_s, self._last_try_in_s(job))
         text = self._text(error)
         if counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
@@ -153,15 +156,19 @@ class Performer:
 
     def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
         """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
-        if self._is_over(job, error, 0.0):
+        if self._is_over(job, error):
             return
-        wait_s = min(TRY_AGAIN_S, max(1.0, self.journal.time_left_s(job)[0]))  # its last try is at its deadline
+        wait_s = min(TRY_AGAIN_S, self._last_try_in_s(job))
         text = self._text(error)
         log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
         write_patiently(lambda: self.journal.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
 
-    def _is_over(self, job: Job, error: StoreError, wait_s: float) -> bool:
-        """Whether the job's deadline comes before its next attempt would, so that it has failed."""
+    def _last_try_in_s(self, job: Job) -> float:
+        """A job waits at most until its deadline, and is tried then once more."""
+        return max(_LEAST_LAST_WAIT_S, self.journal.time_left_s(job)[0])
+
+    def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:
+        """Whether the job's deadline has passed, or will have after `wait_s`, so that it has failed."""
         write_patiently(self.journal.count_time)
         left_s, passed_s = self.journal.time_left_s(job)
         if wait_s < left_s:

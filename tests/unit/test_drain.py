@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import select
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -51,6 +56,25 @@ def test_no_wait_is_longer_than_the_time_that_is_left() -> None:
 def test_uploads_that_end_at_once_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert wait_until_drained(series(counts(1), counts(0)), lambda timeout_s: None, progress=True)
     assert ("", "") == capsys.readouterr()
+
+
+def test_a_bar_that_begins_late_shows_no_impossible_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        states = series(counts(1000), *[counts(400)] * 100, counts(0))
+        frames: list[bytes] = []
+
+        def wait(timeout_s: float) -> None:
+            time.sleep(0.05)
+            if select.select([ours], [], [], 0)[0]:
+                frames.append(os.read(ours, 10_000))
+
+        assert wait_until_drained(states, wait, progress=True)
+    os.close(ours)
+    shown = b"".join(frames).decode()
+    assert "60%" in shown
+    assert not re.search(r"[MGTP]B/s", shown), shown
 
 
 def test_patience_ends_when_nothing_has_got_on_and_lasts_over_waits() -> None:

@@ -142,6 +142,19 @@ def test_a_job_past_its_deadline_fails_with_its_last_error(bench: Bench) -> None
     assert {job.object_id} == bench.staged()
 
 
+def test_a_job_is_tried_until_its_deadline_however_long_its_wait_would_be(bench: Bench) -> None:
+    bench.store.plan = [Fault("put", TransientError("connection reset"), times=99)]
+    settings = {**SETTINGS, "retry": {**SETTINGS["retry"], "job_deadline_s": 60.0}}
+    job_id = bench.accept("a")
+    bench.journal.store_id("s3", "bucket", {}, (), settings)
+    patient = RetryConfig(job_deadline_s=60.0, call_deadline_s=0.0, first_wait_s=1e6, longest_wait_s=1e6)
+    bench.performer.stores = GivenStores(bench.store, patient)
+    bench.perform()
+    job = bench.job(job_id)
+    assert JobState.QUEUED is job.state, job.error
+    assert 0 < job.due_s - bench.journal.now_s() <= 60.0
+
+
 def test_a_name_that_is_taken_fails_and_the_object_is_kept(bench: Bench, tmp_path: Path) -> None:
     theirs = file_of(tmp_path / "theirs", 10, seed=99)
     bench.store.put_file("a", theirs)
