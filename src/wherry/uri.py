@@ -192,7 +192,7 @@ def check_name(name: str, *, what: str = "remote name") -> str:
             raise refuse("has an empty part ('//' or a '/' at its end): write single slashes between parts")
         if part in (".", ".."):
             raise refuse(f"has the part {part!r}, which would leave or repeat a folder: write the name out")
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+    if not name.isprintable() and any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
         raise refuse("holds a control character or a lone surrogate: use printable characters")
     if TEMPORARY_MARK in name:
         raise refuse(f"holds {TEMPORARY_MARK!r}, which marks what wherry has half written: use another name")

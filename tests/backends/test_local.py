@@ -23,6 +23,7 @@ from wherry.errors import (
     IntegrityError,
     NotFoundError,
     PermanentError,
+    ReadOnlyError,
     TransientError,
 )
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA
@@ -213,7 +214,7 @@ def test_too_long_name_says_so(folder: Folder) -> None:
         (errno.ENOTDIR, True, PermanentError),
         (errno.EACCES, False, AccessDeniedError),
         (errno.EPERM, True, AccessDeniedError),
-        (errno.EROFS, True, AccessDeniedError),
+        (errno.EROFS, True, ReadOnlyError),
         (errno.ENOSPC, True, TransientError),
         (errno.EDQUOT, True, TransientError),
         (errno.EIO, False, TransientError),

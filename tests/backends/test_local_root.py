@@ -12,6 +12,7 @@ import pytest
 from support import CALLER
 from wherry import Uploader
 from wherry.backends.local import LocalStore
+from wherry.backends.local_root import _real
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, UploadFailed
 from wherry.store import Part
@@ -126,6 +127,30 @@ def test_a_file_that_is_replaced_while_it_is_open_stays_readable(folder: Path) -
     with opened(folder) as store, store._opened("get", key(folder, "a")) as fd:
         os.unlink(path)
         store._root.require_open(fd, path, "get", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a", "deep", "deep/up", "deep/up/deep", "no/such", "loop/x", "out", "out/no", "odd (deleted)"]
+)
+def test_where_a_folder_is_is_told_as_realpath_tells_it(folder: Path, outside: Path, name: str) -> None:
+    (folder / "deep").mkdir()
+    (folder / "odd (deleted)").mkdir()
+    (folder / "deep" / "up").symlink_to(folder)
+    (folder / "loop").symlink_to("loop")
+    (folder / "out").symlink_to(outside)
+    assert os.path.realpath(folder / name) == _real(str(folder / name))
+
+
+def test_a_link_that_was_made_after_the_store_was_opened_is_not_followed_out(folder: Path, outside: Path, tmp_path: Path) -> None:
+    (folder / "deep").mkdir()
+    (tmp_path / "source").write_bytes(b"new")
+    with opened(folder) as store:
+        store.put_file(key(folder, "deep/a"), tmp_path / "source")
+        (folder / "deep").rename(folder / "old")
+        (folder / "deep").symlink_to(outside)
+        with pytest.raises(PermanentError, match="links_within"):
+            store.put_file(key(folder, "deep/secret"), tmp_path / "source")
+    assert SECRET == (outside / "secret").read_bytes()
 
 
 @pytest.mark.parametrize("value", ["relative", 1, True])

@@ -163,6 +163,7 @@ def test_a_notebook_shows_the_run_and_escapes_its_names() -> None:
 
     state = State("<script>alert(1)</script>", Timestamp(epoch=3), rank=1, world_size=2)
     logger = Logger(state, [Odd(), InMemoryLogger()])
+    assert "<Logger of '<script>alert(1)</script>' to Odd, InMemoryLogger>" == repr(logger)
     page = logger._repr_html_()
     assert "<script>" not in page
     for part in ("&lt;script&gt;alert(1)&lt;/script&gt;", "1 of 2", "epoch 3", "not begun", "&lt;Odd &amp; &#x27;bad&#x27;&gt;"):

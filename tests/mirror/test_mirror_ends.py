@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
+from wherry.mirror.scan import Scan, scan
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -215,3 +220,49 @@ def test_at_the_end_an_open_file_is_sent_as_it_is(rig: Rig) -> None:
         file.write(b"all there is")
         assert end(rig)
         assert {"run.db": b"all there is"} == rig.plain()
+
+
+class Held(Executor):
+    """Keeps what it was given until it is let go."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Keep it; the future is not done."""
+        future: Future[Any] = Future()
+        self.held.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def let_go(self) -> None:
+        """Do all of it."""
+        for future, call in self.held:
+            future.set_result(call())
+        self.held.clear()
+
+
+def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand files take as long to look at as hundreds take to seal."""
+    looks: list[Path] = []
+
+    def slowly(folder: Path) -> Scan | None:
+        looks.append(folder)
+        time.sleep(0.1)
+        return scan(folder)
+
+    rig.write("a.log", lines(3))
+    rig.flush()
+    held = Held()
+    monkeypatch.setattr("wherry.mirror.engine.scan", slowly)
+    monkeypatch.setattr(rig.engine, "_executor", held)
+    rig.turn(final=True)
+    looks.clear()
+    for _ in range(5):
+        rig.turn(final=True)
+    assert held.held
+    assert [] == looks
+    held.let_go()
+    monkeypatch.undo()
+    rig.close()
+    assert rig.engine.is_complete
+    assert rig.local() == rig.plain()

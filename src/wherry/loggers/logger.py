@@ -101,6 +101,10 @@ class Logger(LogCalls):
         """The destinations, by the name that they had in Composer 0.3."""
         return self.destinations
 
+    def __repr__(self) -> str:
+        names = ", ".join(type(one).__name__ for one in self.destinations) or "no destinations"
+        return f"<Logger of {self.state.run_name!a} to {names}{' closed' if self._closed else ''}>"
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         return logger_html(self, "closed" if self._closed else "logging" if self._has_begun else "not begun")

@@ -62,7 +62,7 @@ _FINAL_IDLE_S = 10.0
 _LOOK_ANYWAY_S = 10.0
 #: A look at the folder, and what follows, takes at most this share of the time.
 _LOOK_SHARE = 0.01
-#: While more is due than one batch takes, at most this share.
+#: While something is under way, or more is due than one batch takes, at most this share.
 _BUSY_LOOK_SHARE = 0.1
 
 
@@ -184,7 +184,7 @@ class Engine:
         """
         look_s = max(0.02, min(1.0, self.config.max_lag_s / 10), self._scan_cost_s / _LOOK_SHARE)
         if self._running:
-            return max(0.02, self._turn_cost_s)
+            return max(0.02, 3 * self._turn_cost_s)  # _ended() wakes us when a sender has nothing to do
         if self._is_resting():
             return max(0.02, min(self._rest_s(), look_s))
         return _LOOK_ANYWAY_S if is_watched and self.is_idle() else look_s
@@ -259,8 +259,9 @@ class Engine:
         self._is_loaded = True
 
     def _look_unless_busy(self) -> None:
-        """Look at the folder, unless that was just done and there is more to do than one batch took."""
-        self._is_fresh = not self._is_cut_short or time.perf_counter() - self._looked_s >= self._scan_cost_s / _BUSY_LOOK_SHARE
+        """Look at the folder, unless that was just done and something is under way, or more is due than one batch took."""
+        is_busy = self._is_cut_short or bool(self._running)
+        self._is_fresh = not is_busy or time.perf_counter() - self._looked_s >= self._scan_cost_s / _BUSY_LOOK_SHARE
         if self._is_fresh:
             self._look()
             self._looked_s = time.perf_counter()
