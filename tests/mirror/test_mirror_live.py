@@ -380,11 +380,13 @@ def fetch(store: ObjectStore, prefix: str, tmp_path: Path) -> dict[str, bytes]:
 def test_a_logger_mirrors_what_other_loggers_write(run: Path, tmp_path: Path, bucket: Path, spool: Path) -> None:
     state = State("run-a")
     mirror = MirrorLogger(run / "{run_name}", f"{bucket}/{{run_name}}", spool=spool, writer="rank0", config=QUICK)
-    logger = Logger(state, [mirror, FileLogger(f"{run}/{{run_name}}/train.log")])
+    text = FileLogger(f"{run}/{{run_name}}/train.log")
+    logger = Logger(state, [mirror, text])
     logger.run_event(Event.INIT)
     logger.run_event(Event.FIT_START)
     logger.log_metrics({"loss": 1.0})
     logger.run_event(Event.EPOCH_END)
+    text.flush()  # an event only has it written, by a thread
     mirror.mirror.flush(TIMEOUT_S)
     assert b"loss" in read(bucket / "run-a", "train.log")
     logger.log_metrics({"loss": 0.5})
