@@ -62,7 +62,7 @@ class _Worker:
 def start_agent(folder: Path, config: object) -> None:
     """Start the agent of the spool `folder` in a session of its own, and return when it has detached itself.
 
-    No error if one is running already: the second sees that and leaves. `config` is the AgentConfig.
+    No error if one is running already: the second sees that and leaves. OSError if none can start. `config` is the AgentConfig.
     """
     import subprocess
 
@@ -75,15 +75,19 @@ def start_agent(folder: Path, config: object) -> None:
     if "site-packages" not in package_parent and "dist-packages" not in package_parent:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH", "")]))
     settings = json.dumps(asdict(config))  # type: ignore[call-overload]
-    subprocess.run(
+    started = subprocess.run(
         [sys.executable, "-m", "wherry.agent", "--spool", str(folder), "--settings", settings, "--detach"],
-        check=True,
+        check=False,
         cwd="/",
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
+    if started.returncode < 0:
+        raise ChildProcessError(f"{sys.executable} was ended by {signal.Signals(-started.returncode).name}")
+    if started.returncode > 0:
+        raise ChildProcessError(f"{sys.executable} ended with exit status {started.returncode}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -39,6 +39,8 @@ class Client:
         self._bell: Bell | None = None
         self._bell_pid = 0
         self._bell_lock = threading.Lock()
+        #: Whether it was said that no agent can be started.
+        self._is_told = False
 
     @property
     def is_here(self) -> bool:
@@ -46,7 +48,7 @@ class Client:
         return os.getpid() == self._pid
 
     def call_agent(self, *, warm: int | None = None) -> None:
-        """Ring the agent, start it if there is none, and see to it that it has our secrets.
+        """Ring the agent, start it if there is none, and see to it that it has our secrets. Where it cannot be started, say so.
 
         `warm`: the id of a store that is going to be used.
         """
@@ -60,7 +62,14 @@ class Client:
         bell = self.spool.inside("bell")
         if ring(bell, carried):
             return
-        start_agent(self.spool.folder, self._agent)
+        try:
+            start_agent(self.spool.folder, self._agent)
+        except OSError as error:  # what was accepted stays so, and the next call tries again
+            if not self._is_told:
+                words = "the agent of %s could not be started: %s. Uploads wait until the next try, or for wherry drain"
+                log.warning(words, self.spool.folder, error)
+                self._is_told = True
+            return
         until_s = time.monotonic() + _AGENT_START_S
         while carried and not ring(bell, carried):
             if time.monotonic() > until_s:

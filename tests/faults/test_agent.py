@@ -55,6 +55,31 @@ def test_training_process_gets_no_sdk_no_threads_and_no_children(gate: Gate) -> 
     assert (0, "") == (code, output)
 
 
+def test_an_upload_stays_accepted_when_no_agent_can_be_started(gate: Gate) -> None:
+    gate.open()
+    program = gate.folder / "killed"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o700)
+    code, output = gate.run(f"""
+    import os, signal, sys, time, wherry
+    def wait_until(condition):
+        while not condition():
+            time.sleep(0.01)
+    with wherry.Uploader("gated://x") as uploader:
+        wait_until(uploader.spool.agent_pid)
+        os.kill(uploader.spool.agent_pid(), signal.SIGKILL)
+        wait_until(lambda: uploader.spool.agent_pid() is None)
+        python, sys.executable = sys.executable, {str(program)!r}
+        with uploader.open("a") as file:
+            file.write(b"a")
+        sys.executable = python
+    """)
+    assert 0 == code, output
+    assert "could not be started" in output
+    assert "was ended by SIGKILL" in output
+    assert ["a"] == [path.name for path in gate.dest.iterdir()]
+
+
 def test_sigterm_stops_the_agent_and_the_next_goes_on(gate: Gate) -> None:
     gate.run("import os, wherry; wherry.Uploader('gated://x').open('a').close(); os._exit(0)")
     agent = gate.agent()
