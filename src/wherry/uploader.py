@@ -389,7 +389,8 @@ class Uploader(Reader):
             if left_s <= 0:
                 return False
             if until_s is None and (held := self.journal.held_up(self._owner)):
-                raise UploadFailed(held, remedy=self._waiting(len(held)))
+                own = [one for one in held if one.job_id in ids] or held  # `held` names the oldest ones only
+                raise UploadFailed(own, remedy=self._waiting(len(own)))
             self._wait(left_s)
         return True
 

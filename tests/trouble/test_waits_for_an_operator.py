@@ -77,6 +77,20 @@ def test_new_credentials_finish_what_expired_ones_could_not(juicefs_server: S3Se
         second.close()
 
 
+def test_a_handle_names_its_own_upload_of_several_that_wait(juicefs_server: S3Server, spool_folder: Path, tmp_path: Path) -> None:
+    source = file_of(tmp_path / "source", 1000)
+    plan = [When(method, "", s3_error(400, "ExpiredToken"), times=99) for method in ("GET", "HEAD", "PUT")]
+    with end_agent(spool_folder), fault_proxy("127.0.0.1", juicefs_server.port, plan) as proxy:
+        options = {**juicefs_server.options, "endpoint_url": proxy.url}
+        uploader = Uploader(f"s3://{juicefs_server.bucket}/several", storage_options=options, spool=spool_folder)
+        handles = [uploader.put(source, name) for name in "abc"]
+        with pytest.raises(UploadFailed, match="2 more wait as well") as caught:
+            handles[1].result()
+        assert [handles[1].uri] == [one.uri for one in caught.value.failures]
+        with pytest.raises(UploadFailed):
+            uploader.close()
+
+
 def test_a_refusal_still_fails_at_the_first_answer(juicefs_server: S3Server, spool_folder: Path, tmp_path: Path) -> None:
     source = file_of(tmp_path / "source", 1000)
     plan = [When("PUT", "denied", s3_error(403, "AccessDenied"), times=9)]
