@@ -23,6 +23,7 @@ from wherry.errors import (
     AlreadyExistsError,
     BucketNotFoundError,
     ConfigError,
+    CredentialsExpiredError,
     IntegrityError,
     NotFoundError,
     PermanentError,
@@ -360,8 +361,8 @@ class TestAnswers:
             (error(429, "TooManyRequests"), ThrottledError),
             (error(400, "ThrottlingException"), ThrottledError),
             (error(400, "InvalidArgument"), PermanentError),
-            (error(403, "ExpiredToken"), AccessDeniedError),
-            (error(400, "ExpiredToken"), AccessDeniedError),
+            (error(403, "ExpiredToken"), CredentialsExpiredError),
+            (error(400, "ExpiredToken"), CredentialsExpiredError),
         ],
     )
     def test_answer_becomes_our_error_after_one_attempt(

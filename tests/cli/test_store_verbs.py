@@ -227,7 +227,7 @@ def test_names_of_others_do_not_command_the_terminal(line: CommandLine) -> None:
     """``\\x9b`` and ``\\x1b[`` begin commands of a terminal, and a line feed would feign an object."""
     file_of(line.folder / "dest" / "a\x1b[2J\x9bb\nc", 1)
     out, _ = line.run("ls", "dest/")
-    assert out.endswith("  a\\x1b[2J\\x9bb\\nc\n")
+    assert out.endswith("  'a\\x1b[2J\\x9bb\\nc'\n")
     assert 1 == len(out.splitlines())
     assert "a\x1b[2J\x9bb\nc" == json.loads(line.run("ls", "dest/", "--json")[0])["name"]
 

@@ -101,7 +101,11 @@ def test_a_retry_does_not_take_a_name_that_another_upload_is_on_its_way_to(line:
     journal.fail(job.id, "w", "the server said no")
     journal.submit("1-a", store, [new_job("a", overwrite=False)])
     for option in ((), ("--overwrite",)):
-        assert "0 queued again, 1 left: another upload of the name is on its way\n" == line.run("retry", "1", *option)[0]
+        said = line.run("retry", "1", *option)[0]
+        assert (
+            "0 queued again, 1 left: another upload of the name is on its way, 1 unfinished; to wait for that: wherry drain\n"
+            == said
+        )
     journal.close()
 
 

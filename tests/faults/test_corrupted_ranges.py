@@ -42,7 +42,10 @@ def uploader_at(world: World, key: str, folder: Path, url: str, *, in_flight: in
 
 def upload(world: World, key: str, folder: Path) -> None:
     (folder / "source").write_bytes(DATA)
+    (folder / "small").write_bytes(b"what the server can do is tried after the first upload to it")
     with uploader_at(world, key, folder, world.server.url) as (uploader, name):
+        uploader.put(folder / "small", f"{name}.small")
+        uploader.flush()
         uploader.put(folder / "source", name)
         uploader.flush()
 

@@ -116,7 +116,7 @@ def test_an_upload_that_is_over_holds_no_name(tmp_path: Path, source: Path) -> N
 
 def test_stores_of_one_name_do_not_hold_each_others_names(slow: Uploader, source: Path, tmp_path: Path) -> None:
     slow.put(source, "a")
-    for uri in ("gated://y/run", tmp_path / "folder"):
+    for uri in ("gated://y/else", tmp_path / "folder"):  # all of gated:// is one folder
         with Uploader(uri, spool=slow.spool.folder) as other:
             other.put(source, "a")
             other._sign_off()
