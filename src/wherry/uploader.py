@@ -164,7 +164,7 @@ class Uploader(Reader):
         self._check_open()
         self.raise_failures()
         path = Path(path)
-        name = check_new_name(name)
+        name = self._new_name(name)
         if path.is_dir():
             files = _files_below(path)
             sources = [(file, check_new_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
@@ -184,6 +184,12 @@ class Uploader(Reader):
                 self.spool.release_source(file)
         return self._accepted(name, ids)
 
+    def _new_name(self, name: str) -> str:
+        """As check_new_name(), of the whole key: the prefix of a URI may be given to read what others have made."""
+        if self.uri.prefix and self.uri.scheme != "file":  # a local folder is there, or its name is its owner's affair
+            check_new_name(self.uri.prefix, what="prefix")
+        return check_new_name(name)
+
     def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
         """Open a new binary file in the spool for writing; closing it hands it over as `name`.
 
@@ -193,7 +199,7 @@ class Uploader(Reader):
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
             raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
-        name = check_new_name(name)
+        name = self._new_name(name)
         self.raise_failures()
         self._require_usable([name], requires, only_if_free=mode.startswith("x"))
         if not self._make_room(0):

@@ -772,3 +772,17 @@ def test_a_notebook_shows_an_uploader_and_runs_no_markup(tmp_path: Path, spool_f
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
     assert "0 queued, 0 uploading, 1 done, 0 failed" in shown
+
+
+@pytest.mark.parametrize("prefix", ["a\\b", "a\u202eb"])
+def test_a_prefix_keeps_the_rule_of_new_names_for_uploads_only(tmp_path: Path, prefix: str) -> None:
+    source = file_of(tmp_path / "source", 10)
+    options = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "a" * 16, "aws_secret_access_key": "b" * 16}
+    with Uploader(f"s3://bucket/{prefix}", storage_options=options, spool=tmp_path / "spool") as uploader:
+        with pytest.raises(ConfigError, match="prefix 'a"):
+            uploader.put(source, "name")
+        with pytest.raises(ConfigError, match="prefix 'a"):
+            uploader.open("name")
+        assert 0 == uploader.counts().queued
+    with Uploader(tmp_path / prefix, spool=tmp_path / "spool", config=CALLER) as uploader:
+        assert uploader.put(source, "name").wait()
