@@ -48,7 +48,7 @@ class _Verbs(Flags, TyperGroup):
             raise  # `wherry ls | head`: the reader has seen enough
         except (WherryError, OSError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
-                sys.stderr.write(without_secrets(traceback.format_exc()))
+                _show_traceback(error)
             say("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
             raise typer.Exit(exit_for(error)) from None
 
@@ -65,7 +65,17 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process."""
-    app(prog_name="wherry")
+    try:
+        app(prog_name="wherry")
+    except Exception as error:  # a mistake of ours, which its maintainers want to see
+        _show_traceback(error)
+        sys.exit(Exit.FAILED)
+
+
+def _show_traceback(error: BaseException) -> None:
+    """On stderr, without secrets; names in it are anybody's."""
+    lines = without_secrets("".join(traceback.format_exception(error))).splitlines()
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def _show_version(is_asked: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -266,6 +268,25 @@ def test_exit_codes_tell_why_a_put_failed(line: CommandLine, seaweedfs_server: S
     line.run("put", "a", uri, "--options-file", "good.json")
     assert "of this name already" in line.refuse("put", "a", uri, "--options-file", "good.json", expected=4)
     assert "SignatureDoesNotMatch" in line.refuse("ls", uri, "--options-file", "bad.json", expected=5)
+
+
+#: A command with a mistake of ours in it.
+MISTAKEN = r"""
+from wherry import cli, cli_arguments
+cli_arguments.keep_quiet_about({"secret": "hunter2hunter2"})
+@cli.app.command()
+def mistaken():
+    raise RuntimeError("hunter2hunter2 in \x1b[31m")
+cli.main()
+"""
+
+
+def test_the_traceback_of_a_mistake_shows_no_secret_and_commands_no_terminal() -> None:
+    done = subprocess.run([sys.executable, "-c", MISTAKEN, "mistaken"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.endswith("RuntimeError: *** in \\x1b[31m\n")
+    assert "Traceback" in done.stderr
+    assert "hunter2hunter2 in" not in done.stderr
+    assert 1 == done.returncode
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(line: CommandLine) -> None:
