@@ -261,6 +261,8 @@ class Worker:
         #: Parts of other workers' jobs that are being sent.
         self._helping: set[Future[None]] = set()
         self._has_suspect = False
+        #: Whether it has looked for what is to be cleaned since its last job.
+        self._has_cleaned = False
         self._finished_ear, self._finished_mouth = socket.socketpair()
         self._finished_ear.setblocking(False)
         self._renewed_s = time.monotonic()
@@ -289,7 +291,11 @@ class Worker:
                 timeout_s = _RENEW_S
             else:
                 timeout_s = idle_since_s + self._config.worker_idle_s - now_s
-                if timeout_s <= 0:
+                if not self._has_cleaned:  # now, as the agent may leave before this worker does
+                    self._has_cleaned = True
+                    self._note_end(self._running, self._jobs.submit(self._performer.clean))
+                    timeout_s = _RENEW_S
+                elif timeout_s <= 0:
                     self._performer.clean()
                     return
             if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
@@ -304,8 +310,12 @@ class Worker:
                 self._renewed_s = time.monotonic()
 
     def _start(self, job: Job) -> None:
-        future = self._jobs.submit(self._performer.perform, job)
-        self._running.add(future)
+        self._has_cleaned = False
+        self._note_end(self._running, self._jobs.submit(self._performer.perform, job))
+
+    def _note_end(self, kept: set[Future[None]], future: Future[None]) -> None:
+        """Keep what a thread does among those under way, and look again when it ends."""
+        kept.add(future)
         future.add_done_callback(lambda _: self._finished_mouth.send(b"."))
 
     def _help(self, usable: set[int]) -> None:
@@ -316,9 +326,7 @@ class Worker:
             taken = write_patiently(partial(lease, self._name, LEASE_S))
             if taken is None:
                 return
-            future = self._pieces.submit(self._performer.perform_part, *taken)
-            self._helping.add(future)
-            future.add_done_callback(lambda _: self._finished_mouth.send(b"."))
+            self._note_end(self._helping, self._pieces.submit(self._performer.perform_part, *taken))
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait for a ring, a finished job or the time. False: the agent is gone, and so must we be."""

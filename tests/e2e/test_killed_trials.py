@@ -48,7 +48,7 @@ def test_what_a_killed_trial_has_left_is_removed_by_the_next_agent(tmp_path: Pat
         assert trainers[0].returncode == -signal.SIGKILL
         wait_until(lambda: any("wherry-probe-object" in key for key in server.objects))
         assert server.uploads
-        config = Config(agent=AgentConfig(worker_idle_s=0.5))
+        config = Config(agent=AgentConfig(worker_idle_s=600.0))  # they are gone long before it leaves
         with end_agent(spool), Uploader("s3://bucket/run", storage_options=options, spool=spool, config=config) as uploader:
             uploader.put(file, "b", overwrite=True).result()
             wait_until(lambda: {"run/a", "run/b"} >= set(server.objects) and not server.uploads)
