@@ -266,3 +266,22 @@ def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(ri
     rig.close()
     assert rig.engine.is_complete
     assert rig.local() == rig.plain()
+
+
+def test_a_close_does_not_pause_for_as_long_as_it_takes_to_look_at_many_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks of a live mirror there are a hundred times what one takes: 30 s for ten thousand files."""
+
+    def slowly(folder: Path) -> Scan | None:
+        time.sleep(0.1)
+        return scan(folder)
+
+    rig.write("a.log", lines(3))
+    rig.flush()
+    monkeypatch.setattr("wherry.mirror.engine.scan", slowly)
+    rig.turn(1.0)
+    assert rig.engine.pause_s() > 5.0
+    pauses = []
+    while not rig.engine.is_finished:
+        rig.turn(1.0, final=True)
+        pauses.append(rig.engine.pause_s())
+    assert max(pauses) < 5.0

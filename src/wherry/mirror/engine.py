@@ -187,6 +187,8 @@ class Engine:
             return max(0.02, 3 * self._turn_cost_s)  # _ended() wakes us when a sender has nothing to do
         if self._is_resting():
             return max(0.02, min(self._rest_s(), look_s))
+        if self.agenda.is_final:  # somebody waits, and what comes next needs no change in the folder
+            return max(0.02, 3 * self._turn_cost_s)
         return _LOOK_ANYWAY_S if is_watched and self.is_idle() else look_s
 
     def is_idle(self) -> bool:
