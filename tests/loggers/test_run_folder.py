@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -516,18 +515,25 @@ def test_the_child_of_a_fork_writes_files_of_its_own_and_does_not_end_the_folder
     assert pq.read_table(tmp_path / "metrics.parquet").num_rows == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # from Python 3.12 on; that it works is the point
 def test_a_run_that_begins_in_a_child_has_its_folder_there(tmp_path: Path) -> None:
-    run = RunFolderLogger(tmp_path)
+    script = """
+    import multiprocessing, sys
+    from wherry.loggers import Logger, State
+    from wherry.loggers.run_folder import RunFolderLogger
 
-    def work() -> None:
+    run = RunFolderLogger(sys.argv[1])
+
+    def work():
         with Logger(State("r"), run) as logger:
             logger.log_metrics({"child": 1}, 1)
 
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
     child.join(60)
-    assert child.exitcode == 0
+    sys.exit(child.exitcode)
+    """
+    done = run_script(script, tmp_path)
+    assert (0, "") == (done.returncode, done.stderr)
     assert files_of(tmp_path) == {"metrics.jsonl", "metrics.parquet"}
 
 

@@ -16,6 +16,9 @@ def before_exit(call: Callable[[BaseException | None], object]) -> Callable[[], 
 
     The last one that was registered comes first, here and among the functions of atexit. An error in it is shown, and stops
     nothing. Not in a forked child, and not after a signal that kills or ``os._exit``.
+
+    From Python 3.13 on a child of multiprocessing calls its finalizers when it has shown the exception and forgotten it: it is
+    None there.
     """
     pid = os.getpid()
 
