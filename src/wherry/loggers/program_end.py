@@ -1,4 +1,7 @@
-"""What has to be done before the program ends, also in a child of multiprocessing, where no atexit function is called."""
+"""What has to be done before the program ends, also in a child of multiprocessing.
+
+Before Python 3.13 no function of atexit is called there.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ def before_exit(call: Callable[[BaseException | None], object]) -> Callable[[], 
     The last one that was registered comes first, here and among the functions of atexit. An error in it is shown, and stops
     nothing. Not in a forked child, and not after a signal that kills or ``os._exit``.
 
-    From Python 3.13 on a child of multiprocessing calls its finalizers when it has shown the exception and forgotten it: it is
-    None there.
+    From Python 3.13 on a child of multiprocessing has shown the exception that ends it, and forgotten it, by then: it is None
+    there.
     """
     pid = os.getpid()
 
@@ -26,7 +29,8 @@ def before_exit(call: Callable[[BaseException | None], object]) -> Callable[[], 
         if os.getpid() == pid:
             call(_error_at_the_end())
 
-    if "multiprocessing.process" in sys.modules:
+    # From Python 3.13 on such children call the functions of atexit as well, and before multiprocessing's own.
+    if sys.version_info < (3, 13) and "multiprocessing.process" in sys.modules:
         from multiprocessing import parent_process, util
 
         if parent_process() is not None:
