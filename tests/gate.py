@@ -149,4 +149,12 @@ assert counts.failed == 0, journal.jobs(states=["failed"])
 def kill(process: psutil.Process) -> None:
     """SIGKILL, and wait until it is dead."""
     process.send_signal(signal.SIGKILL)
-    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, what="a killed process to die")
+    wait_until(lambda: is_dead(process), what="a killed process to die")
+
+
+def is_dead(process: psutil.Process) -> bool:
+    """Whether it is gone, or its parent has only not asked for it yet."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

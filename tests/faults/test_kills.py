@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gate import Gate, kill, wait_until
+from gate import Gate, is_dead, kill, wait_until
 from wherry.spool import Spool
 
 #: Uploads N files, says so, and is killed without any chance to close.
@@ -57,7 +57,7 @@ def test_killed_trainer_worker_and_agent_lose_no_job(gate: Gate) -> None:
     wait_until(lambda: agent.children() and gate.puts(), what="a worker")
     first = agent.children()[0]
     kill(first)
-    wait_until(lambda: any(child != first and child.status() != psutil.STATUS_ZOMBIE for child in agent.children()))
+    wait_until(lambda: any(child != first and not is_dead(child) for child in agent.children()))
     workers = agent.children()
     kill(agent)
     wait_until(lambda: not any(worker.is_running() for worker in workers), what="the workers of a killed agent to die")
