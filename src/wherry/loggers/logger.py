@@ -383,11 +383,13 @@ class Logger(LogCalls):
 
     def _raise(self, errors: Sequence[Exception]) -> None:
         """Raise one error for all: the uploads that failed, else the first. The others are reported."""
-        is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
-        if errors and self.state.world_size > 1 and not is_asked_for:
-            errors = without_lost_names(errors, self.state.rank, self._reports.each)
         if not errors:
             return
+        is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
+        if self.state.world_size > 1 and not is_asked_for:
+            errors = without_lost_names(errors, self.state.rank, self._reports.each)
+            if not errors:
+                return
         uploads = [error for error in errors if isinstance(error, UploadFailed)]
         others = [error for error in errors if not isinstance(error, UploadFailed)]
         for error in others if uploads else others[1:]:
