@@ -67,7 +67,7 @@ def small(base: Path, log: ObjectStoreLogger, n: int = 500) -> list[str]:
 
 
 def reflinks(base: Path) -> list[str]:
-    from wherry.spool import Spool
+    from wherry.spool.spool import Spool
 
     spool = Spool(base / "probe-spool")
     source = make_file(base / "probe", MIB)

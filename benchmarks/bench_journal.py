@@ -14,8 +14,8 @@ from pathlib import Path
 from measure import folder, machine, seconds, settle, spread, table
 
 from wherry.config import RetryConfig, TransferConfig
-from wherry.jobs import JobId, JobKind
-from wherry.journal import Journal, NewJob
+from wherry.spool.journal.jobs import JobId, JobKind
+from wherry.spool.journal.journal import Journal, NewJob
 
 ROUNDS = 40
 FILL = """

@@ -27,8 +27,8 @@ from wherry.loggers import (
     State,
     TensorBoardLogger,
 )
-from wherry.loggers import encode as encoders
-from wherry.loggers.munge import to_audio, to_images, to_video
+from wherry.loggers.values import encode as encoders
+from wherry.loggers.values.canonical import to_audio, to_images, to_video
 
 ROUNDS = 7
 CALLS = 2000

@@ -26,19 +26,19 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c, format_crc32c
 from wherry.config import RetryConfig
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
-from wherry.mirror.engine import Engine
-from wherry.mirror.layout import FOLDER, manifest_name, parse_segment, segment_name
-from wherry.mirror.ledger import Ledger
-from wherry.mirror.manifest import FileEntry, Manifest
-from wherry.mirror.pull import Puller, open_for_reading
-from wherry.mirror.records import masked_crc32c
-from wherry.mirror.sender import Courier, InlineExecutor
+from wherry.mirror.format.layout import FOLDER, manifest_name, parse_segment, segment_name
+from wherry.mirror.format.manifest import FileEntry, Manifest
+from wherry.mirror.format.record_boundaries import masked_crc32c
+from wherry.mirror.reader.pull import Puller, open_for_reading
+from wherry.mirror.writer.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
+from wherry.mirror.writer.engine import Engine
+from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
+from wherry.mirror.writer.state_db import Ledger
 from wherry.store import CRC32C_METADATA, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing.proxy import fault_proxy
 from wherry.testing.servers import S3Server, fast_folder, seaweedfs
 from wherry.uri import StoreURI, parse_uri
-from wherry.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 MIRROR_S = float(os.environ.get("MIRROR_S", "90"))

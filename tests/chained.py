@@ -12,8 +12,8 @@ import psutil
 
 from support import end_agent, wait_until
 from wherry.config import Config
-from wherry.filesystem import WherryFileSystem
-from wherry.spool import Spool
+from wherry.filesystem.filesystem import WherryFileSystem
+from wherry.spool.spool import Spool
 
 
 @contextmanager

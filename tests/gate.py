@@ -20,7 +20,7 @@ import psutil
 _MODULE = '''
 import os, time
 from pathlib import Path
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.uri import StoreURI
 
 class GatedStore(LocalStore):
@@ -129,11 +129,11 @@ class Gate:
 
 #: What "the next run" does: sign on, and wait until the journal has nothing open.
 DRAIN = """
-from wherry.client import Client
+from wherry.agent.session import Client
 from wherry.config import AgentConfig
-from wherry.drain import wait_until_drained
-from wherry.recovery import open_journal
-from wherry.spool import Spool
+from wherry.spool.drain import wait_until_drained
+from wherry.spool.recovery import open_journal
+from wherry.spool.spool import Spool
 
 spool = Spool()
 journal = open_journal(spool)

@@ -11,14 +11,14 @@ from typing import Any
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
-from wherry.mirror.manifest import FileEntry, Manifest
-from wherry.mirror.pull import Puller, PullReport
-from wherry.mirror.reader import MirrorReader
-from wherry.mirror.sealing import Sealed, Unsealed, seal, writers
-from wherry.mirror.verify import Finding, verify
+from wherry.mirror.format.manifest import FileEntry, Manifest
+from wherry.mirror.reader.pull import Puller, PullReport
+from wherry.mirror.reader.reader import MirrorReader
+from wherry.mirror.reader.seal_remote import Sealed, Unsealed, seal, writers
+from wherry.mirror.reader.verify import Finding, verify
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 GOOD = {"good.log": lines(2500, 1), "deep/good.jsonl": lines(1500, 2), "config.json": b"{}"}
 WRITER = "rank0"

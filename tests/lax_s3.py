@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from wherry.backends.s3 import S3Store
-from wherry.backends.s3_figures import encode_crc32c
+from wherry.backends.s3.digests import encode_crc32c
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.testing import tls
 from wherry.uri import StoreURI

@@ -49,7 +49,7 @@ def worlds(request: pytest.FixtureRequest) -> Callable[[str], World]:
 
 @pytest.fixture(scope="session")
 def s3_world(seaweedfs_server: S3Server) -> Iterator[World]:
-    from wherry.backends.s3 import S3Store
+    from wherry.backends.s3.store import S3Store
     from worlds import S3World
 
     with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
@@ -58,7 +58,7 @@ def s3_world(seaweedfs_server: S3Server) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def gcs_world() -> Iterator[World]:
-    from wherry.backends.gcs import GCSStore
+    from wherry.backends.gcs.store import GCSStore
     from worlds import GCSWorld
 
     with (

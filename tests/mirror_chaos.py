@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gate import wait_until
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.config import RetryConfig
 from wherry.errors import TransientError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.layout import FOLDER, manifest_name, reassemble, survey
+from wherry.mirror.format.layout import FOLDER, manifest_name, reassemble, survey
 from wherry.store import ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI, parse_uri
-from wherry.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 _STREAM_BYTES = 150_000
@@ -147,7 +147,7 @@ def mirror(
 
 def _nursery() -> None:
     """Fork a child for each line of stdin, and print its process id."""
-    import wherry.backends.s3  # noqa: F401  once, and not in each child
+    import wherry.backends.s3.store  # noqa: F401  once, and not in each child
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     for line in sys.stdin:

@@ -18,11 +18,11 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c as crc32c_of
 from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.mirror import DEFAULT_RULES, MirrorConfig, MirrorFencedError, Rule
-from wherry.mirror.layout import reassemble, survey
-from wherry.mirror.manifest import generations, read_manifest
+from wherry.mirror.format.layout import reassemble, survey
+from wherry.mirror.format.manifest import generations, read_manifest
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 _NAMES = ("a.log", "b.csv", "c.bin", "d.bin", "a.log.1", "a.log.2", "a.log.3", "e.json")

@@ -12,16 +12,16 @@ from wherry.backends.memory import MemoryStore
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.budget import Budget, CountedStore
-from wherry.mirror.engine import Engine
-from wherry.mirror.layout import FOLDER, reassemble, survey
-from wherry.mirror.ledger import Ledger
-from wherry.mirror.manifest import Manifest, generations, read_manifest
-from wherry.mirror.sender import Courier, InlineExecutor
+from wherry.mirror.format.layout import FOLDER, reassemble, survey
+from wherry.mirror.format.manifest import Manifest, generations, read_manifest
+from wherry.mirror.writer.budget import Budget, CountedStore
+from wherry.mirror.writer.engine import Engine
+from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
+from wherry.mirror.writer.state_db import Ledger
 from wherry.store import ObjectStore
+from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import FaultyStore
 from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore, WrappedStore
 
 #: The wall clock's zero: a day in 2026.
 _EPOCH_S = 1_780_000_000.0

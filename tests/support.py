@@ -18,9 +18,9 @@ from pathlib import Path
 
 from gate import wait_until
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
-from wherry.jobs import Job, JobId, JobKind, JobState
-from wherry.journal import Journal, NewJob
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.spool.journal.journal import Journal, NewJob
+from wherry.spool.spool import Spool
 
 __all__ = [
     "CALLER",

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.fsspec_traits import TRAITS
-from wherry.backends.gcs import GCSStore
-from wherry.backends.local import LocalStore
-from wherry.backends.s3 import S3Store
-from wherry.backends.s3_options import S3Options
-from wherry.backends.s3_probe import Findings
-from wherry.registry import BACKENDS
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.fsspec.traits import TRAITS
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.local.store import LocalStore
+from wherry.backends.s3.options import S3Options
+from wherry.backends.s3.probe import Findings
+from wherry.backends.s3.store import S3Store
 from wherry.store import Capabilities, ObjectStore
+from wherry.store.registry import BACKENDS
 from wherry.uri import StoreURI
 
 PAGE = Path(__file__).parent.parent / "docs" / "backends.md"

@@ -1,8 +1,9 @@
-"""Imports go down the layers and never up; `import wherry` stays light. The table is DESIGN.md's, section "Layers"."""
+"""Imports go down the table of rooms and never up; `import wherry` stays light. docs/design.md shows the same table."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,74 +14,48 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "wherry"
 
-CONTRACT = frozenset({"clock", "errors", "store", "uri", "config", "jobs"})
-#: The lower layers by the names of their modules (src/wherry/NAME.py); what is not named here is surface.
-LAYERS: dict[str, int] = {
-    **dict.fromkeys(CONTRACT, 0),
-    "agent": 1,
-    "checksum": 1,
-    "cleaning": 1,
-    "client": 1,
-    "database": 1,
-    "doorbell": 1,
-    "endpoints": 1,
-    "environment": 1,
-    "file_copy": 1,
-    "forks": 1,
-    "journal": 1,
-    "journal_decisions": 1,
-    "journal_questions": 1,
-    "journal_schema": 1,
-    "journal_time": 1,
-    "journal_waits": 1,
-    "lanes": 1,
-    "leftovers": 1,
-    "names": 1,
-    "outlook": 1,
-    "partial": 1,
-    "parts": 1,
-    "recovery": 1,
-    "redactor": 1,
-    "registry": 1,
-    "reserve": 1,
-    "retry": 1,
-    "snapshots": 1,
-    "spool": 1,
-    "spool_folder": 1,
-    "stores": 1,
-    "symlinks": 1,
-    "transfer": 1,
-    "trials": 1,
-    "worker": 1,
-    "wrappers": 1,
-    "checkpoints": 2,
-    "downloader": 2,
-    "drain": 2,
-    "handle": 2,
-    "progress": 2,
-    "mirror": 2,
-    "reader": 2,
-    "uploader": 2,
-    "view": 2,
-    "writer": 2,
-}
-SURFACE_MODULES = (
-    "__init__",
-    "__main__",
+#: The rooms (folders below src/wherry, and modules beside them), from the top down. A module imports from its own room and
+#: from lower ones. `wherry.backends` is reached through the registry only; it imports what is below it in this table.
+ROOMS = (
     "cli",
     "demo",
-    "doctor",
-    "exits",
-    "filesystem",
     "integrations",
+    "loggers/destinations",
+    "loggers/typed",
     "loggers",
+    "loggers/legacy",
+    "loggers/files",
+    "loggers/event_files",
+    "loggers/values",
+    "loggers/run",
+    "loggers/capture",
+    "filesystem",
+    "mirror/reader",
+    "mirror/writer",
+    "mirror",
+    "mirror/format",
+    "uploader",
+    "downloads",
+    "agent",
+    "transfer",
+    "spool",
+    "spool/journal",
     "testing",
-    "torch",
+    "store",
+    "backends",
+    "posix",
+    "progress",
+    "config",
+    "uri",
+    "redact",
+    "checksum",
+    "clock",
+    "errors",
 )
-SURFACE = 3
-LAYER_NAMES = ("contract", "mechanism", "service", "surface")
-#: The last two are of no backend, and know the standard library only.
-BACKENDS_MAY_IMPORT = frozenset({"errors", "store", "uri", "backends.at_once", "backends.pages"})
+#: These use the standard library only, and one another.
+CONTRACT = ("store/contract", "clock", "config", "errors", "uri", "spool/journal/jobs")
+#: What a backend may import of wherry besides the files of its own folder.
+BACKENDS_MAY_IMPORT = frozenset({"errors", "store", "uri", "backends.concurrent_calls", "backends.pages"})
 HEAVY = (
     "boto3",
     "botocore",
@@ -105,68 +80,89 @@ def imports_of(path: Path, package: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
-            # "from wherry import x" imports wherry.x if that is a module
-            yield from ((node.lineno, f"{module}.{alias.name}" if module == "wherry" else module) for alias in node.names)
+            if module.partition(".")[0] == "wherry":  # "from wherry.spool import folder" imports wherry.spool.folder
+                yield from (
+                    (node.lineno, f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module)
+                    for alias in node.names
+                )
+            else:
+                yield node.lineno, module
 
 
-def modules() -> list[Path]:
+def is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def sources() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py") if "backends" not in path.relative_to(SOURCE).parts)
 
 
-def top_name(module: str) -> str:
-    """``journal`` for ``wherry.journal``; empty for wherry itself and for names like __version__."""
-    name = module.removeprefix("wherry").lstrip(".").partition(".")[0]
-    known = (SOURCE / f"{name}.py").exists() or (SOURCE / name).is_dir()
-    return name if name and known else ""
+def room_of(module: str) -> str:
+    """``spool/journal`` for ``wherry.spool.journal.jobs``; empty for wherry itself."""
+    parts = module.split(".")[1:]
+    while parts and "/".join(parts) not in ROOMS:
+        parts.pop()
+    return "/".join(parts)
 
 
-def layer_of(name: str) -> int:
-    return LAYERS.get(name, SURFACE)
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("wherry", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_go_down_the_layers(path: Path) -> None:
-    own = path.relative_to(SOURCE).with_suffix("").parts[0]
-    if own == "__init__":
-        return  # the package's front door names what it offers; that it stays light is tested below
-    package = ".".join(("wherry", *path.relative_to(SOURCE).parent.parts))
+def test_imports_go_down_the_rooms() -> None:
     wrong = []
-    for line, module in imports_of(path, package):
-        if module.partition(".")[0] != "wherry":
-            if own in CONTRACT and module.partition(".")[0] not in sys.stdlib_module_names | {"__future__"}:
-                wrong.append(
-                    f"{path.relative_to(ROOT)}:{line}: the contract imports {module}; it may use the standard library only"
-                )
-            continue
-        name = top_name(module)
-        if name == "backends":
-            wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {module}; backends are found through the registry only")
-        elif name and layer_of(name) > layer_of(own):
-            wrong.append(
-                f"{path.relative_to(ROOT)}:{line}: {own} ({LAYER_NAMES[layer_of(own)]}) imports "
-                f"{module} ({LAYER_NAMES[layer_of(name)]}), which is above it"
-            )
+    for path in sources():
+        own = room_of(module_of(path))
+        if path.name == "__init__.py":
+            continue  # a room's front door names what the room offers; that importing it stays light is tested below
+        for line, module in imports_of(path, module_of(path).rpartition(".")[0]):
+            if module.partition(".")[0] != "wherry":
+                continue
+            room = room_of(module)
+            if room == "backends":
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {module}; backends are found through the registry only")
+            elif room and ROOMS.index(room) < ROOMS.index(own):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} imports {module}, which is above it")
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "backends").glob("*.py")), ids=lambda path: path.name)
-def test_backends_import_the_contract_only(path: Path) -> None:
-    """And the files of the same backend: s3_errors.py is one of s3.py's."""
-    family = f"backends.{path.stem.partition('_')[0]}"
+def test_the_contract_needs_the_standard_library_only() -> None:
+    allowed = {f"wherry.{name.replace('/', '.')}" for name in CONTRACT}
     wrong = [
-        f"backends/{path.name}:{line}: imports {module}; it may import errors, store, uri, its own files and its library"
-        for line, module in imports_of(path, "wherry.backends")
-        if module.partition(".")[0] == "wherry"
-        and (name := module.removeprefix("wherry.")) not in BACKENDS_MAY_IMPORT
-        and not (name == family or name.startswith(f"{family}_"))
+        f"{name}.py:{line}: imports {module}"
+        for name in CONTRACT
+        for line, module in imports_of(SOURCE / f"{name}.py", "wherry")
+        if module not in allowed and module.partition(".")[0] not in sys.stdlib_module_names | {"__future__"}
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_module_has_a_layer() -> None:
-    """A new module is put into one of the two tables above: nothing is surface by oversight."""
-    found = {path.relative_to(SOURCE).with_suffix("").parts[0] for path in modules()}
-    assert [] == sorted(name for name in found - set(LAYERS) if not name.startswith(SURFACE_MODULES))
+def test_backends_import_the_contract_only() -> None:
+    """And the files of their own folder."""
+    wrong = []
+    for path in sorted((ROOT / "backends").rglob("*.py")):
+        own = path.relative_to(ROOT).with_suffix("").parts
+        for line, module in imports_of(path, ".".join(("wherry", *own[:-1]))):
+            name = module.removeprefix("wherry.")
+            is_own = len(own) > 2 and name.startswith(f"backends.{own[1]}")
+            if module.partition(".")[0] == "wherry" and name not in BACKENDS_MAY_IMPORT and not is_own:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: imports {module}; allowed: {sorted(BACKENDS_MAY_IMPORT)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_is_in_a_room_and_every_room_has_modules() -> None:
+    rooms = {room_of(module_of(path)) for path in sources() if path.name != "__init__.py"}
+    assert "" not in rooms
+    assert set(ROOMS) - {"backends"} == rooms
+
+
+def test_design_shows_the_same_rooms() -> None:
+    page = (ROOT / "docs/design.md").read_text()
+    section = page.partition("## Rooms")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\| `([a-z_/]+)` \|", section, re.MULTILINE)
+    assert list(ROOMS) == shown
 
 
 @pytest.mark.parametrize("use", ["import wherry", "from wherry import Uploader", "import wherry.loggers"])
@@ -181,8 +177,9 @@ def test_the_layer_test_can_fail(tmp_path: Path) -> None:
     """Each form of import is seen, wherever it stands."""
     program = tmp_path / "module.py"
     program.write_text(
-        "import wherry.worker\nfrom wherry import spool\nfrom wherry.backends.s3 import S3Store\n"
-        "def f():\n    from . import journal\n    from .cli import main\n"
+        "import wherry.agent.worker\nfrom wherry import spool\nfrom wherry.backends.s3.store import S3Store\n"
+        "def f():\n    from . import uploader\n    from .cli import app\n"
     )
     found = [module for _, module in imports_of(program, "wherry")]
-    assert sorted(found) == ["wherry.backends.s3", "wherry.cli", "wherry.journal", "wherry.spool", "wherry.worker"]
+    expected = ["wherry.agent.worker", "wherry.backends.s3.store", "wherry.cli.app", "wherry.spool", "wherry.uploader"]
+    assert expected == sorted(found)

@@ -100,7 +100,7 @@ def _sources() -> set[str]:
     ours = {
         path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/wherry").rglob("*.py") if "backends" not in path.parts
     }
-    return ours | {f"wherry/backends/{path.name}" for path in (ROOT / "backends").glob("*.py")}
+    return ours | {f"wherry/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "backends").rglob("*.py")}
 
 
 def test_wheel_has_every_module_and_no_other(wheel: Path) -> None:
@@ -114,7 +114,14 @@ def test_sdist_mirrors_the_repository(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "LICENSE", "pyproject.toml", "backends/local.py", "src/wherry/uploader.py", "tests/gate.py"} <= names
+    assert {
+        "README.md",
+        "LICENSE",
+        "pyproject.toml",
+        "backends/local/store.py",
+        "src/wherry/uploader.py",
+        "tests/gate.py",
+    } <= names
 
 
 def test_metadata_says_what_wherry_is(metadata: Message) -> None:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from wherry.errors import StoreError as StoreError
     from wherry.errors import UploadFailed as UploadFailed
     from wherry.errors import WherryError as WherryError
-    from wherry.handle import UploadHandle as UploadHandle
-    from wherry.jobs import JobState as JobState
-    from wherry.mirror.config import MirrorConfig as MirrorConfig
-    from wherry.mirror.mirror import Mirror as Mirror
-    from wherry.mirror.pull import pull as pull
+    from wherry.mirror.mirror_config import MirrorConfig as MirrorConfig
+    from wherry.mirror.reader.pull import pull as pull
+    from wherry.mirror.writer.mirror import Mirror as Mirror
+    from wherry.spool.handle import UploadHandle as UploadHandle
+    from wherry.spool.journal.jobs import JobState as JobState
     from wherry.store import ObjectMeta as ObjectMeta
     from wherry.uploader import Uploader as Uploader
 
@@ -45,9 +45,9 @@ _HOMES = {
     "Config": "wherry.config",
     "ConfigError": "wherry.errors",
     "IntegrityError": "wherry.errors",
-    "JobState": "wherry.jobs",
-    "Mirror": "wherry.mirror.mirror",
-    "MirrorConfig": "wherry.mirror.config",
+    "JobState": "wherry.spool.journal.jobs",
+    "Mirror": "wherry.mirror.writer.mirror",
+    "MirrorConfig": "wherry.mirror.mirror_config",
     "NotFoundError": "wherry.errors",
     "ObjectMeta": "wherry.store",
     "RetryConfig": "wherry.config",
@@ -56,10 +56,10 @@ _HOMES = {
     "StoreError": "wherry.errors",
     "TransferConfig": "wherry.config",
     "UploadFailed": "wherry.errors",
-    "UploadHandle": "wherry.handle",
+    "UploadHandle": "wherry.spool.handle",
     "Uploader": "wherry.uploader",
     "WherryError": "wherry.errors",
-    "pull": "wherry.mirror.pull",
+    "pull": "wherry.mirror.reader.pull",
 }
 
 __all__ = [

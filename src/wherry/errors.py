@@ -61,7 +61,7 @@ class StoreError(WherryError):
     `operation` is the contract's verb (``put``, ``get``, ...), `uri` the object, `hint` the next step, if there is one.
     """
 
-    #: What an operator has to mend before the same call can succeed: a value of `wherry.jobs.WaitsFor`. Then an upload waits.
+    #: What an operator has to mend before the same call can succeed: a value of `WaitsFor`. Then an upload waits.
     waits_for: str | None = None
 
     def __init__(self, message: str, *, operation: str = "", uri: str = "", hint: str = "") -> None:

@@ -20,28 +20,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
-from wherry.client import LOOK_AGAIN_S, Client
+from wherry.agent.open_stores import Stores
+from wherry.agent.session import LOOK_AGAIN_S, Client
+from wherry.agent.worker import Caller
 from wherry.config import Config
-from wherry.drain import Patience, wait_until_drained
-from wherry.environment import with_environment
+from wherry.downloads import Reader
 from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
-from wherry.file_copy import require_regular
-from wherry.handle import UploadHandle
-from wherry.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
-from wherry.lanes import Lanes
+from wherry.posix.file_copy import require_regular
+from wherry.posix.send_threads import Lanes
 from wherry.progress import ByteBar
-from wherry.reader import Reader
-from wherry.recovery import bring_back, open_journal, remove_unneeded_reserve
-from wherry.registry import backend_for, check_usable, split_options
-from wherry.snapshots import share_snapshot, shared_snapshot
-from wherry.spool import Spool, Staged
+from wherry.spool.drain import Patience, wait_until_drained
+from wherry.spool.handle import UploadHandle
+from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.spool.journal.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
+from wherry.spool.recovery import bring_back, open_journal, remove_unneeded_reserve
+from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
+from wherry.spool.spool import Spool, Staged
+from wherry.spool.spool_file import SpoolWriter
 from wherry.store import ObjectMeta
-from wherry.stores import Stores
-from wherry.transfer import POOL_THREADS, Sender
+from wherry.store.environment import with_environment
+from wherry.store.registry import backend_for, check_usable, split_options
+from wherry.transfer.upload import POOL_THREADS, Sender
 from wherry.uri import check_name, check_new_name, parse_uri
-from wherry.worker import Caller
-from wherry.writer import SpoolWriter
 
 log = logging.getLogger("wherry")
 

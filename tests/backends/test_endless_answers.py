@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.gcs import GCSStore
+from wherry.backends.gcs.store import GCSStore
 from wherry.backends.pages import Pages
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.errors import PermanentError, StoreError, TransientError
 from wherry.store import MultipartStore
 from wherry.uri import StoreURI

@@ -16,9 +16,9 @@ import fsspec
 import paramiko
 import pytest
 
-from wherry.backends.fsspec_errors import translate
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.fsspec_traits import TRAITS
+from wherry.backends.fsspec.error_table import translate
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.fsspec.traits import TRAITS
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from wherry.backends.gcs import GCSStore
+from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import (
     AccessDeniedError,
@@ -38,8 +38,8 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.registry import BACKENDS, open_store
 from wherry.store import TEMPORARY_MARK, Part, StoredPart
+from wherry.store.registry import BACKENDS, open_store
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.proxy import Answer, CutAnswer, Extend, When, fault_proxy
 from wherry.testing.servers import Server, tls_terminator

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.gcs import GCSStore
+from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c, crc32c_of_file
 from wherry.errors import (
     AccessDeniedError,
@@ -138,7 +138,7 @@ def test_new_credentials_that_may_only_create_are_enough(server: GCSServer, sour
 def test_killed_sender_is_resumed_at_the_servers_offset(server: GCSServer, source: Path, tmp_path: Path) -> None:
     """Another process goes on with the id alone, and sends less than a part again."""
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.gcs import GCSStore\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.gcs.store import GCSStore\n"
         "from wherry.store import Part\nfrom wherry.uri import StoreURI\n"
         "options = {'endpoint_url': sys.argv[1], 'token': os.environ['TOKEN'], 'upload': 'session'}\n"
         "store = GCSStore(StoreURI('gs', sys.argv[2]), options)\n"

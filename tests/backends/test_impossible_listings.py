@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from wherry.backends.gcs import GCSStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.store import S3Store
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.uri import StoreURI
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from wherry.backends.gcs import GCSStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError, PermanentError, TransientError
 from wherry.store import MultipartStore
+from wherry.store.wrappers import RetryStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
 from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore
 
 PATIENT = RetryConfig(call_deadline_s=60, first_wait_s=0, longest_wait_s=0)
 MIB = 2**20

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.local import LocalStore
-from wherry.backends.local_files import translate
+from wherry.backends.local.files import translate
+from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c
 from wherry.errors import (
     AccessDeniedError,
@@ -239,7 +239,7 @@ def test_file_that_does_not_fit_leaves_nothing(folder: Folder) -> None:
     source = folder.source(b"x" * 3_000_000)
     program = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from wherry.backends.local import LocalStore\nfrom wherry.uri import StoreURI\n"
+        "from wherry.backends.local.store import LocalStore\nfrom wherry.uri import StoreURI\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
         "try:\n    LocalStore(StoreURI('file', ''), {}).put_file(sys.argv[1], Path(sys.argv[2]))\n"
@@ -256,7 +256,7 @@ def test_killed_put_leaves_no_object(folder: Folder, named: bool) -> None:
     source = folder.source(b"x" * 100_000)
     program = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from wherry.backends.local import LocalStore\nfrom wherry.uri import StoreURI\n"
+        "from wherry.backends.local.store import LocalStore\nfrom wherry.uri import StoreURI\n"
         "class Store(LocalStore):\n    if sys.argv[3] == 'True':\n        _o_tmpfile = 0\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
@@ -285,7 +285,7 @@ def test_source_that_is_shorter_than_its_size_is_an_integrity_error(folder: Fold
 def test_unreadable_folder_is_denied_not_skipped(folder: Folder) -> None:
     (folder.path / "closed").mkdir()
     program = (
-        "import os, sys\nfrom wherry.backends.local import LocalStore\nfrom wherry.uri import StoreURI\n"
+        "import os, sys\nfrom wherry.backends.local.store import LocalStore\nfrom wherry.uri import StoreURI\n"
         "os.chmod(sys.argv[2], 0)\n"
         "if os.getuid() == 0:\n    os.setgroups([])\n    os.setgid(65534)\n    os.setuid(65534)\n"
         "try:\n    print(list(LocalStore(StoreURI('file', ''), {}).list(sys.argv[1])))\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.errors import AlreadyExistsError
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA
 from wherry.uri import StoreURI
@@ -19,7 +19,7 @@ from wherry.uri import StoreURI
 KILLED_PUT = """
 import resource, signal, sys
 from pathlib import Path
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.uri import StoreURI
 class Store(LocalStore):
     _o_tmpfile = 0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends import local_bytes
-from wherry.backends.local import LocalStore
+from wherry.backends.local import copy as local_bytes
+from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c
 from wherry.errors import (
     AlreadyExistsError,
@@ -84,7 +84,7 @@ def memory_folder() -> Iterator[Path]:
 def test_parts_of_several_processes_make_one_file(folder: Folder) -> None:
     upload_id = folder.begin("out/a")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom wherry.backends.local import LocalStore\n"
+        "import sys\nfrom pathlib import Path\nfrom wherry.backends.local.store import LocalStore\n"
         "from wherry.store import Part\nfrom wherry.uri import StoreURI\n"
         "key, upload_id, source, *numbers = sys.argv[1:]\n"
         "for n in map(int, numbers):\n"
@@ -126,7 +126,7 @@ def test_killed_writer_leaves_whole_parts_only(folder: Folder) -> None:
     """Killed by SIGXFSZ in the middle of its third part, then a new process goes on."""
     upload_id = folder.begin("a", token="t")
     program = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.local import LocalStore\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.local.store import LocalStore\n"
         "from wherry.store import Part\nfrom wherry.uri import StoreURI\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
@@ -176,7 +176,7 @@ def test_receipts_of_bytes_that_were_not_synced_end_with_the_machine(tmp_path: P
     for fsync, upload_id in begun.items():
         folders[fsync].put(f"{fsync}", upload_id, 1)
     program = (
-        "import sys\nfrom wherry.backends import local_parts\nfrom wherry.backends.local import LocalStore\n"
+        "import sys\nfrom wherry.backends import local_parts\nfrom wherry.backends.local.store import LocalStore\n"
         "from wherry.uri import StoreURI\nlocal_parts._boot = lambda: b'tomorrow'\n"
         "print(len(LocalStore(StoreURI('file', ''), {}).list_parts(sys.argv[1], sys.argv[2])))\n"
     )
@@ -295,7 +295,7 @@ def test_folder_or_pipe_is_neither_source_nor_target(folder: Folder) -> None:
 def test_full_disk_is_transient_and_the_part_is_not_held(folder: Folder) -> None:
     upload_id = folder.begin("a")
     program = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.local import LocalStore\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom wherry.backends.local.store import LocalStore\n"
         "from wherry.store import Part\nfrom wherry.uri import StoreURI\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"

@@ -11,8 +11,8 @@ import pytest
 
 from support import CALLER
 from wherry import Uploader
-from wherry.backends.local import LocalStore
-from wherry.backends.local_root import _real
+from wherry.backends.local.root import _real
+from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, UploadFailed
 from wherry.store import Part

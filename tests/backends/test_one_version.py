@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, Kept, lax_server, store_at
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.gcs import GCSStore
-from wherry.backends.local import LocalStore
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.local.store import LocalStore
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import download
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing import Fault, FaultyStore
+from wherry.transfer.download import download
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 SIZE = 100_000
 OLD, NEW = b"o" * SIZE, b"n" * SIZE

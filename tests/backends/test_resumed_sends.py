@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, file_of, new_job
-from wherry.backends.gcs import GCSStore
-from wherry.backends.local import LocalStore
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c_of_file
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
-from wherry.jobs import Job
-from wherry.journal import Journal
+from wherry.spool.journal.jobs import Job
+from wherry.spool.journal.journal import Journal
 from wherry.store import MultipartStore, ObjectMeta
+from wherry.store.wrappers import RetryStore
 from wherry.testing import Fault, FaultyStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.transfer import Sender
+from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore
 
 PART = 256 * 1024
 SIZE = 5 * PART + 1001

@@ -15,8 +15,8 @@ from socket import socket
 
 import pytest
 
-from wherry.backends.s3 import S3Store
-from wherry.backends.s3_probe import AMAZON
+from wherry.backends.s3.probe import AMAZON
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import (
     AccessDeniedError,

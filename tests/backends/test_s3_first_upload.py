@@ -17,9 +17,9 @@ from wherry.checksum import crc32c
 from wherry.config import Config, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
 from wherry.store import ObjectMeta, Part
+from wherry.store.wrappers import WrappedStore
 from wherry.testing.proxy import Answer, Do, When, fault_proxy
-from wherry.transfer import Sender
-from wherry.wrappers import WrappedStore
+from wherry.transfer.upload import Sender
 
 DATA = b"0123456789"
 PREFIX = "run/.wherry-tmp-probe-1/"

@@ -16,8 +16,8 @@ import pytest
 from botocore.config import Config
 
 from lax_s3 import lax_server, store_at
-from wherry.backends.s3 import S3Store
-from wherry.backends.s3_figures import crc32c_of, digest_of, encode_crc32c
+from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, StoreError
 from wherry.store import Part

@@ -15,8 +15,8 @@ import pytest
 from botocore.config import Config
 
 from lax_s3 import Flaw, lax_server, store_at
-from wherry.backends.s3 import S3Store
-from wherry.backends.s3_probe import AMAZON, Findings
+from wherry.backends.s3.probe import AMAZON, Findings
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, TransientError
 from wherry.store import Part

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, PermanentError, StoreError, ThrottledError, TransientError
 from wherry.store import Part
@@ -331,7 +331,7 @@ def test_neither_boto3_nor_a_transfer_manager_is_loaded(seaweedfs_server: S3Serv
     (tmp_path / "file").write_bytes(b"x")
     program = (
         "import json, sys; from pathlib import Path\n"
-        "from wherry.backends.s3 import S3Store; from wherry.uri import StoreURI\n"
+        "from wherry.backends.s3.store import S3Store; from wherry.uri import StoreURI\n"
         "bucket, options = json.loads(sys.stdin.read())\n"
         "with S3Store(StoreURI('s3', bucket), options) as s: s.put_file('modules', Path('file')); s.delete('modules')\n"
         "print([name for name in ('boto3', 's3transfer', 'awscrt') if name in sys.modules])"

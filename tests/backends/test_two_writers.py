@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.gcs import GCSStore
-from wherry.backends.local import LocalStore
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AlreadyExistsError
 from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part

@@ -14,18 +14,18 @@ from command_line import CommandLine
 from support import file_of, new_job
 from wherry import Uploader
 from wherry.checksum import crc32c_of_file
-from wherry.cleaning import Tried, clean_known_uploads
 from wherry.config import AgentConfig, Config, RetryConfig, TransferConfig
-from wherry.endpoints import Endpoints
 from wherry.errors import TransientError
-from wherry.journal import Journal
-from wherry.partial import Version, partial_beside
-from wherry.registry import open_store, split_options
-from wherry.spool import Spool
+from wherry.spool.abandoned_uploads import Tried, clean_known_uploads
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.store import TEMPORARY_MARK, MultipartStore, Part
+from wherry.store.registry import open_store, split_options
+from wherry.store.server_features import Endpoints
 from wherry.testing.gcs_server import strict_gcs
 from wherry.testing.proxy import DropAnswer, When, fault_proxy, s3_error
 from wherry.testing.servers import S3Server, fast_folder
+from wherry.transfer.resume import Version, partial_beside
 from wherry.uri import StoreURI
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from wherry.cli import app
-from wherry.exits import MEANINGS, Exit
+from wherry.cli.app import app
+from wherry.cli.exit_codes import MEANINGS, Exit
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
 _GROUP = typer.main.get_command(app)

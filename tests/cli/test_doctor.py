@@ -14,10 +14,10 @@ import pytest
 from command_line import CommandLine
 from lax_s3 import Flaw, lax_server
 from support import end_agent, file_of
-from wherry.doctor import Level
-from wherry.doctor_store import examine_store
+from wherry.cli.doctor import Level
+from wherry.cli.doctor_store import examine_store
 from wherry.errors import UploadFailed
-from wherry.registry import open_store
+from wherry.store.registry import open_store
 from wherry.testing.proxy import When, fault_proxy, gcs_error
 from wherry.testing.servers import S3Server, Server
 from wherry.uploader import Uploader

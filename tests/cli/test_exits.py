@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.cli_arguments import destinations, error_text, parse_target, split_target
+from wherry.cli.arguments import destinations, error_text, parse_target, split_target
+from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -23,7 +24,6 @@ from wherry.errors import (
     ThrottledError,
     UploadFailed,
 )
-from wherry.exits import Exit, exit_for
 
 
 def failed(kind: str | None) -> JobFailure:

@@ -16,7 +16,7 @@ import pytest
 from command_line import CommandLine, Terminal
 from mirrors import files_below, lines
 from support import wait_until
-from wherry.mirror.pulled import FOLDER
+from wherry.mirror.reader.pull_state import FOLDER
 
 QUICK = ("--max-lag", "0.2", "--budget", "10000000")
 

@@ -18,8 +18,8 @@ from command_line import CommandLine
 from gate import Gate, kill, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 
@@ -134,7 +134,7 @@ def test_watch_without_a_terminal_is_refused(line: CommandLine) -> None:
 def test_status_loads_no_vendor_library(failed: CommandLine) -> None:
     program = """
 import sys
-from wherry.cli import app
+from wherry.cli.app import app
 heavy = ("boto3", "botocore", "google", "torch", "numpy", "fsspec", "tqdm")
 try:
     app(["status"])

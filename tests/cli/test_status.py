@@ -12,9 +12,9 @@ import pytest
 from command_line import CommandLine
 from gate import Gate, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
-from wherry.jobs import JobId
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import JobId
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.store import StoredPart
 
 URI = "s3://bucket/run1/a.pt"
@@ -135,8 +135,9 @@ def test_the_story_of_one_upload_is_told(line: CommandLine, journal: Journal, na
     accept(journal, "other")
     fail_an_attempt(journal)
     (line.spool / "agent.log").write_text(
-        f"2026-11-22 15:00:00,123 77 wherry.worker WARNING job 1 ({URI}), attempt 1: the connection was refused; again in 3.0 s\n"
-        f"2026-11-22 15:00:01,123 77 wherry.worker WARNING job 12 ({URI}), attempt 1: of another\n"
+        f"2026-11-22 15:00:00,123 77 wherry.agent.worker WARNING job 1 ({URI}), attempt 1: "
+        "the connection was refused; again in 3.0 s\n"
+        f"2026-11-22 15:00:01,123 77 wherry.agent.worker WARNING job 12 ({URI}), attempt 1: of another\n"
     )
     out, _ = line.run("status", name)
     assert out.startswith(f"{URI}\n  job 1     queued, 10 B\n  accepted  ")

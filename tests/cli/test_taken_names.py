@@ -12,8 +12,8 @@ from command_line import CommandLine
 from gate import Gate, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 

@@ -14,20 +14,19 @@ from typing import Any
 
 import pytest
 
-from wherry import store as contract
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.gcs import GCSStore
-from wherry.backends.local import LocalStore
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, StoreError
-from wherry.store import ObjectMeta, ObjectStore, StoredPart
+from wherry.store import ObjectMeta, ObjectStore, StoredPart, contract
+from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.testing import FaultyStore, StoreConformance
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server, Server, fast_folder
 from wherry.uri import StoreURI
-from wherry.wrappers import LimitStore, RetryStore
 
 
 def memory_store() -> MemoryStore:

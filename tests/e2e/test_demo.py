@@ -31,7 +31,7 @@ importlib.metadata.distribution, importlib.util.find_spec = hiding_distribution,
 #: A local folder in which a byte of the third checkpoint changes after it was verified.
 _ROTTING = """
 from pathlib import Path
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.uri import StoreURI
 
 class RottingStore(LocalStore):

@@ -97,7 +97,7 @@ def test_a_forked_childs_end_leaves_temporary_folders_alone(tmp_path: Path, envi
     """Those of reads that are under way in another thread, say."""
     script = """
     import os, sys, threading
-    from wherry import symlinks
+    from wherry.transfer import symlinks
     from wherry.store import ObjectMeta
 
     inside, forked = threading.Event(), threading.Event()

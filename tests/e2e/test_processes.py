@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gate import Gate, wait_until
-from wherry.spool import Spool
+from wherry.spool.spool import Spool
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore
+from wherry.backends.fsspec.store import FsspecStore
 from wherry.store import ObjectStore
 from wherry.testing import StoreConformance
 from wherry.testing.servers import fast_folder

@@ -34,7 +34,7 @@ LIVELY = MirrorConfig(max_lag_s=1.0, settle_s=0.5, segment_bytes=2000, max_reque
 WRITERS = {
     "wherry": """
         from wherry.loggers import State
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         board = TensorBoardLogger(folder, state=State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0))
         log, flush, close = (lambda step: board.log_metrics({"loss": 1 / (1 + step)}, step)), board.flush, board.close
     """,

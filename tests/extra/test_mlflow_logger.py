@@ -16,7 +16,7 @@ from PIL import Image
 
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, StoreError, UploadFailed
 from wherry.loggers import Logger, LoggerDestination, MLflowConfig, MLflowLogger, RunFolderLogger, State
-from wherry.loggers.mlflow import mlflow_name
+from wherry.loggers.destinations.mlflow import mlflow_name
 
 pytestmark = [
     pytest.mark.extra,

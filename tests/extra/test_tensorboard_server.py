@@ -28,7 +28,7 @@ from browser import Browser, browser, local
 from support import wait_until
 from tfevents import event_files
 from wherry.loggers import State
-from wherry.loggers.tensorboard import TensorBoardConfig, TensorBoardLogger
+from wherry.loggers.destinations.tensorboard import TensorBoardConfig, TensorBoardLogger
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
 

@@ -25,7 +25,7 @@ import os, uuid
 from pathlib import Path
 import pytest
 from upath import UPath
-from wherry.filesystem_upath import WherryPath
+from wherry.filesystem.upath import WherryPath
 from .cases import BaseTests
 from .utils import OverrideMeta, overrides_base
 

@@ -19,7 +19,7 @@ from support import run_script
 from wandb_records import history, records, settings
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, StoreError, UploadFailed, WherryError
 from wherry.loggers import Event, Logger, LoggerDestination, RunFolderLogger, State, WandbConfig, WandbLogger
-from wherry.loggers.wandb import artifact_name
+from wherry.loggers.destinations.wandb import artifact_name
 
 pytestmark = pytest.mark.extra
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from gate import DRAIN, Gate, kill, wait_until
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.testing.servers import S3Server
 
 

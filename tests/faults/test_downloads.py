@@ -26,17 +26,17 @@ import pytest
 from botocore.config import Config as SDKConfig
 
 from support import wait_until
-from wherry.backends.gcs import GCSStore
-from wherry.backends.s3 import S3Store, _describe
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.store import S3Store, _describe
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import download
 from wherry.errors import AccessDeniedError
-from wherry.partial import clean_stale_downloads
 from wherry.store import ObjectMeta, ObjectStore, Part
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server, Server, fast_folder
+from wherry.transfer.download import download
+from wherry.transfer.resume import clean_stale_downloads
 from wherry.uri import StoreURI
 
 DATA = random.Random(2).randbytes(4 * 2**20)
@@ -47,9 +47,9 @@ N_RANGES = 16
 DOWNLOAD = """
 import json, os, sys, threading
 from pathlib import Path
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import download
+from wherry.transfer.download import download
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.uri import StoreURI
 

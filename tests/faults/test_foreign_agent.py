@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from gate import kill, wait_until
-from wherry.environment import with_environment
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
+from wherry.store.environment import with_environment
 from wherry.testing.servers import S3Server
 
 FIRST = """

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from gate import Gate, is_dead, kill, wait_until
-from wherry.spool import Spool
+from wherry.spool.spool import Spool
 
 #: Uploads N files, says so, and is killed without any chance to close.
 KILLED_TRAINER = """
@@ -143,9 +143,9 @@ def _batter(gate: Gate, n: int, rounds: int, seed: int) -> None:
 
 
 KEEP_AGENT = """
-from wherry.client import Client
+from wherry.agent.session import Client
 from wherry.config import AgentConfig
-from wherry.spool import Spool
+from wherry.spool.spool import Spool
 
 spool = Spool()
 client = Client(spool, AgentConfig())

@@ -19,7 +19,7 @@ import pytest
 
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, StoreError
-from wherry.registry import open_store
+from wherry.store.registry import open_store
 from wherry.testing.proxy import (
     Action,
     Answer,

@@ -16,7 +16,7 @@ import pytest
 from support import end_agent, file_of, wait_until
 from wherry import Uploader
 from wherry.config import MIB, AgentConfig, Config, TransferConfig
-from wherry.jobs import JobState
+from wherry.spool.journal.jobs import JobState
 from wherry.testing.gcs_server import strict_gcs
 from wherry.testing.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
 from wherry.testing.servers import S3Server, fast_folder

@@ -13,7 +13,7 @@ from support import file_of
 from wherry import Uploader
 from wherry.config import AgentConfig, Config
 from wherry.loggers import Logger, ObjectStoreLogger, State
-from wherry.snapshots import shared_snapshots
+from wherry.spool.shared_snapshots import shared_snapshots
 
 TWO_DESTINATIONS = """
 import os, signal, sys

@@ -35,12 +35,12 @@ def test_a_stalled_part_is_cut_and_its_error_names_job_part_and_endpoint(
     with fault_proxy("127.0.0.1", world.server.port, [When(method, target, BlackHole(), nth=nth)]) as proxy:
         options = world.options(proxy.url, None)
         uri = f"{world.scheme}://{world.server.bucket}/stall"
-        caplog.set_level(logging.WARNING, "wherry.worker")
+        caplog.set_level(logging.WARNING, "wherry.agent.worker")
         with Uploader(uri, storage_options=options, spool=tmp_path / "spool", config=config) as uploader:
             handle = uploader.put(path, "model.pt")
             assert world.large_bytes == handle.result().size_bytes
         assert [] == proxy.unfired
-        (said,) = [record.getMessage() for record in caplog.records if record.name == "wherry.worker"]
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "wherry.agent.worker"]
     assert re.search(rf"part [12] of [23] of job {handle.ids[0]}:", said)
     assert f"127.0.0.1:{proxy.port}" in said
     assert "1 s" in said

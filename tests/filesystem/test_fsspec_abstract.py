@@ -17,7 +17,7 @@ from fsspec.tests.abstract import (
 )
 
 from chained import chained
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server
 

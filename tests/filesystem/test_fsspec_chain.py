@@ -20,7 +20,7 @@ from chained import chained, held
 from support import caller, file_of, run_script
 from wherry.config import SpoolConfig
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, SpoolError, UploadFailed
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from chained import chained
 from wherry.errors import ConfigError
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 
 

@@ -24,7 +24,7 @@ from upath import UPath
 
 from chained import chained, held
 from wherry.errors import ConfigError
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.testing.servers import S3Server
 
 

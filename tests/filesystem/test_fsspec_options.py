@@ -10,7 +10,7 @@ import pytest
 
 from support import run_script
 from wherry.errors import ConfigError
-from wherry.filesystem_options import Place, place_and_options
+from wherry.filesystem.storage_options import Place, place_and_options
 
 SECRETS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_session_token": "token"}
 

@@ -14,7 +14,7 @@ from upath import UPath
 from chained import chained
 from support import run_script
 from wherry.errors import ConfigError
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.testing.servers import S3Server
 
 SECRET = "AWS_SECRET_ACCESS_KEY"

@@ -16,7 +16,7 @@ import pytest
 from chained import chained
 from support import run_script
 from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, ConfigError, IntegrityError, UploadFailed
-from wherry.filesystem import WherryFileSystem
+from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
-from wherry.loggers.munge import to_image
-from wherry.loggers.own_copy import own_copy
+from wherry.loggers.values.canonical import to_image
+from wherry.loggers.values.deep_copy import own_copy
 
 HUGE = np.broadcast_to(np.uint8(7), (100_000, 100_000))
 MiB = 2**20

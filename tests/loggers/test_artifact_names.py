@@ -8,7 +8,7 @@ import pytest
 
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
-from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.run.level import LogLevel, to_level
 
 
 class New(LoggerDestination):

@@ -9,7 +9,7 @@ import pytest
 
 from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, UploadFailed, upload_failed
 from wherry.loggers import Callback, Event, InMemoryLogger, Logger, LoggerDestination, ObjectStoreLogger, State
-from wherry.loggers.timestamp import Timestamp
+from wherry.loggers.run.timestamp import Timestamp
 
 
 class TheirEvent(Enum):

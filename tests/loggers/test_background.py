@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.loggers.background import Background
+from wherry.loggers.files.background import Background
 
 
 def fail(text: str) -> None:
@@ -154,7 +154,7 @@ def test_several_threads_may_submit() -> None:
 
 def test_a_program_that_ends_without_close_loses_nothing(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom wherry.loggers.background import Background\n"
+        "import sys, time\nfrom pathlib import Path\nfrom wherry.loggers.files.background import Background\n"
         "background = Background('exit')\n"
         "def work(i):\n    time.sleep(0.01)\n    Path(sys.argv[1], str(i)).touch()\n"
         "for i in range(10):\n    background.submit(lambda i=i: work(i))\n"
@@ -165,7 +165,7 @@ def test_a_program_that_ends_without_close_loses_nothing(tmp_path: Path) -> None
 
 def test_what_is_submitted_in_an_atexit_function_is_done(tmp_path: Path) -> None:
     program = (
-        "import atexit, sys\nfrom pathlib import Path\nfrom wherry.loggers.background import Background\n"
+        "import atexit, sys\nfrom pathlib import Path\nfrom wherry.loggers.files.background import Background\n"
         "background = Background('exit')\n"
         "@atexit.register\ndef last():\n"
         "    background.submit(Path(sys.argv[1], 'last').touch)\n    background.close()\n"
@@ -203,7 +203,7 @@ def test_a_forked_child_has_its_own_empty_queue_and_loses_nothing_either(tmp_pat
 def test_without_a_thread_the_work_is_done_by_the_caller() -> None:
     """As at the system's limit of threads; a tiny limit on memory makes a thread's stack impossible."""
     program = (
-        "import resource, threading\nfrom wherry.loggers.background import Background\n"
+        "import resource, threading\nfrom wherry.loggers.files.background import Background\n"
         "background, done = Background('none'), []\n"
         "threading.stack_size(1 << 30)\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"

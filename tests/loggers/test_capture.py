@@ -17,7 +17,7 @@ from support import run_script, wait_until
 PROLOGUE = """
 import ctypes, os, signal, subprocess, sys, threading, warnings
 from pathlib import Path
-from wherry.loggers.capture import Capture
+from wherry.loggers.capture.capture import Capture
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and later, for a fork with threads
 folder = Path(sys.argv[1])
@@ -509,7 +509,7 @@ def test_a_notebook_is_captured(tmp_path: Path) -> None:
     import nbformat
 
     cells = [
-        f"import os, subprocess, sys\nfrom wherry.loggers.capture import Capture\nc = Capture(['stdout', 'stderr'])\n"
+        f"import os, subprocess, sys\nfrom wherry.loggers.capture.capture import Capture\nc = Capture(['stdout', 'stderr'])\n"
         f"c.name({str(tmp_path / 'log.txt')!r})",
         "print('printed')\nprint('wrong', file=sys.stderr)\n_ = subprocess.run(['echo', 'child'])\nc.sync()",
         "c.close()\nprint('after')",

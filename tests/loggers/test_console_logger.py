@@ -20,8 +20,8 @@ import torch
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State
-from wherry.loggers.console import ConsoleLogger, ConsoleLoggerConfig
-from wherry.loggers.level import LogLevel
+from wherry.loggers.destinations.console import ConsoleLogger, ConsoleLoggerConfig
+from wherry.loggers.run.level import LogLevel
 
 EVERYTHING = ConsoleLoggerConfig(force=True, every_s=0.0)
 
@@ -175,7 +175,7 @@ def test_rich_is_not_imported_where_nobody_watches() -> None:
     said = run_script(
         """
         import sys
-        from wherry.loggers.console import ConsoleLogger
+        from wherry.loggers.destinations.console import ConsoleLogger
         console = ConsoleLogger()
         console.log_metrics({"a": 1})
         console.log_table(["a"], [[1]])
@@ -220,7 +220,7 @@ def test_a_pipe_whose_reader_is_gone_does_not_end_the_run() -> None:
     """Rich itself raises SystemExit then."""
     script = (
         "import os, sys\n"
-        "from wherry.loggers.console import ConsoleLogger, ConsoleLoggerConfig\n"
+        "from wherry.loggers.destinations.console import ConsoleLogger, ConsoleLoggerConfig\n"
         "console = ConsoleLogger(config=ConsoleLoggerConfig(force=True, every_s=0.0))\n"
         "sys.stdin.read()\n"
         "for step in range(100): console.log_metrics({'a': 1}, step)\n"

@@ -20,8 +20,8 @@ from wherry.loggers import (
     RunFolderLogger,
     State,
 )
-from wherry.loggers.screen import printable
-from wherry.loggers.timestamp import Timestamp
+from wherry.loggers.capture.terminal import printable
+from wherry.loggers.run.timestamp import Timestamp
 
 #: Sets the title; clears the screen; goes to the line's start; a C1 sequence; rings; turns the direction of writing.
 HOSTILE = "\x1b]0;mine\x07\x1b[2J\rgone\x9b31m\x08\x7f\u202e"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 from plyfile import PlyData
 
-from wherry.loggers.encode import gif_bytes, mask_png_bytes, ply_bytes, png_bytes, wav_bytes, write_mp4
+from wherry.loggers.values.encode import gif_bytes, mask_png_bytes, ply_bytes, png_bytes, wav_bytes, write_mp4
 
 RNG = np.random.default_rng(7)
 

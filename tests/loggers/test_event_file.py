@@ -17,8 +17,8 @@ import pytest
 
 from support import own_mounts, run_script
 from tfevents import event_files, read_events, read_scalars, read_values
-from wherry.loggers import tensorboard_summaries as summaries
-from wherry.loggers.event_file import EventFile
+from wherry.loggers.event_files import summaries
+from wherry.loggers.event_files.event_file import EventFile
 
 
 class Clock:
@@ -163,7 +163,7 @@ def test_threads_lose_nothing_and_mix_nothing(tmp_path: Path) -> None:
 def test_sigkill_loses_nothing(tmp_path: Path, flush: str) -> None:
     script = f"""
         import os, signal, sys
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         file = EventFile(sys.argv[1])
         for step in range(1000):
             file.add_scalars({{"loss": float(step)}}, step)
@@ -177,7 +177,7 @@ def test_sigkill_loses_nothing(tmp_path: Path, flush: str) -> None:
 def test_whatever_instant_it_is_killed_at_what_was_acknowledged_is_there(tmp_path: Path) -> None:
     script = """
         import sys
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         file = EventFile(sys.argv[1], max_file_bytes=2000)
         for step in range(10**9):
             file.add_scalars({"loss": float(step)}, step)
@@ -200,7 +200,7 @@ def test_whatever_instant_it_is_killed_at_what_was_acknowledged_is_there(tmp_pat
 def test_after_a_fork_each_writes_a_file_of_its_own(tmp_path: Path) -> None:
     script = """
         import os, sys, threading
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         file = EventFile(sys.argv[1])
         file.add_scalars({"before": 1.0}, 0)
         file.roll()
@@ -240,7 +240,7 @@ def test_a_full_disk_is_reported_and_the_file_stays_whole(tmp_path: Path) -> Non
         from pathlib import Path
         from tfevents import read_events, event_files
         from wherry.loggers import tensorboard_summaries as summaries
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         folder = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
         ballast = folder / "ballast"
@@ -271,7 +271,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_file_without_its_head(tmp_
         import subprocess, sys
         from pathlib import Path
         from tfevents import read_scalars, event_files
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         folder = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
         ballast = folder / "ballast"
@@ -297,7 +297,7 @@ def test_a_write_that_ctrl_c_tore_hides_no_later_event(tmp_path: Path) -> None:
         from pathlib import Path
         from tfevents import read_events, event_files
         from wherry.loggers import tensorboard_summaries as summaries
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         signal.signal(signal.SIGXFSZ, signal.default_int_handler)
         file = EventFile(sys.argv[1])
         file.add_scalars({"a": 1.0}, 0)
@@ -316,7 +316,7 @@ def test_a_write_that_ctrl_c_tore_hides_no_later_event(tmp_path: Path) -> None:
 def test_a_signal_handler_may_log_while_the_same_thread_writes(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
-        from wherry.loggers.event_file import EventFile
+        from wherry.loggers.event_files.event_file import EventFile
         file = EventFile(sys.argv[1])
         def log(*_):
             file.add_scalars({"handler": 1.0}, 0)

@@ -20,8 +20,8 @@ import torch
 from support import end_agent, own_mounts, run_script, wait_until
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, LoggerDestination, State, Timestamp
-from wherry.loggers.file import FileLogger, FileLoggerConfig
-from wherry.loggers.level import LogLevel
+from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
+from wherry.loggers.run.level import LogLevel
 
 #: Nothing of pytest's own output is captured.
 QUIET = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
@@ -30,7 +30,7 @@ ROLLING = FileLoggerConfig(capture_stdout=False, capture_stderr=False, roll_size
 PROLOGUE = """
 import atexit, os, signal, sys, threading, warnings
 from wherry.loggers import Event, Logger, ObjectStoreLogger, State
-from wherry.loggers.file import FileLogger, FileLoggerConfig
+from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and later, for a fork with threads
 folder = sys.argv[1]
@@ -627,7 +627,7 @@ print("run goes on")
 def test_it_works_under_pytest(tmp_path: Path) -> None:
     """Whose own capture replaces the same descriptors, in the process that the test runs in."""
     (tmp_path / "test_inner.py").write_text(
-        "from wherry.loggers.file import FileLogger\n"
+        "from wherry.loggers.destinations.file import FileLogger\n"
         "import os\n"
         "def test_prints(capfd, tmp_path):\n"
         "    with FileLogger('log.txt', folder=tmp_path):\n"
@@ -651,7 +651,7 @@ def test_logging_of_the_run_is_captured(tmp_path: Path) -> None:
 def test_a_crash_of_a_callback_hook_is_shown_and_stops_no_other(tmp_path: Path) -> None:
     shown = run_script(
         """
-        from wherry.loggers.uncaught import before_traceback
+        from wherry.loggers.capture.uncaught import before_traceback
         def broken(error):
             raise RuntimeError("broken hook")
         before_traceback(lambda error: print("first", error))

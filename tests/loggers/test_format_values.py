@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from wherry.loggers.format import format_json, format_log_data_value
+from wherry.loggers.values.text import format_json, format_log_data_value
 
 
 class Plain:

@@ -21,14 +21,14 @@ from support import end_agent, run_script
 from wherry.config import AgentConfig, Config, RetryConfig
 from wherry.errors import StoreError, TransientError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
-from wherry.loggers.file import FileLogger, FileLoggerConfig
-from wherry.loggers.finished_files import PATIENCE_S, FinishedFiles
+from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
+from wherry.loggers.destinations.handover import PATIENCE_S, FinishedFiles
+from wherry.loggers.destinations.object_store import ObjectStoreLogger
+from wherry.loggers.destinations.remote_names import FreeNames, RunNames
+from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.loggers.logger import Logger
-from wherry.loggers.object_store import ObjectStoreLogger
-from wherry.loggers.remote_names import FreeNames, RunNames
-from wherry.loggers.run_folder import RunFolderLogger
-from wherry.loggers.state import State
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.state import State
 from wherry.testing.servers import S3Server
 
 TIMEOUT_S = 60.0

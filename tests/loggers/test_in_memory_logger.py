@@ -14,7 +14,7 @@ import torch
 from support import called_in, run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, State
-from wherry.loggers.in_memory import InMemoryLogger, InMemoryLoggerConfig
+from wherry.loggers.destinations.in_memory import InMemoryLogger, InMemoryLoggerConfig
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_it_is_imported_without_numpy_and_says_what_is_missing_without_pandas() 
     said = run_script(
         """
         import sys
-        from wherry.loggers.in_memory import InMemoryLogger
+        from wherry.loggers.destinations.in_memory import InMemoryLogger
         memory = InMemoryLogger()
         print([name for name in ("numpy", "pandas", "torch") if name in sys.modules])
         sys.modules["pandas"] = None

@@ -12,7 +12,7 @@ import torch
 
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, LoggerDestination, State, Timestamp
-from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.run.level import LogLevel, to_level
 
 Call = tuple[int, int, LogLevel, Mapping[str, object]]
 

@@ -11,7 +11,7 @@ import torch
 
 from tfevents import read_values
 from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
-from wherry.loggers.mask_overlay import mask_legend, to_masks
+from wherry.loggers.values.masks import mask_legend, to_masks
 
 IMAGE = np.zeros((3, 4, 4), np.uint8)
 

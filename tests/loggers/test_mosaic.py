@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wherry.loggers.mosaic import image_grid, spaced
-from wherry.loggers.multi import MultiLogger, Sinks
-from wherry.loggers.state import State
-from wherry.loggers.typed import BaseLoggerConfig, Collected, CollectingLogger
+from wherry.loggers.run.state import State
+from wherry.loggers.sink import BaseLoggerConfig, Collected, CollectingLogger
+from wherry.loggers.typed.multi import MultiLogger, Sinks
+from wherry.loggers.values.grid import image_grid, spaced
 
 
 class Sink(CollectingLogger[BaseLoggerConfig]):

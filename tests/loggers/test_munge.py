@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from wherry.loggers.munge import (
+from wherry.loggers.values.canonical import (
     copy_audio,
     copy_images,
     copy_video,

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State, Timestamp
-from wherry.loggers.progress import ProgressBarLogger, ProgressBarLoggerConfig
+from wherry.loggers.destinations.progress_bar import ProgressBarLogger, ProgressBarLoggerConfig
 
 
 class Page(io.StringIO):
@@ -165,7 +165,7 @@ def test_nothing_is_drawn_and_tqdm_not_imported_where_nobody_watches() -> None:
         """
         import sys
         from wherry.loggers import Event, Logger, State
-        from wherry.loggers.progress import ProgressBarLogger
+        from wherry.loggers.destinations.progress_bar import ProgressBarLogger
         with Logger(State("run"), ProgressBarLogger()) as logger:
             logger.run_event(Event.EPOCH_START)
             logger.log_metrics({"a": 1})
@@ -188,7 +188,7 @@ def test_an_exception_ends_the_bars_before_its_traceback() -> None:
     said = run_script(
         """
         from wherry.loggers import Event, Logger, State
-        from wherry.loggers.progress import ProgressBarLogger, ProgressBarLoggerConfig
+        from wherry.loggers.destinations.progress_bar import ProgressBarLogger, ProgressBarLoggerConfig
         logger = Logger(State("run"), ProgressBarLogger(config=ProgressBarLoggerConfig(force=True)))
         logger.run_event(Event.EPOCH_START)
         logger.run_event(Event.EVAL_START)
@@ -213,8 +213,8 @@ def test_a_notebook_is_watched() -> None:
 
     source = (
         "from wherry.loggers import Event, Logger, State\n"
-        "from wherry.loggers.progress import ProgressBarLogger\n"
-        "from wherry.loggers.console import ConsoleLogger\n"
+        "from wherry.loggers.destinations.progress_bar import ProgressBarLogger\n"
+        "from wherry.loggers.destinations.console import ConsoleLogger\n"
         "with Logger(State('run'), [ProgressBarLogger(), ConsoleLogger()]) as logger:\n"
         "    logger.run_event(Event.EVAL_START)\n"
         "    logger.run_event(Event.EVAL_BATCH_END)\n"

@@ -24,8 +24,8 @@ from wherry.loggers import (
     TensorBoardLogger,
     Timestamp,
 )
-from wherry.loggers.level import LogLevel
 from wherry.loggers.route import MANY_KEPT_CALLS
+from wherry.loggers.run.level import LogLevel
 
 
 class Recording(LoggerDestination):

@@ -24,12 +24,12 @@ from PIL import Image
 
 from wherry.errors import ConfigError
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
+from wherry.loggers.destinations.object_store import ObjectStoreLogger
+from wherry.loggers.destinations.run_folder import RunFolderConfig, RunFolderLogger
 from wherry.loggers.logger import Logger
-from wherry.loggers.object_store import ObjectStoreLogger
-from wherry.loggers.run_folder import RunFolderConfig, RunFolderLogger
-from wherry.loggers.state import State
-from wherry.loggers.timestamp import Timestamp
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.state import State
+from wherry.loggers.run.timestamp import Timestamp
 
 RNG = np.random.default_rng(5)
 #: A list that holds itself.
@@ -363,7 +363,7 @@ def test_a_kill_after_flush_loses_nothing(tmp_path: Path) -> None:
         sys.path.insert(0, sys.argv[2])
         import numpy as np
         from test_run_folder import log_all_kinds
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         run = RunFolderLogger(sys.argv[1])
         for step in range(5):
             log_all_kinds(run, step)
@@ -383,7 +383,7 @@ def test_a_kill_after_flush_loses_nothing(tmp_path: Path) -> None:
 def test_figures_and_texts_survive_a_kill_without_flush(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         run = RunFolderLogger(sys.argv[1])
         for step in range(100):
             run.log_metrics({"loss": step}, step)
@@ -399,7 +399,7 @@ def test_a_kill_at_any_instant_leaves_whole_files_and_a_folder_that_is_continued
     script = """
         import sys
         import numpy as np
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         run = RunFolderLogger(sys.argv[1])
         picture = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
         run.log_images(picture, "first", step=0)
@@ -434,9 +434,7 @@ def test_a_kill_at_any_instant_leaves_whole_files_and_a_folder_that_is_continued
 
 
 def test_of_two_processes_one_writes_and_the_other_is_told_which(tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom wherry.loggers.run_folder import RunFolderLogger\nRunFolderLogger(sys.argv[1]).log_metrics({'a': 2})"
-    )
+    script = "import sys\nfrom wherry.loggers import RunFolderLogger\nRunFolderLogger(sys.argv[1]).log_metrics({'a': 2})"
     with RunFolderLogger(tmp_path) as run:
         run.log_metrics({"a": 1})
         other = run_script(script, tmp_path)
@@ -452,7 +450,7 @@ def test_of_two_processes_one_writes_and_the_other_is_told_which(tmp_path: Path)
 def test_a_folder_whose_process_was_killed_is_free_though_its_workers_live_on(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         run = RunFolderLogger(sys.argv[1])
         run.log_metrics({"a": 1})
         if os.fork() == 0:
@@ -519,7 +517,7 @@ def test_a_run_that_begins_in_a_child_has_its_folder_there(tmp_path: Path) -> No
     script = """
     import multiprocessing, sys
     from wherry.loggers import Logger, State
-    from wherry.loggers.run_folder import RunFolderLogger
+    from wherry.loggers.destinations.run_folder import RunFolderLogger
 
     run = RunFolderLogger(sys.argv[1])
 
@@ -661,7 +659,7 @@ def test_a_store_gets_the_run_folder(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_each_file_stays_whole_and_logging_goes_on_when_there_is_room(tmp_path: Path) -> None:
     script = """
         import resource, signal, sys
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         run = RunFolderLogger(sys.argv[1])
         run.log_metrics({"loss": 0}, 0)
@@ -685,7 +683,7 @@ def test_media_that_cannot_be_written_are_one_error_of_flush_and_leave_nothing(t
     script = """
         import resource, signal, sys
         import numpy as np
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         run = RunFolderLogger(sys.argv[1])
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
@@ -811,7 +809,7 @@ def test_a_program_that_ends_without_close_loses_nothing(tmp_path: Path) -> None
     script = """
         import sys
         import numpy as np
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         run = RunFolderLogger(sys.argv[1])
         for step in range(3):
             run.log_images(np.random.default_rng(0).integers(0, 256, (3, 200, 200), np.uint8), "i", step=step)
@@ -828,7 +826,7 @@ def test_without_its_extra_figures_work_and_media_say_what_to_install(tmp_path: 
         for name in ("PIL", "av", "pyarrow"):
             sys.modules[name] = None
         import numpy as np
-        from wherry.loggers.run_folder import RunFolderLogger
+        from wherry.loggers.destinations.run_folder import RunFolderLogger
         with RunFolderLogger(sys.argv[1]) as run:
             run.log_metrics({"a": 1})
             run.log_audio(np.zeros(10))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.loggers.safe_name import safe_name
+from wherry.loggers.values.safe_name import safe_name
 
 ODD_KEYS: tuple[object, ...] = (
     "",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from wherry.loggers import Callback, Event, Logger, LoggerDestination, ObjectStoreLogger, State
-from wherry.loggers.format import format_log_data_value
-from wherry.loggers.level import LogLevel
+from wherry.loggers.run.level import LogLevel
+from wherry.loggers.values.text import format_log_data_value
 
 #: From the page "LoggerDestination" of Composer's API reference.
 PAGE = """

@@ -9,7 +9,7 @@ import pytest
 
 from wherry.errors import ConfigError
 from wherry.loggers import State, Timestamp
-from wherry.loggers.state import generate_run_name
+from wherry.loggers.run.state import generate_run_name
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
 NAMES = ("TORCHELASTIC_RUN_ID", "COMPOSER_RUN_NAME", "RUN_NAME")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from wherry.loggers import ConsoleLogger, InMemoryLogger, LoggerDestination, RunFolderLogger, TensorBoardLogger
-from wherry.loggers.steps import to_step
+from wherry.loggers.values.steps import to_step
 
 DESTINATIONS: dict[str, Callable[[Path], LoggerDestination]] = {
     "console": lambda folder: ConsoleLogger(),

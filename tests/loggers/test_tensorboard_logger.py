@@ -23,7 +23,7 @@ from support import CALLER, run_script
 from tfevents import Value, event_files, fields, read_events, read_scalars, read_values
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
-from wherry.loggers.tensorboard import TensorBoardConfig, TensorBoardLogger
+from wherry.loggers.destinations.tensorboard import TensorBoardConfig, TensorBoardLogger
 
 WIDTH, HEIGHT = 6, 4
 
@@ -473,7 +473,7 @@ def test_flush_is_a_barrier_that_sigkill_cannot_break(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
         import numpy as np
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         board = TensorBoardLogger(sys.argv[1])
         board.log_hyperparameters({"lr": 0.5})
         for step in range(50):
@@ -507,7 +507,7 @@ def test_nothing_is_lost_where_nobody_closes(tmp_path: Path) -> None:
     script = """
         import sys
         import numpy as np
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         board = TensorBoardLogger(sys.argv[1])
         board.log_metrics({"loss": 1.0}, 0)
         board.log_images(np.zeros((3, 300, 300), np.uint8), "samples", step=0)
@@ -564,7 +564,7 @@ def test_the_child_of_a_fork_can_log_too(tmp_path: Path) -> None:
     script = """
         import os, sys
         import numpy as np
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         board = TensorBoardLogger(sys.argv[1])
         picture = np.zeros((3, 300, 300), np.uint8)
         board.log_metrics({"parent": 1.0}, 0)
@@ -586,7 +586,7 @@ def test_the_child_of_a_fork_can_log_too(tmp_path: Path) -> None:
 def test_writing_needs_neither_tensorboard_nor_an_image_library_for_figures(tmp_path: Path) -> None:
     script = """
         import sys
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         board = TensorBoardLogger(sys.argv[1])
         board.log_hyperparameters({"lr": 0.5})
         board.log_metrics({"loss": 1.0}, 0)
@@ -716,7 +716,7 @@ def test_a_disk_that_is_full_at_the_close_keeps_nothing_open_and_nothing_back(tm
         from tfevents import event_files, read_scalars
         from pathlib import Path
         from wherry.loggers import Logger, LoggerDestination, State
-        from wherry.loggers.tensorboard import TensorBoardLogger
+        from wherry.loggers.destinations.tensorboard import TensorBoardLogger
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         class Uploads(LoggerDestination):
             def can_upload_files(self):
@@ -743,7 +743,9 @@ def test_the_levels_of_the_router_arrive(tmp_path: Path) -> None:
 
 
 def test_a_light_import_and_a_light_start() -> None:
-    program = "import wherry.loggers.tensorboard, sys; print([n for n in ('numpy', 'PIL', 'torch') if n in sys.modules])"
+    program = (
+        "import wherry.loggers.destinations.tensorboard, sys; print([n for n in ('numpy', 'PIL', 'torch') if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "[]\n" == done.stdout
 

@@ -12,7 +12,7 @@ import pytest
 from wherry.errors import ConfigError, MissingExtraError, SpoolError, StoreError, UploadFailed
 from wherry.loggers import Logger, State
 from wherry.loggers.destination import OnError
-from wherry.loggers.tracker import TrackerConfig, TrackerLogger, as_ours
+from wherry.loggers.destinations.tracker import TrackerConfig, TrackerLogger, as_ours
 
 
 class Run:

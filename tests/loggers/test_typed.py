@@ -19,15 +19,15 @@ import torch
 
 from support import called_in
 from wherry.errors import ConfigError
-from wherry.loggers.adapters import DestinationSink, SinkDestination
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
-from wherry.loggers.in_memory import InMemoryLogger
+from wherry.loggers.destinations.in_memory import InMemoryLogger
 from wherry.loggers.logger import Logger
-from wherry.loggers.multi import MOST_REPLACED, MultiLogger, Sinks, namespace_context
-from wherry.loggers.state import State
-from wherry.loggers.timestamp import Timestamp
-from wherry.loggers.typed import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger, config_as_dict
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.state import State
+from wherry.loggers.run.timestamp import Timestamp
+from wherry.loggers.sink import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger, config_as_dict
+from wherry.loggers.typed.adapters import DestinationSink, SinkDestination
+from wherry.loggers.typed.multi import MOST_REPLACED, MultiLogger, Sinks, namespace_context
 
 #: The seed's calls: name -> parameters.
 SEED = {

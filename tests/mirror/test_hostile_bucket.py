@@ -15,12 +15,12 @@ from hostile import GOOD, WRITER, Bucket, check_all_is_read
 from mirrors import ONCE, Rig
 from wherry.errors import AccessDeniedError, IntegrityError, StoreError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.inflate import MOST_INFLATED_BYTES
-from wherry.mirror.layout import FORMAT, segment_name
-from wherry.mirror.manifest import Manifest, NewerFormatError, parse_manifest
-from wherry.mirror.pulled import FOLDER as PULL_FOLDER
-from wherry.mirror.reader import MirrorReader
-from wherry.wrappers import WrappedStore
+from wherry.mirror.format.inflate import MOST_INFLATED_BYTES
+from wherry.mirror.format.layout import FORMAT, segment_name
+from wherry.mirror.format.manifest import Manifest, NewerFormatError, parse_manifest
+from wherry.mirror.reader.pull_state import FOLDER as PULL_FOLDER
+from wherry.mirror.reader.reader import MirrorReader
+from wherry.store.wrappers import WrappedStore
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from mirrors import ONCE, Rig, lines
 from wherry import Mirror, MirrorConfig
 from wherry.backends.memory import MemoryStore
 from wherry.store import ObjectMeta
+from wherry.store.wrappers import WrappedStore
 from wherry.testing.proxy import fault_proxy
 from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ import pytest
 
 from mirrors import ONCE, Rig, lines
 from wherry.mirror import MirrorConfig
-from wherry.mirror.ledger import Record
-from wherry.mirror.sealing import Unsealed, seal
+from wherry.mirror.reader.seal_remote import Unsealed, seal
+from wherry.mirror.writer.state_db import Record
 
 QUICK = MirrorConfig(max_lag_s=10.0, segment_bytes=1000, settle_s=2.0, grace_s=20.0, retry=ONCE)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mirror_fuzz import play
-from wherry.mirror import agenda, sender
+from wherry.mirror.writer import due as agenda
+from wherry.mirror.writer import segment_sender as sender
 from wherry.testing.servers import fast_folder
 
 

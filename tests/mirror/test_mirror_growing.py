@@ -11,9 +11,9 @@ import zstandard
 
 from mirrors import ONCE, Rig, lines
 from tfevents import read_events
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.mirror import MirrorConfig, Rule
-from wherry.mirror.rules import DEFAULT_RULES
+from wherry.mirror.format.rules import DEFAULT_RULES
 from wherry.uri import parse_uri
 
 QUICK = MirrorConfig(max_lag_s=10.0, segment_bytes=1000, settle_s=2.0, grace_s=20.0, retry=ONCE)

@@ -11,7 +11,7 @@ from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.errors import TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.layout import reassemble, segment_name
+from wherry.mirror.format.layout import reassemble, segment_name
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 

@@ -19,13 +19,13 @@ from gate import wait_until
 from mirrors import lines, log_in_a_child
 from support import run_script
 from wherry import ConfigError, Mirror, MirrorConfig, SpoolError
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.loggers import Event, FileLogger, Logger, MirrorLogger, State
 from wherry.mirror import MirrorFencedError
-from wherry.mirror.layout import reassemble
-from wherry.mirror.manifest import read_manifest
-from wherry.registry import open_store
+from wherry.mirror.format.layout import reassemble
+from wherry.mirror.format.manifest import read_manifest
 from wherry.store import ObjectStore
+from wherry.store.registry import open_store
 from wherry.testing.gcs_server import strict_gcs
 from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import parse_uri

@@ -11,8 +11,8 @@ from mirror_fuzz import JoiningStore
 from mirrors import ONCE, Rig, lines
 from wherry.errors import PermanentError, TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.layout import reassemble, survey
-from wherry.mirror.scan import Scan, scan
+from wherry.mirror.format.layout import reassemble, survey
+from wherry.mirror.writer.scan import Scan, scan
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -124,7 +124,7 @@ def test_the_close_ends_though_a_renamed_file_cannot_be_found(tmp_path: Path, mo
     path.rename(rig.folder / "logs/a.log.1")
     rig.turn(1.0)
     rig.restart()
-    monkeypatch.setattr("wherry.mirror.engine.scan", blind)
+    monkeypatch.setattr("wherry.mirror.writer.engine.scan", blind)
     rig.write("b.log", "x\n")
     rig.close()
     assert not rig.engine.is_complete

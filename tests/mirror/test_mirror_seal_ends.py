@@ -11,11 +11,11 @@ import pytest
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
-from wherry.mirror.layout import segment_name
-from wherry.mirror.sealing import Sealed, Unsealed, seal
+from wherry.mirror.format.layout import segment_name
+from wherry.mirror.reader.seal_remote import Sealed, Unsealed, seal
 from wherry.store import ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 OLD, NEW = lines(4900, 1), lines(2000, 2)

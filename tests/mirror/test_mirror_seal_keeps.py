@@ -12,9 +12,9 @@ from mirrors import ONCE, Rig, lines
 from wherry.checksum import crc32c, format_crc32c
 from wherry.errors import TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.layout import manifest_name
-from wherry.mirror.manifest import FileEntry
-from wherry.mirror.sealing import Sealed, seal
+from wherry.mirror.format.layout import manifest_name
+from wherry.mirror.format.manifest import FileEntry
+from wherry.mirror.reader.seal_remote import Sealed, seal
 from wherry.store import ObjectStore
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault

@@ -15,8 +15,8 @@ import pytest
 
 from mirrors import ONCE, Rig, lines
 from support import run_script
-from wherry.backends.gcs import GCSStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, StoreError, TransientError
 from wherry.mirror import MirrorConfig

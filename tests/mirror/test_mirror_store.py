@@ -11,7 +11,7 @@ from mirrors import ONCE, Clock, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.errors import AccessDeniedError, BucketNotFoundError, StoreError, ThrottledError, TransientError
 from wherry.mirror import MirrorConfig, MirrorFencedError
-from wherry.mirror.layout import segment_name
+from wherry.mirror.format.layout import segment_name
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 

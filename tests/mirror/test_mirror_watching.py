@@ -14,8 +14,8 @@ import pytest
 
 from mirrors import Rig
 from support import wait_until
-from wherry.mirror.scan import scan
-from wherry.mirror.watcher import Watcher
+from wherry.mirror.writer.scan import scan
+from wherry.mirror.writer.watcher import Watcher
 
 
 def watched(place: Path) -> set[Path]:

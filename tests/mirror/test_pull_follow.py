@@ -19,8 +19,8 @@ from mirrors import Rig, files_below, lines
 from wherry.config import RetryConfig
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, TransientError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.pull import Puller, PullReport, _follow, pull
-from wherry.mirror.pulled import FOLDER
+from wherry.mirror.reader.pull import Puller, PullReport, _follow, pull
+from wherry.mirror.reader.pull_state import FOLDER
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
 from wherry.testing.gcs_server import GCSServer, strict_gcs

@@ -12,12 +12,12 @@ from mirrors import Rig, files_below, lines
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, IntegrityError, SpoolError, TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.pull import Puller, PullReport
-from wherry.mirror.pulled import FOLDER
+from wherry.mirror.reader.pull import Puller, PullReport
+from wherry.mirror.reader.pull_state import FOLDER
 from wherry.store import ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
-from wherry.wrappers import WrappedStore
 
 QUICK = RetryConfig(call_deadline_s=1.0, first_wait_s=0.001, longest_wait_s=0.002)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mirrors import ONCE, Rig, lines
-from wherry.backends.gcs import GCSStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.store import S3Store
 from wherry.mirror import MirrorConfig
-from wherry.mirror.pull import Puller
+from wherry.mirror.reader.pull import Puller
 from wherry.store import ObjectStore
 from wherry.testing import FaultyStore
 from wherry.testing.gcs_server import strict_gcs

@@ -13,16 +13,16 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.mirror import MirrorConfig, Rule
-from wherry.mirror.layout import segment_name
-from wherry.mirror.reader import IN_FLIGHT, MirrorReader, find_mirror
-from wherry.mirror.rules import Rules
-from wherry.mirror.sealing import Sealed, seal, writers
-from wherry.mirror.verify import summary, verify
+from wherry.mirror.format.layout import segment_name
+from wherry.mirror.format.rules import Rules
+from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader, find_mirror
+from wherry.mirror.reader.seal_remote import Sealed, seal, writers
+from wherry.mirror.reader.verify import summary, verify
 from wherry.store import ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 
 @pytest.fixture

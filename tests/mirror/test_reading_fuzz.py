@@ -20,11 +20,11 @@ from hostile import GOOD, WRITER, Bucket, Planted, check_all_is_read, check_all_
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import parse_crc32c, parse_range_sums
 from wherry.errors import IntegrityError, PermanentError, WherryError
-from wherry.mirror.inflate import inflated
-from wherry.mirror.layout import MOST_BYTES, MOST_GENERATIONS, epoch_number, parse_segment, segment_name
-from wherry.mirror.manifest import FileEntry, Manifest, parse_manifest
+from wherry.mirror.format.inflate import inflated
+from wherry.mirror.format.layout import MOST_BYTES, MOST_GENERATIONS, epoch_number, parse_segment, segment_name
+from wherry.mirror.format.manifest import FileEntry, Manifest, parse_manifest
 from wherry.store import ObjectMeta
-from wherry.symlinks import resolve
+from wherry.transfer.symlinks import resolve
 from wherry.uri import StoreURI
 
 QUICK = settings(derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -10,8 +10,8 @@ import pytest
 
 from hostile import GOOD, WRITER, Bucket, Planted, check_all_is_there, manifest_with, rebuilt
 from wherry.errors import IntegrityError
-from wherry.mirror.layout import MOST_BYTES, MOST_GENERATIONS, segment_name
-from wherry.mirror.manifest import parse_manifest
+from wherry.mirror.format.layout import MOST_BYTES, MOST_GENERATIONS, segment_name
+from wherry.mirror.format.manifest import parse_manifest
 
 PLANTED: dict[str, list[Planted]] = {
     "another file's segment is no zstd frame": [(segment_name(WRITER, "x.log", 1, 0, "zstd"), b"none", {})],

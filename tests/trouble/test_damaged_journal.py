@@ -11,8 +11,8 @@ from gate import Gate
 from support import CALLER, caller, damage_journal, end_agent, file_of, run_script, wait_until
 from wherry.config import RetryConfig
 from wherry.errors import UploadFailed
-from wherry.jobs import JobState
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
 
 

@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name_and_nothing_is_left() -> 
     text = """
     import os, sys, tempfile
     from pathlib import Path
-    import wherry.uploader, wherry.drain, tqdm, wherry.backends.local
+    import wherry.uploader, wherry.spool.drain, tqdm, wherry.backends.local.store
     from support import CALLER
 
     if os.getuid() == 0:

@@ -13,9 +13,9 @@ SCRIPT = """
 import logging, os, subprocess, sys
 from pathlib import Path
 from mirrors import ONCE, Rig
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.mirror import MirrorConfig
-from wherry.mirror.pull import pull
+from wherry.mirror.reader.pull import pull
 from wherry.uri import parse_uri
 
 disk, store, state = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -58,7 +58,7 @@ import logging, subprocess, sys
 from pathlib import Path
 from mirrors import ONCE, Rig, lines
 from wherry.mirror import MirrorConfig
-from wherry.mirror.reader import MirrorReader
+from wherry.mirror.reader.reader import MirrorReader
 
 disk, folder = map(Path, sys.argv[1:])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], check=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from support import IMPATIENT, caller, file_of, leased_job
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c_of_file
 from wherry.config import MIB, SpoolConfig, TransferConfig
 from wherry.errors import ConfigError, PermanentError, SpoolError, UploadFailed
@@ -26,7 +26,7 @@ from wherry.store import MultipartStore, Part
 from wherry.testing import FaultyStore
 from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.testing.servers import S3Server, fast_folder
-from wherry.transfer import Sender
+from wherry.transfer.upload import Sender
 from wherry.uploader import Uploader
 from wherry.uri import StoreURI
 

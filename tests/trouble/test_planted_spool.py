@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, file_of, new_job
-from wherry.client import Client
+from wherry.agent.open_stores import Stores
+from wherry.agent.session import Client
+from wherry.agent.wakeup import Bell
+from wherry.agent.worker import Caller
 from wherry.config import AgentConfig
-from wherry.doorbell import Bell
 from wherry.errors import SpoolError
-from wherry.jobs import JobState
-from wherry.recovery import open_journal
-from wherry.spool import Spool
-from wherry.stores import Stores
-from wherry.worker import Caller
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.recovery import open_journal
+from wherry.spool.spool import Spool
 
 NOBODY = 65534
 

@@ -14,7 +14,7 @@ from command_line import CommandLine
 from support import end_agent, file_of
 from wherry import Uploader
 from wherry.config import AgentConfig, Config
-from wherry.jobs import JobState
+from wherry.spool.journal.jobs import JobState
 from wherry.testing.gcs_server import strict_gcs
 from wherry.testing.proxy import Do, When, fault_proxy
 from wherry.testing.servers import fast_folder

@@ -12,10 +12,10 @@ import pytest
 
 from support import SETTINGS, end_agent, file_of, new_job, own_mounts, run_script, wait_until
 from wherry.errors import AccessDeniedError, UploadFailed
-from wherry.jobs import JobState
-from wherry.journal import Journal
-from wherry.registry import split_options
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
+from wherry.store.registry import split_options
 from wherry.testing.proxy import When, fault_proxy, s3_error
 from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader

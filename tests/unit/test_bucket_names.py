@@ -8,7 +8,7 @@ import pytest
 
 from support import CALLER
 from wherry.errors import ConfigError
-from wherry.registry import check_usable, open_store
+from wherry.store.registry import check_usable, open_store
 from wherry.uploader import Uploader
 from wherry.uri import StoreURI, parse_uri
 

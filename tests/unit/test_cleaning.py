@@ -12,20 +12,20 @@ import pytest
 from support import file_of, new_job, store_id
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c_of_file
-from wherry.cleaning import (
+from wherry.errors import TransientError
+from wherry.spool.abandoned_uploads import (
     STALE_AFTER_S,
     UNANSWERED_AFTER_S,
     clean_known_uploads,
     clean_marked_uploads,
     has_known_uploads,
 )
-from wherry.errors import TransientError
-from wherry.jobs import JobState
-from wherry.journal import Journal
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.journal.journal import Journal
 from wherry.store import ObjectStore, Part, PendingUpload
+from wherry.store.wrappers import WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 DAY_S = 86_400.0
 

@@ -14,8 +14,8 @@ import pytest
 
 from support import run_script
 from wherry.config import Durability
-from wherry.database import Database, JournalDamaged
 from wherry.errors import JournalError
+from wherry.spool.journal.database import Database, JournalDamaged
 
 SCHEMA = "CREATE TABLE words (word TEXT NOT NULL);\nCREATE INDEX by_word ON words (word);\n"
 
@@ -177,7 +177,7 @@ def test_many_processes_that_start_at_once_make_one_database(tmp_path: Path) -> 
     text = """
     import multiprocessing, os, sys
     from pathlib import Path
-    from wherry.database import Database
+    from wherry.spool.journal.database import Database
 
     def start(path, together):
         together.wait()
@@ -200,7 +200,7 @@ def test_a_child_uses_neither_the_connection_nor_the_lock_of_its_parent(path: Pa
     text = """
     import os, sys, threading
     from pathlib import Path
-    from wherry.database import Database
+    from wherry.spool.journal.database import Database
 
     database = Database(Path(sys.argv[1]), "CREATE TABLE words (word TEXT);\\n", 1, "process", checkpoints=True)
     inside, forked = threading.Event(), threading.Event()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.doorbell import Bell, ring
+from wherry.agent.wakeup import Bell, ring
 from wherry.errors import SpoolError
 
 

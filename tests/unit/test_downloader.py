@@ -26,18 +26,18 @@ from typing import Any
 
 import pytest
 
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import _publish, download, place
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError
 from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.testing.servers import S3Server
+from wherry.transfer.download import _publish, download, place
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 KEY = "run/ep0.pt"
 DATA = random.Random(1).randbytes(100_000)
@@ -618,7 +618,7 @@ import sys
 from pathlib import Path
 from wherry.backends.memory import MemoryStore
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import download
+from wherry.transfer.download import download
 from wherry.uri import StoreURI
 
 source = Path(sys.argv[1])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from wherry.drain import Patience, wait_until_drained
-from wherry.jobs import Counts
+from wherry.spool.drain import Patience, wait_until_drained
+from wherry.spool.journal.jobs import Counts
 
 
 def counts(queued: int, leased: int = 0, failed: int = 0) -> Counts:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from wherry.backends.memory import MemoryStore
-from wherry.endpoints import Endpoints
 from wherry.errors import AccessDeniedError, TransientError
 from wherry.store import TEMPORARY_MARK
+from wherry.store.server_features import Endpoints
 from wherry.uri import StoreURI
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.environment import secrets_from_environment, with_environment
+from wherry.store.environment import secrets_from_environment, with_environment
 
 
 def test_half_a_key_is_none() -> None:

@@ -12,9 +12,9 @@ from support import SETTINGS, file_of, new_job
 from wherry.backends.memory import MemoryStore
 from wherry.config import TransferConfig
 from wherry.errors import AccessDeniedError, NotFoundError, TransientError
-from wherry.journal import Journal
+from wherry.spool.journal.journal import Journal
 from wherry.testing import Fault, FaultyStore
-from wherry.transfer import Sender
+from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
 
 SMALL_PARTS = TransferConfig(multipart_threshold_bytes=2000, part_size_bytes=1000)

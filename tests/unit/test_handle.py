@@ -9,9 +9,9 @@ import pytest
 
 from support import new_job, store_id
 from wherry.errors import UploadFailed
-from wherry.handle import UploadHandle
-from wherry.jobs import JobId, JobState
-from wherry.journal import Journal
+from wherry.spool.handle import UploadHandle
+from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.journal import Journal
 
 Wait = Callable[[Sequence[JobId], "float | None"], bool]
 

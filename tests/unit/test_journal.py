@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, new_job, run_script, store_id, submit_many
-from wherry.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState, place_of
-from wherry.journal import MAX_LEASES_LOST, SUSPECT_AFTER, Journal, NewJob, readable_jobs
+from wherry.spool.journal.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState, place_of
+from wherry.spool.journal.journal import MAX_LEASES_LOST, SUSPECT_AFTER, Journal, NewJob, readable_jobs
 from wherry.store import StoredPart
 
 
@@ -811,7 +811,7 @@ def test_a_forked_child_opens_its_own_connection_and_the_parent_goes_on(tmp_path
     import os, sys
     from pathlib import Path
     from support import new_job, store_id
-    from wherry.journal import Journal
+    from wherry.spool.journal.journal import Journal
 
     journal = Journal(Path(sys.argv[1]))
     store = store_id(journal)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from support import new_job, store_id
-from wherry.jobs import JobId, JobState
-from wherry.journal import Journal
+from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.journal import Journal
 
 FEW, MANY = 40, 1500
 FAR_S = 1e12

@@ -15,8 +15,8 @@ import pytest
 from support import run_script
 from wherry.clock import Clock
 from wherry.errors import JournalError
-from wherry.jobs import JobId, JobState
-from wherry.journal import Journal
+from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.journal import Journal
 
 WRITTEN = Path(__file__).with_name("journal_of_version_3.sql")
 WRITTEN_S = 1_795_361_461.0
@@ -102,8 +102,8 @@ def test_a_migration_that_is_killed_is_made_again(path: Path) -> None:
     text = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from wherry import journal_schema
-from wherry.database import Database
+from wherry.spool.journal import schema as journal_schema
+from wherry.spool.journal.database import Database
 
 def migrate(db):
     journal_schema.from_version_3(db, 0.0)
@@ -122,7 +122,7 @@ def test_programs_that_start_together_bring_a_journal_up_once(path: Path) -> Non
     text = """
 import sys, threading
 from pathlib import Path
-from wherry.journal import Journal
+from wherry.spool.journal.journal import Journal
 
 found = []
 threads = [threading.Thread(target=lambda: found.append(len(Journal(Path(sys.argv[1])).jobs()))) for _ in range(6)]

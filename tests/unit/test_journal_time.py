@@ -11,8 +11,8 @@ import pytest
 from support import SETTINGS, end_agent, new_job, run_script, store_id, wait_until
 from wherry.clock import Clock
 from wherry.config import AgentConfig, Config, RetryConfig
-from wherry.jobs import Job, JobId, JobState
-from wherry.journal import Journal
+from wherry.spool.journal.jobs import Job, JobId, JobState
+from wherry.spool.journal.journal import Journal
 from wherry.uploader import Uploader
 
 DAY_S = 86_400.0
@@ -189,9 +189,9 @@ def test_what_was_finished_is_remembered_for_a_week_whatever_the_clock_says(hand
 AGENT = """
 import sys, time
 from pathlib import Path
-from wherry.agent import run_agent
+from wherry.agent.agent import run_agent
 from wherry.clock import Clock
-from wherry.spool import Spool
+from wherry.spool.spool import Spool
 
 step = Path(sys.argv[2])
 sys.exit(run_agent(Spool(Path(sys.argv[1])), {}, stay=False, clock=Clock(wall_s=lambda: time.time() + float(step.read_text()))))

@@ -10,9 +10,9 @@ import pytest
 
 from support import new_job, store_id
 from wherry.clock import Clock
-from wherry.jobs import JobId, JobState
-from wherry.journal import Journal
-from wherry.journal_waits import Reason
+from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.waits import Reason
 
 
 @dataclass

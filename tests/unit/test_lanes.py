@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from support import run_script
-from wherry.lanes import Lanes
+from wherry.posix.send_threads import Lanes
 
 
 def threads_of(name: str) -> list[threading.Thread]:
@@ -74,7 +74,7 @@ def test_calls_are_made_while_the_interpreter_ends(begun: str) -> None:
     """Also by a pool none of whose threads was started in time: by the thread that submits."""
     script = f"""
     import atexit
-    from wherry.lanes import Lanes
+    from wherry.posix.send_threads import Lanes
 
     lanes = Lanes(2, "lanes")
     {begun}

@@ -15,10 +15,10 @@ import pytest
 from gate import Gate
 from support import CALLER, agent_gone, end_agent, file_of, new_job, store_id, wait_until
 from wherry import Uploader
-from wherry.journal import Journal
-from wherry.leftovers import sweep
-from wherry.recovery import open_journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.leftovers import sweep
+from wherry.spool.recovery import open_journal
+from wherry.spool.spool import Spool
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from gate import Gate, wait_until
 from support import CALLER, end_agent, file_of, new_job, store_id
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
-from wherry.jobs import JobState
-from wherry.journal import Journal
 from wherry.loggers import Logger, ObjectStoreLogger, State
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.journal.journal import Journal
 from wherry.uploader import Uploader
 
 

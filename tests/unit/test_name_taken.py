@@ -10,7 +10,7 @@ import pytest
 from support import CALLER, end_agent, file_of
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, UploadFailed
-from wherry.handle import UploadHandle
+from wherry.spool.handle import UploadHandle
 from wherry.uploader import Uploader
 
 ASK: dict[str, Callable[[Uploader, UploadHandle], object]] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from wherry.errors import ConfigError
-from wherry.names import format_name
+from wherry.store.name_templates import format_name
 
 FIELDS: dict[str, str | int | float] = {"run_name": "wise-otter", "epoch": 3, "batch": 120, "rank": 0, "loss": 0.125}
 

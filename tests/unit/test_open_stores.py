@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from support import SETTINGS
+from wherry.agent.open_stores import Stores
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import ConfigError, TransientError
-from wherry.journal import Journal, StoreRecord
-from wherry.stores import Stores
+from wherry.spool.journal.journal import Journal, StoreRecord
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_why_a_call_is_made_again_is_logged(caplog: pytest.LogCaptureFixture) ->
     settings = {**SETTINGS, "retry": {**SETTINGS["retry"], "call_deadline_s": 2.0}}
     record = StoreRecord(1, "s3", "bucket", {"endpoint_url": "http://127.0.0.1:1", "anonymous": True}, (), settings)
     store = Stores().open(record).store
-    with caplog.at_level("INFO", logger="wherry.stores"), pytest.raises(TransientError):
+    with caplog.at_level("INFO", logger="wherry.agent.open_stores"), pytest.raises(TransientError):
         store.head("a")
     store.close()
     assert caplog.messages

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError, WherryError
-from wherry.partial import (
+from wherry.store import TEMPORARY_MARK
+from wherry.transfer.resume import (
     STALE_AFTER_S,
     Partial,
     Version,
@@ -25,7 +26,6 @@ from wherry.partial import (
     partial_beside,
     temporary_beside,
 )
-from wherry.store import TEMPORARY_MARK
 
 VERSION = Version("s3://bucket/model.pt", "etag-1", 1000, 300)
 DAY_S = 86_400.0

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from support import CALLER, file_of, new_job, store_id
-from wherry.journal import Journal
 from wherry.progress import ByteBar
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.store import StoredPart
 from wherry.uploader import Uploader
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.s3 import S3Store
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, NotFoundError, TransientError
 from wherry.store import Part

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, file_of, leased_job, new_job
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import PIECE_BYTES, crc32c, crc32c_of_file, crc32cs_of_file, format_crc32c, parse_range_sums, range_sums
 from wherry.config import RetryConfig, TransferConfig
-from wherry.downloader import download
 from wherry.errors import AccessDeniedError, IntegrityError, TransientError
-from wherry.jobs import Job
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import Job
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.store import CRC32C_METADATA, RANGES_METADATA, ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
-from wherry.transfer import Sender
+from wherry.transfer.download import download
+from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
-from wherry.wrappers import WrappedStore
 
 KEY = "run/ep0.pt"
 RANGE = 1000

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from support import file_of, new_job, store_id
-from wherry.jobs import JobState
-from wherry.journal import JournalReplaced
-from wherry.recovery import bring_back, open_journal
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.journal.journal import JournalReplaced
+from wherry.spool.recovery import bring_back, open_journal
+from wherry.spool.spool import Spool
 
 
 @pytest.fixture

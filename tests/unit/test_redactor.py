@@ -12,10 +12,10 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from support import SETTINGS
-from wherry.cli_arguments import without_secrets
-from wherry.cli_spool import secrets_for
-from wherry.journal import Journal
-from wherry.redactor import Redactor
+from wherry.cli.arguments import without_secrets
+from wherry.cli.spool_commands import secrets_for
+from wherry.redact import Redactor
+from wherry.spool.journal.journal import Journal
 
 SECRET = 'wJalr/XUtn+FEMI=K7 "MDENG\\ü'
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore
-from wherry.backends.local import LocalStore
+from wherry.backends.fsspec.store import FsspecStore
+from wherry.backends.local.store import LocalStore
 from wherry.errors import ConfigError, MissingExtraError
-from wherry.registry import BACKENDS, backend_for, check_usable, open_store, split_options
+from wherry.store.registry import BACKENDS, backend_for, check_usable, open_store, split_options
 from wherry.uri import parse_uri
 
 
@@ -74,7 +74,7 @@ def test_missing_library_of_ours_names_the_extra(scheme: str, library: str, extr
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from wherry.errors import MissingExtraError\n"
-        "from wherry.registry import open_store\n"
+        "from wherry.store.registry import open_store\n"
         "from wherry.uri import parse_uri\n"
         "try:\n    open_store(parse_uri(f'{sys.argv[1]}://bucket'), {})\n"
         "except MissingExtraError as error:\n    print(error)\n"

@@ -9,7 +9,7 @@ import pytest
 
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError, PermanentError, StoreError, ThrottledError, TransientError
-from wherry.retry import call_with_retry, job_wait_s
+from wherry.store.retry import call_with_retry, job_wait_s
 
 CONFIG = RetryConfig(call_deadline_s=30, first_wait_s=0.25, longest_wait_s=20)
 
@@ -166,8 +166,8 @@ def test_sleep_may_end_the_call() -> None:
 
 def test_tenacity_is_not_imported_while_all_goes_well() -> None:
     program = (
-        "import sys, wherry.retry, wherry.config\n"
-        "wherry.retry.call_with_retry(lambda: 1, config=wherry.config.RetryConfig())\n"
+        "import sys, wherry.store.retry, wherry.config\n"
+        "wherry.store.retry.call_with_retry(lambda: 1, config=wherry.config.RetryConfig())\n"
         "sys.exit('tenacity' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

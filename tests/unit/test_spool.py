@@ -18,8 +18,8 @@ from support import file_of, wait_until
 from wherry.checksum import crc32c
 from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
-from wherry.file_copy import copy_out
-from wherry.spool import Spool, Staged
+from wherry.posix.file_copy import copy_out
+from wherry.spool.spool import Spool, Staged
 
 CLIENT = "1-client"
 

@@ -10,8 +10,8 @@ import pytest
 from wherry.backends.memory import MemoryStore
 from wherry.errors import AccessDeniedError, BucketNotFoundError, NotFoundError, PermanentError
 from wherry.store import ObjectStore
-from wherry.symlinks import read_text, resolve
 from wherry.testing.faulty import Fault, FaultyStore
+from wherry.transfer.symlinks import read_text, resolve
 from wherry.uri import StoreURI
 
 URI = StoreURI("memory", "bucket", "runs")

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from support import IMPATIENT, SETTINGS, file_of, leased_job, new_job
-from wherry.backends.local import LocalStore
+from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import PIECE_BYTES, crc32c, format_crc32c
 from wherry.config import MIB, RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
-from wherry.jobs import Job
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import Job
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, StoredPart
+from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
-from wherry.transfer import Sender, part_size_for, split
+from wherry.transfer.upload import Sender, part_size_for, split
 from wherry.uri import StoreURI
-from wherry.wrappers import RetryStore, WrappedStore
 
 PART = 1000
 #: Objects of at least two parts go in parts.

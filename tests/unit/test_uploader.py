@@ -17,8 +17,8 @@ import wherry
 from support import CALLER, caller, end_agent, file_of, run_script, wait_until
 from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, NotFoundError, SpoolError, UploadFailed
-from wherry.jobs import JobId, JobState
-from wherry.registry import BACKENDS
+from wherry.spool.journal.jobs import JobId, JobState
+from wherry.store.registry import BACKENDS
 from wherry.uploader import Uploader
 
 

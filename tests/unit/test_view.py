@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from support import new_job, store_id
-from wherry.journal import Journal
-from wherry.spool import Spool
+from wherry.spool.journal.journal import Journal
+from wherry.spool.overlay import QueuedView
+from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
-from wherry.view import QueuedView
-from wherry.wrappers import WrappedStore
 
 
 class Endless(WrappedStore):

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 
 from support import IMPATIENT, SETTINGS, file_of, new_job, store_id, wait_until
+from wherry.agent.open_stores import OpenStore, Stores
+from wherry.agent.wakeup import Bell
+from wherry.agent.worker import Caller, Performer, Worker
 from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
-from wherry.doorbell import Bell
 from wherry.errors import AccessDeniedError, BucketNotFoundError, PermanentError, TransientError
-from wherry.jobs import Job, JobId, JobKind, JobState
-from wherry.journal import Journal, StoreRecord
-from wherry.spool import Spool
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
-from wherry.stores import OpenStore, Stores
 from wherry.testing import Fault, FaultyStore
-from wherry.transfer import Sender
+from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
-from wherry.worker import Caller, Performer, Worker
 
 PARTS = TransferConfig(multipart_threshold_bytes=2000, part_size_bytes=1000)
 

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from support import SETTINGS, new_job
-from wherry.jobs import JobState
-from wherry.journal import Journal
-from wherry.spool import Spool
-from wherry.stores import Stores
-from wherry.transfer import Sender
-from wherry.worker import Performer
+from wherry.agent.open_stores import Stores
+from wherry.agent.worker import Performer
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import Spool
+from wherry.transfer.upload import Sender
 
 
 def test_job_of_a_store_registered_since_waits_for_its_secrets(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from wherry.backends.fsspec_store import FsspecStore
+from wherry.backends.fsspec.store import FsspecStore
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
 from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
-from wherry.wrappers import LimitStore, RetryStore, WrappedStore
 
 NO_WAITS = RetryConfig(call_deadline_s=60, first_wait_s=0, longest_wait_s=0)
 WRAPPERS = [RetryStore, lambda inner: LimitStore(inner, 2), FaultyStore, WrappedStore]

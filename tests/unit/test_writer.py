@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 import pytest
 
-from wherry.handle import UploadHandle
-from wherry.jobs import JobId
-from wherry.writer import SpoolWriter
+from wherry.spool.handle import UploadHandle
+from wherry.spool.journal.jobs import JobId
+from wherry.spool.spool_file import SpoolWriter
 
 
 class Desk:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from wherry.loggers.capture.uncaught import before_traceback
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
 from wherry.loggers.logger import Logger
-from wherry.loggers.state import State
-from wherry.loggers.timestamp import Timestamp
-from wherry.loggers.uncaught import before_traceback
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.state import State
+from wherry.loggers.run.timestamp import Timestamp
 
 
 class Attached:

@@ -9,7 +9,7 @@ from typing import Any
 from wherry.errors import MissingExtraError
 from wherry.integrations.attached import Attached
 from wherry.loggers import Event, LoggerDestination, Timestamp
-from wherry.loggers.arrays import to_number
+from wherry.loggers.values.arrays import to_number
 
 try:
     from accelerate.utils import broadcast_object_list

@@ -10,77 +10,77 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wherry.loggers.adapters import DestinationSink as DestinationSink
-    from wherry.loggers.adapters import SinkDestination as SinkDestination
     from wherry.loggers.callback import Callback as Callback
-    from wherry.loggers.console import ConsoleLogger as ConsoleLogger
-    from wherry.loggers.console import ConsoleLoggerConfig as ConsoleLoggerConfig
     from wherry.loggers.destination import LoggerDestination as LoggerDestination
-    from wherry.loggers.event import Event as Event
-    from wherry.loggers.file import FileLogger as FileLogger
-    from wherry.loggers.file import FileLoggerConfig as FileLoggerConfig
-    from wherry.loggers.format import format_json as format_json
-    from wherry.loggers.format import format_log_data_value as format_log_data_value
-    from wherry.loggers.in_memory import InMemoryLogger as InMemoryLogger
-    from wherry.loggers.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
-    from wherry.loggers.level import LogLevel as LogLevel
+    from wherry.loggers.destinations.console import ConsoleLogger as ConsoleLogger
+    from wherry.loggers.destinations.console import ConsoleLoggerConfig as ConsoleLoggerConfig
+    from wherry.loggers.destinations.file import FileLogger as FileLogger
+    from wherry.loggers.destinations.file import FileLoggerConfig as FileLoggerConfig
+    from wherry.loggers.destinations.in_memory import InMemoryLogger as InMemoryLogger
+    from wherry.loggers.destinations.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
+    from wherry.loggers.destinations.mirrored_folder import MirrorLogger as MirrorLogger
+    from wherry.loggers.destinations.mlflow import MLflowConfig as MLflowConfig
+    from wherry.loggers.destinations.mlflow import MLflowLogger as MLflowLogger
+    from wherry.loggers.destinations.object_store import ObjectStoreLogger as ObjectStoreLogger
+    from wherry.loggers.destinations.progress_bar import ProgressBarLogger as ProgressBarLogger
+    from wherry.loggers.destinations.progress_bar import ProgressBarLoggerConfig as ProgressBarLoggerConfig
+    from wherry.loggers.destinations.run_folder import RunFolderConfig as RunFolderConfig
+    from wherry.loggers.destinations.run_folder import RunFolderLogger as RunFolderLogger
+    from wherry.loggers.destinations.tensorboard import TensorBoardConfig as TensorBoardConfig
+    from wherry.loggers.destinations.tensorboard import TensorBoardLogger as TensorBoardLogger
+    from wherry.loggers.destinations.wandb import WandbConfig as WandbConfig
+    from wherry.loggers.destinations.wandb import WandbLogger as WandbLogger
     from wherry.loggers.logger import Logger as Logger
-    from wherry.loggers.mirror import MirrorLogger as MirrorLogger
-    from wherry.loggers.mlflow import MLflowConfig as MLflowConfig
-    from wherry.loggers.mlflow import MLflowLogger as MLflowLogger
-    from wherry.loggers.multi import MultiLogger as MultiLogger
-    from wherry.loggers.multi import Sinks as Sinks
-    from wherry.loggers.object_store import ObjectStoreLogger as ObjectStoreLogger
-    from wherry.loggers.progress import ProgressBarLogger as ProgressBarLogger
-    from wherry.loggers.progress import ProgressBarLoggerConfig as ProgressBarLoggerConfig
-    from wherry.loggers.run_folder import RunFolderConfig as RunFolderConfig
-    from wherry.loggers.run_folder import RunFolderLogger as RunFolderLogger
-    from wherry.loggers.state import State as State
-    from wherry.loggers.tensorboard import TensorBoardConfig as TensorBoardConfig
-    from wherry.loggers.tensorboard import TensorBoardLogger as TensorBoardLogger
-    from wherry.loggers.timestamp import Timestamp as Timestamp
-    from wherry.loggers.typed import BaseLogger as BaseLogger
-    from wherry.loggers.typed import BaseLoggerConfig as BaseLoggerConfig
-    from wherry.loggers.typed import CollectingLogger as CollectingLogger
-    from wherry.loggers.wandb import WandbConfig as WandbConfig
-    from wherry.loggers.wandb import WandbLogger as WandbLogger
+    from wherry.loggers.run.event import Event as Event
+    from wherry.loggers.run.level import LogLevel as LogLevel
+    from wherry.loggers.run.state import State as State
+    from wherry.loggers.run.timestamp import Timestamp as Timestamp
+    from wherry.loggers.sink import BaseLogger as BaseLogger
+    from wherry.loggers.sink import BaseLoggerConfig as BaseLoggerConfig
+    from wherry.loggers.sink import CollectingLogger as CollectingLogger
+    from wherry.loggers.typed.adapters import DestinationSink as DestinationSink
+    from wherry.loggers.typed.adapters import SinkDestination as SinkDestination
+    from wherry.loggers.typed.multi import MultiLogger as MultiLogger
+    from wherry.loggers.typed.multi import Sinks as Sinks
+    from wherry.loggers.values.text import format_json as format_json
+    from wherry.loggers.values.text import format_log_data_value as format_log_data_value
 
 #: Public name -> module.
 _HOMES = {
-    "BaseLogger": "wherry.loggers.typed",
-    "BaseLoggerConfig": "wherry.loggers.typed",
+    "BaseLogger": "wherry.loggers.sink",
+    "BaseLoggerConfig": "wherry.loggers.sink",
     "Callback": "wherry.loggers.callback",
-    "CollectingLogger": "wherry.loggers.typed",
-    "ConsoleLogger": "wherry.loggers.console",
-    "ConsoleLoggerConfig": "wherry.loggers.console",
-    "DestinationSink": "wherry.loggers.adapters",
-    "Event": "wherry.loggers.event",
-    "FileLogger": "wherry.loggers.file",
-    "FileLoggerConfig": "wherry.loggers.file",
-    "InMemoryLogger": "wherry.loggers.in_memory",
-    "InMemoryLoggerConfig": "wherry.loggers.in_memory",
-    "LogLevel": "wherry.loggers.level",
+    "CollectingLogger": "wherry.loggers.sink",
+    "ConsoleLogger": "wherry.loggers.destinations.console",
+    "ConsoleLoggerConfig": "wherry.loggers.destinations.console",
+    "DestinationSink": "wherry.loggers.typed.adapters",
+    "Event": "wherry.loggers.run.event",
+    "FileLogger": "wherry.loggers.destinations.file",
+    "FileLoggerConfig": "wherry.loggers.destinations.file",
+    "InMemoryLogger": "wherry.loggers.destinations.in_memory",
+    "InMemoryLoggerConfig": "wherry.loggers.destinations.in_memory",
+    "LogLevel": "wherry.loggers.run.level",
     "Logger": "wherry.loggers.logger",
     "LoggerDestination": "wherry.loggers.destination",
-    "MLflowConfig": "wherry.loggers.mlflow",
-    "MLflowLogger": "wherry.loggers.mlflow",
-    "MirrorLogger": "wherry.loggers.mirror",
-    "MultiLogger": "wherry.loggers.multi",
-    "ObjectStoreLogger": "wherry.loggers.object_store",
-    "ProgressBarLogger": "wherry.loggers.progress",
-    "ProgressBarLoggerConfig": "wherry.loggers.progress",
-    "RunFolderConfig": "wherry.loggers.run_folder",
-    "RunFolderLogger": "wherry.loggers.run_folder",
-    "SinkDestination": "wherry.loggers.adapters",
-    "Sinks": "wherry.loggers.multi",
-    "State": "wherry.loggers.state",
-    "TensorBoardConfig": "wherry.loggers.tensorboard",
-    "TensorBoardLogger": "wherry.loggers.tensorboard",
-    "Timestamp": "wherry.loggers.timestamp",
-    "WandbConfig": "wherry.loggers.wandb",
-    "WandbLogger": "wherry.loggers.wandb",
-    "format_json": "wherry.loggers.format",
-    "format_log_data_value": "wherry.loggers.format",
+    "MLflowConfig": "wherry.loggers.destinations.mlflow",
+    "MLflowLogger": "wherry.loggers.destinations.mlflow",
+    "MirrorLogger": "wherry.loggers.destinations.mirrored_folder",
+    "MultiLogger": "wherry.loggers.typed.multi",
+    "ObjectStoreLogger": "wherry.loggers.destinations.object_store",
+    "ProgressBarLogger": "wherry.loggers.destinations.progress_bar",
+    "ProgressBarLoggerConfig": "wherry.loggers.destinations.progress_bar",
+    "RunFolderConfig": "wherry.loggers.destinations.run_folder",
+    "RunFolderLogger": "wherry.loggers.destinations.run_folder",
+    "SinkDestination": "wherry.loggers.typed.adapters",
+    "Sinks": "wherry.loggers.typed.multi",
+    "State": "wherry.loggers.run.state",
+    "TensorBoardConfig": "wherry.loggers.destinations.tensorboard",
+    "TensorBoardLogger": "wherry.loggers.destinations.tensorboard",
+    "Timestamp": "wherry.loggers.run.timestamp",
+    "WandbConfig": "wherry.loggers.destinations.wandb",
+    "WandbLogger": "wherry.loggers.destinations.wandb",
+    "format_json": "wherry.loggers.values.text",
+    "format_log_data_value": "wherry.loggers.values.text",
 }
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wherry.loggers.event import Event, to_event
+from wherry.loggers.run.event import Event, to_event
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
-    from wherry.loggers.state import State
+    from wherry.loggers.run.state import State
 
 
 class Callback:

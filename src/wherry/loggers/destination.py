@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wherry.loggers.callback import Callback
-from wherry.loggers.level import LogLevel
-from wherry.loggers.levelled import sort_leaves
-from wherry.loggers.old_names import tie_old_names, warn_of_old_name
+from wherry.loggers.legacy.metric_levels import sort_leaves
+from wherry.loggers.legacy.old_names import tie_old_names, warn_of_old_name
 from wherry.loggers.overrides import overrides
+from wherry.loggers.run.level import LogLevel
 
 if TYPE_CHECKING:
-    from wherry.loggers.state import State
+    from wherry.loggers.run.state import State
 
 OnError = Literal["warn", "raise", "disable"]
 

@@ -16,21 +16,21 @@ from typing import TypeVar
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.callback import Callback
-from wherry.loggers.calls import Data, LogCalls
+from wherry.loggers.capture.exit_hooks import before_exit
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event, to_event
-from wherry.loggers.level import LogLevel, to_level
+from wherry.loggers.legacy.old_names import warn_of_old_name
+from wherry.loggers.log_methods import Data, LogCalls
 from wherry.loggers.lost_names import without_lost_names
 from wherry.loggers.notebook import logger_html
-from wherry.loggers.old_names import warn_of_old_name
 from wherry.loggers.overrides import overrides
-from wherry.loggers.own_copy import own_copy
-from wherry.loggers.program_end import before_exit
-from wherry.loggers.reports import Reports
 from wherry.loggers.route import Route
-from wherry.loggers.state import State, needs_run_name
-from wherry.loggers.typed import config_as_dict
-from wherry.snapshots import shared_snapshots
+from wherry.loggers.run.event import Event, to_event
+from wherry.loggers.run.level import LogLevel, to_level
+from wherry.loggers.run.state import State, needs_run_name
+from wherry.loggers.sink import config_as_dict
+from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.warn_once import Reports
+from wherry.spool.shared_snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
 _Kind = TypeVar("_Kind", bound=Callback)

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
-from wherry.loggers.child_lock import ChildLock
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.event import Event
-from wherry.loggers.level import LogLevel
-from wherry.loggers.old_names import leads_to_old_name
+from wherry.loggers.legacy.old_names import leads_to_old_name
 from wherry.loggers.overrides import overrides
-from wherry.loggers.own_copy import own_copy
-from wherry.loggers.reports import Reports
-from wherry.loggers.state import State
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.level import LogLevel
+from wherry.loggers.run.state import State
+from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.warn_once import Reports
+from wherry.posix.child_lock import ChildLock
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger

@@ -9,21 +9,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wherry.mirror.config import MirrorConfig as MirrorConfig
-    from wherry.mirror.fence import MirrorFencedError as MirrorFencedError
-    from wherry.mirror.mirror import Mirror as Mirror
+    from wherry.mirror.format.fence import MirrorFencedError as MirrorFencedError
+    from wherry.mirror.format.rules import DEFAULT_RULES as DEFAULT_RULES
+    from wherry.mirror.format.rules import Rule as Rule
+    from wherry.mirror.mirror_config import MirrorConfig as MirrorConfig
     from wherry.mirror.report import MirrorReport as MirrorReport
-    from wherry.mirror.rules import DEFAULT_RULES as DEFAULT_RULES
-    from wherry.mirror.rules import Rule as Rule
+    from wherry.mirror.writer.mirror import Mirror as Mirror
 
 #: Public name -> module. Loaded on first use.
 _HOMES = {
-    "DEFAULT_RULES": "wherry.mirror.rules",
-    "Mirror": "wherry.mirror.mirror",
-    "MirrorConfig": "wherry.mirror.config",
-    "MirrorFencedError": "wherry.mirror.fence",
+    "DEFAULT_RULES": "wherry.mirror.format.rules",
+    "Mirror": "wherry.mirror.writer.mirror",
+    "MirrorConfig": "wherry.mirror.mirror_config",
+    "MirrorFencedError": "wherry.mirror.format.fence",
     "MirrorReport": "wherry.mirror.report",
-    "Rule": "wherry.mirror.rules",
+    "Rule": "wherry.mirror.format.rules",
 }
 
 __all__ = ["DEFAULT_RULES", "Mirror", "MirrorConfig", "MirrorFencedError", "MirrorReport", "Rule"]

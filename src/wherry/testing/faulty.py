@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from wherry.store import ObjectStore
-from wherry.wrappers import WrappedStore
+from wherry.store.wrappers import WrappedStore
 
 _T = TypeVar("_T")
 

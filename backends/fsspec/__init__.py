@@ -1,0 +1,1 @@
+"""Any file system that fsspec knows."""

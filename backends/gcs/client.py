@@ -1,0 +1,192 @@
+"""How a bucket of Google Cloud Storage is reached: credentials, and the sessions that requests go over.
+
+google-auth's own chain of credentials is asked at the first call, unless the options give some. No message shows any of them.
+"""
+
+# google-auth and google-api-core say that they are typed, but much of them is not:
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import google.auth
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Client
+from google.oauth2 import credentials as user_account
+from google.oauth2 import service_account
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.exceptions import InvalidJSONError
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import InsecureRequestWarning
+
+from wherry.backends.concurrent_calls import Tally
+from wherry.backends.gcs.options import Options
+from wherry.errors import ConfigError
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+CREDENTIALS_HINT = (
+    "set GOOGLE_APPLICATION_CREDENTIALS, run 'gcloud auth application-default login', "
+    "or give token, credentials_file, credentials_json or anonymous=True in storage_options"
+)
+
+
+#: Google redirects nothing; a balancer before another server may, to https say.
+_MOST_REDIRECTS = 3
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A client, its authorized session, and one that sends no credentials: the URL of an upload session is permission enough."""
+
+    client: Client
+    authorized: AuthorizedSession
+    bare: Session
+    #: How many requests were sent.
+    requests: Tally
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+        self.bare.close()
+
+
+def connect(options: Options) -> Connection:
+    """Make the client and its sessions. ConfigError for a key file that google-auth cannot read."""
+    credentials = _credentials(options)
+    codes: tuple[int, ...] = (401,)
+    if credentials is None:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+    elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
+        codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
+    authorized, bare = _AuthorizedSession(credentials, refresh_status_codes=codes), _BareSession()
+    tally = Tally()
+    adapter = _CountingAdapter(tally, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
+    adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
+    if options.verify is False:  # said once by wherry itself
+        warnings.filterwarnings("ignore", category=InsecureRequestWarning)
+    for session in (authorized, bare):
+        session.verify = options.verify
+        session.max_redirects = _MOST_REDIRECTS
+        session.mount("http://", adapter)
+        session.mount("https://", adapter)
+    endpoint = {} if options.endpoint_url is None else {"api_endpoint": options.endpoint_url.rstrip("/")}
+    client = Client(project=options.project, credentials=credentials, _http=authorized, client_options=endpoint)
+    # google-cloud-storage 3.17 asks for the bucket's metadata in a background thread, with retries of its own and even when
+    # no tracing is on. Every use of this cache is guarded, so that without it nothing is asked.
+    client._bucket_metadata_cache = None
+    logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
+    return Connection(client, authorized, bare, tally)
+
+
+class _CountingAdapter(HTTPAdapter):
+    """Counts what it sends."""
+
+    def __init__(self, tally: Tally, **options: Any) -> None:
+        super().__init__(**options)
+        self._tally = tally
+
+    def send(self, *arguments: Any, **options: Any) -> Response:
+        self._tally.add()
+        return super().send(*arguments, **options)
+
+
+class _Lasting:
+    """A pool of connections that works until it is closed, also while the interpreter ends and a mirror sends its last lines.
+
+    urllib3 (2.x) empties the queue of every pool by then, for good: whoever asks for a connection afterwards would wait for ever.
+    """
+
+    QueueCls: type[queue.LifoQueue[Any]]
+    pool: queue.LifoQueue[Any] | None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert self.pool is not None, "it was just made"
+        size = self.pool.maxsize
+        self.pool = places = self.QueueCls(size)
+        for _ in range(size):
+            places.put(None)
+        weakref.finalize(self, _close_connections, places).atexit = False
+
+
+class _LastingHTTPPool(_Lasting, HTTPConnectionPool):
+    pass
+
+
+class _LastingHTTPSPool(_Lasting, HTTPSConnectionPool):
+    pass
+
+
+def _close_connections(places: queue.LifoQueue[Any]) -> None:
+    while True:
+        try:
+            connection = places.get(block=False)
+        except queue.Empty:
+            return
+        if connection is not None:
+            connection.close()
+
+
+class _AuthorizedSession(AuthorizedSession):
+    """A session whose own `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829).
+
+    An answer of 200 without a JSON object, as something between us and the store may give, is an error like a broken connection:
+    the client would take it for an object without properties.
+    """
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:
+        if self.verify is not True:
+            options["verify"] = self.verify
+        answer = super().send(request, **options)
+        describes = answer.status_code == 200 and request.method != "DELETE" and not options.get("stream")
+        if describes and not isinstance(answer.json(), dict):
+            raise InvalidJSONError("the answer is no JSON object", response=answer)
+        return answer
+
+
+class _BareSession(Session):
+    """The same without credentials; ``~/.netrc`` is not asked for any either."""
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:
+        request.headers.pop("Authorization", None)
+        if self.verify is not True:
+            options["verify"] = self.verify
+        return super().send(request, **options)
+
+
+def scrub(text: str) -> str:
+    """The text without the URLs of upload sessions: whoever has one may write the object."""
+    return re.sub(r"/upload/[^\s'\"]*", "/upload/...", text)
+
+
+def _leave_out_session_urls(record: logging.LogRecord) -> bool:
+    """Scrub a line of urllib3's log, which at level DEBUG tells the URL of each request."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(scrub(each) if isinstance(each, str) else each for each in record.args)
+    return True
+
+
+def _credentials(options: Options) -> Any:  # google-auth has several kinds without a common type in its hints
+    """What the options give; None: nothing. No message shows any of it."""
+    if options.is_anonymous:
+        return AnonymousCredentials()
+    if options.token is not None:
+        return user_account.Credentials(options.token)
+    if (key := options.key) is None:
+        return None
+    try:
+        if key["type"] == "service_account":
+            return service_account.Credentials.from_service_account_info(key, scopes=_SCOPES)
+        return user_account.Credentials.from_authorized_user_info(key, scopes=_SCOPES)
+    except (ValueError, GoogleAuthError):
+        raise ConfigError(f"storage option {options.key_name!r} is damaged: take a new key file of type {key['type']}") from None

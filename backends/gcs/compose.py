@@ -1,0 +1,225 @@
+"""Uploads in parts as temporary objects of a bucket, which may be sent side by side, and are composed at the end; and joins.
+
+A part is the object ``<key>.wherry-tmp-<id>/<number>``. Compose requests join them in a tree, since one takes at most 32. The
+composite is checked before it is composed, alone, under its final name: a wrong object is never visible there. All temporaries
+are deleted by complete(), abort() and join(); a client that is gone for good leaves them under that prefix. A bucket with a
+retention policy does not let them go, and one with soft delete goes on billing them for a while.
+
+Source: "Composite objects" of the Cloud Storage documentation.
+"""
+
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from google.cloud.storage import Blob
+
+from wherry.backends.concurrent_calls import each_at_once
+from wherry.backends.gcs.body import opened
+from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, describe, generation_match
+from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, StoredPart
+
+_MAX_SOURCES = 32
+_LONGEST_TAIL = "join-0-00000"
+_TAIL = r"begun|\d{5}|join-\d-\d{5}"
+#: An object that merely has the mark in its name is somebody's own.
+_OURS = re.compile(rf"(.*){re.escape(TEMPORARY_MARK)}([0-9a-f]{{32}})/({_TAIL})", re.DOTALL)
+#: Metadata of the object that marks an upload as begun: the whole key, where it had to be cut to make room.
+_KEY_METADATA = "wherry-key"
+
+
+class ComposedUploads:
+    """The contract's calls for parts, on temporary objects."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    @staticmethod
+    def knows(upload_id: str) -> bool:
+        """Whether the id is one of these uploads'."""
+        return re.fullmatch("[0-9a-f]{32}", upload_id) is not None
+
+    def begin(self, key: str, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]) -> str:
+        """Mark the upload as begun by an empty object: GCS knows nothing of it otherwise.
+
+        The id follows from the token in `metadata`, so that an upload whose begin was not heard of is begun again under the
+        same names, and leaves nothing behind.
+        """
+        token = metadata.get(TOKEN_METADATA)
+        upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
+        prefix = _temporary(key, upload_id)
+        noted = dict(metadata) if prefix.startswith(key) else {**metadata, _KEY_METADATA: quote(key)}
+        with suppress(AlreadyExistsError):
+            self._bucket.send("begin", key, f"{prefix}begun", -1, 0, 0, 0, noted, True)
+        return upload_id
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """Send one part. An upload that is unknown or over is not noticed here: complete() will say so."""
+        name = f"{_temporary(key, upload_id)}{part.number:05d}"
+        with opened(path, os.O_RDONLY, "put_part", self._bucket.uri.uri_for(key)) as fd:
+            meta = self._bucket.send("put_part", key, name, fd, part.start, part.end, part.crc32c, {}, False)
+        return StoredPart(part.number, meta.size_bytes, meta.etag or "", meta.crc32c)
+
+    def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:
+        """The parts that are there."""
+        held = self._temporaries("list_parts", key, upload_id)
+        if "begun" not in held:
+            words = f"the upload {upload_id} is unknown, done or aborted"
+            raise NotFoundError(words, operation="list_parts", uri=self._bucket.uri.uri_for(key))
+        numbered = sorted((int(tail), meta) for tail, meta in held.items() if tail.isdecimal())
+        return [StoredPart(number, meta.size_bytes, meta.etag or "", meta.crc32c) for number, meta in numbered]
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        if_absent: bool,
+        crc32c: int | None,
+        metadata: Mapping[str, str],
+    ) -> ObjectMeta:
+        """Compose the parts. NotFoundError also if one was sent again since: list_parts() tells what is there now.
+
+        Safe to call again after an error. If the error came after the object was made, this then gives AlreadyExistsError,
+        NotFoundError or the same object; head() and its token tell.
+        """
+        bucket, uri = self._bucket, self._bucket.uri.uri_for(key)
+        if not parts:
+            raise PermanentError("an upload without parts cannot be completed", operation="complete", uri=uri)
+        prefix = _temporary(key, upload_id)
+        pieces = [
+            bucket.blob(f"{prefix}{part.number:05d}", int(generation_match(part.etag, "complete", uri)["ifGenerationMatch"]))
+            for part in sorted(parts, key=lambda part: part.number)
+        ]
+        size = sum(part.size_bytes for part in parts)
+        meta = self._compose("complete", key, prefix, pieces, size, crc32c, metadata, if_absent=if_absent)
+        self._clean("complete", key, upload_id)
+        return meta
+
+    def join(
+        self, key: str, sources: Sequence[str], size_bytes: int, crc32c: int | None, metadata: Mapping[str, str]
+    ) -> ObjectMeta:
+        """Compose objects that are there. Its temporary names follow from what is joined: a second attempt uses, and deletes,
+        those that an attempt which was killed has left.
+        """
+        joined = json.dumps([key, *sources, size_bytes, crc32c])
+        upload_id = hashlib.sha256(joined.encode()).hexdigest()[:32]
+        temporaries = _join_names(_temporary(key, upload_id), len(sources))
+
+        def clean() -> None:
+            each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries, all_of_them=True)
+
+        pieces = [self._bucket.blob(source) for source in sources]
+        try:
+            meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, crc32c, metadata)
+        except BaseException:
+            with suppress(StoreError):  # the first error counts
+                clean()
+            raise
+        clean()
+        return meta
+
+    def _compose(
+        self,
+        operation: str,
+        key: str,
+        prefix: str,
+        pieces: list[Blob],
+        size_bytes: int,
+        crc32c: int | None,
+        metadata: Mapping[str, str],
+        *,
+        if_absent: bool = False,
+    ) -> ObjectMeta:
+        """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
+        bucket, n_pieces = self._bucket, len(pieces)
+        level = 0
+        while len(pieces) > 1:
+            groups = [pieces[at : at + _MAX_SOURCES] for at in range(0, len(pieces), _MAX_SOURCES)]
+            targets = [bucket.blob(_join_name(prefix, level, n)) for n in range(len(groups))]
+            with bucket.translated(operation, key):
+                each_at_once(lambda pair: bucket.compose(*pair), list(zip(targets, groups, strict=True)), all_of_them=True)
+            pieces, level = targets, level + 1
+        whole = pieces[0]
+        with bucket.translated(operation, key):
+            if n_pieces == 1:
+                whole.reload(timeout=bucket.timeout_s, retry=None)
+        bucket.check(operation, key, describe(whole), size_bytes, crc32c, keep=True)
+        target = bucket.blob(key)
+        target.metadata = dict(metadata)
+        with bucket.translated(operation, key, if_absent=if_absent):
+            bucket.compose(target, [whole], if_absent=if_absent)  # of that very generation, which the client knows by now
+        meta = describe(target)
+        bucket.check(operation, key, meta, size_bytes, crc32c)
+        return meta
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """Delete what is there of it."""
+        self._clean("abort", key, upload_id)
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """The uploads by their temporary objects, whose age is that of the newest: an upload under way is never old."""
+        newest: dict[tuple[str, str], float] = {}
+        whole: dict[tuple[str, str], str] = {}
+        for meta in self._bucket.listed("list_uploads", prefix, _cut(prefix)):
+            if (match := _OURS.fullmatch(meta.key)) is None:
+                continue
+            upload = match[1], match[2]
+            newest[upload] = max(newest.get(upload, 0.0), meta.modified_s or 0.0)
+            if _KEY_METADATA in meta.metadata:
+                whole[upload] = unquote(meta.metadata[_KEY_METADATA])
+        for (key, upload_id), begun_s in newest.items():
+            key = whole.get((key, upload_id), key)
+            if key.startswith(prefix) or _cut(key) == key == _cut(prefix):  # its mark is gone, and with it the end of its key
+                yield PendingUpload(key, upload_id, begun_s, is_ours=True)
+
+    def _temporaries(self, operation: str, key: str, upload_id: str) -> dict[str, ObjectMeta]:
+        """The upload's temporary objects, by what follows their common prefix."""
+        prefix = _temporary(key, upload_id)
+        held = {meta.key.removeprefix(prefix): meta for meta in self._bucket.listed(operation, key, prefix)}
+        return {tail: meta for tail, meta in held.items() if re.fullmatch(_TAIL, tail)}
+
+    def _clean(self, operation: str, key: str, upload_id: str) -> None:
+        """Delete an upload's temporaries. Its mark goes last: until then the upload is known and can be aborted again."""
+        held = self._temporaries(operation, key, upload_id)
+        marker = held.pop("begun", None)
+        each_at_once(lambda meta: self._bucket.remove(operation, key, meta.key), list(held.values()), all_of_them=True)
+        if marker is not None:
+            self._bucket.remove(operation, key, marker.key)
+
+
+def _cut(key: str) -> str:
+    """The key, cut where the names of temporary objects would become too long."""
+    room = MAX_NAME_BYTES - len(TEMPORARY_MARK) - 32 - 1 - len(_LONGEST_TAIL)
+    return key.encode()[:room].decode(errors="ignore")
+
+
+def _join_name(prefix: str, level: int, number: int) -> str:
+    return f"{prefix}join-{level}-{number:05d}"
+
+
+def _join_names(prefix: str, n_pieces: int) -> list[str]:
+    """The names that are used on the way from so many pieces to one, which are none for one piece."""
+    names: list[str] = []
+    level = 0
+    while n_pieces > 1:
+        n_pieces = -(-n_pieces // _MAX_SOURCES)
+        names += [_join_name(prefix, level, n) for n in range(n_pieces)]
+        level += 1
+    return names
+
+
+def _temporary(key: str, upload_id: str) -> str:
+    """What the names of an upload's temporary objects begin with: beside the key, if it leaves room."""
+    return f"{_cut(key)}{TEMPORARY_MARK}{upload_id}/"

@@ -1,0 +1,104 @@
+"""The table of errors of Google Cloud Storage: what its answers, and answers that do not come, are in our terms."""
+
+# google-auth and google-api-core say that they are typed, but much of them is not:
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+
+from google.api_core.exceptions import GoogleAPICallError
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from requests.exceptions import ConnectTimeout, SSLError, Timeout, TooManyRedirects
+from urllib3.exceptions import TimeoutError as PoolTimeout
+
+from wherry.backends.gcs.client import CREDENTIALS_HINT, scrub
+from wherry.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    ClockSkewedError,
+    CredentialsExpiredError,
+    IntegrityError,
+    PermanentError,
+    StoreError,
+    ThrottledError,
+    TransientError,
+)
+
+_RATE_LIMITS = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
+_CLOCK_HINT = "a clock that is off makes tokens that are not valid yet, or no longer: set this machine's"
+
+_PORTAL_HINT = "is it a login page of this machine's network? log in there; else correct the endpoint"
+
+
+def words_of(error: GoogleAPICallError) -> str:
+    """The server's own words, without the method and the URL that the library puts before them."""
+    message = str(error.message)
+    return scrub(message.partition(": ")[2] or message).strip().rstrip(".")[:500]
+
+
+def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Mapping[str, str]) -> StoreError:
+    """The table's first half: answers with a status, but for 404. `endpoint` is said where another server may have answered."""
+    status, words, headers = int(error.code or 0), words_of(error), getattr(error.response, "headers", {})
+    reasons = {str(item.get("reason")) for item in error.errors if isinstance(item, dict)}
+    wait_s = _retry_after(headers.get("Retry-After"))
+    if status == 429 or (status == 403 and reasons & _RATE_LIMITS) or (status == 503 and wait_s is not None):
+        return ThrottledError(f"{status} {words}", **where, retry_after_s=wait_s)
+    if status in (408, 409) or status >= 500:  # 409: another change of the same object is under way
+        return TransientError(f"{status} {words}", **where)
+    if status == 401:  # a token that is over, or that never was one: Google says "Invalid Credentials" of both
+        return CredentialsExpiredError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT)
+    if status == 403:
+        return AccessDeniedError(f"{status} {words}, says {endpoint}", **where)
+    if status == 412 and if_absent:
+        return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
+    if status == 412 and where["operation"] == "get":
+        return IntegrityError("the object is another by now", **where)
+    if status == 412:  # to a call without a condition: something on the way has answered
+        return TransientError(f"{status} {words}", **where)
+    if status == 416 or (status == 400 and "doesn't match calculated" in words):
+        return IntegrityError(words, **where)
+    return PermanentError(f"{status} {words}, says {endpoint}", **where)
+
+
+def failed(error: Exception, endpoint: str, timeout_s: float, where: Mapping[str, str]) -> StoreError:
+    """The table's second half: no answer of the store came."""
+    if isinstance(error, DefaultCredentialsError):
+        return AccessDeniedError("no credentials were found", **where, hint=CREDENTIALS_HINT)
+    if isinstance(error, RefreshError) and not error.retryable:
+        words = f"the credentials were not renewed: {error.args[0]}"
+        if "iat and exp" in words or "reasonable timeframe" in words:
+            return ClockSkewedError(words, **where, hint=_CLOCK_HINT)
+        is_over = "expired" in words or "reauth" in words
+        return (CredentialsExpiredError if is_over else AccessDeniedError)(words, **where, hint=CREDENTIALS_HINT)
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        words = f"the server's certificate is not trusted: {scrub(str(error))}"
+        return PermanentError(words, **where, hint="give its CA file as verify")
+    if isinstance(error, TooManyRedirects):
+        to = scrub(str(getattr(error.response, "headers", {}).get("Location", "")))
+        return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", **where, hint=_PORTAL_HINT)
+    if isinstance(error, ConnectTimeout):
+        return TransientError(f"no connection to {endpoint} within {timeout_s:g} s", **where)
+    if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in _causes(error)):
+        return TransientError(f"no byte for {timeout_s:g} s to or from {endpoint}", **where)
+    return TransientError(f"{type(error).__name__} with {endpoint}: {scrub(str(error))}", **where)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and all that it was made of: requests and urllib3 hand one another's errors on as arguments."""
+    yield error
+    inner = [each for each in (*error.args, error.__cause__) if isinstance(each, BaseException) and each is not error]
+    for each in inner:
+        yield from _causes(each)
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3); None if there is none that can be read."""
+    if text is None:
+        return None
+    try:
+        return float(text) if text.strip().isdecimal() else max(parsedate_to_datetime(text).timestamp() - time(), 0.0)
+    except ValueError:
+        return None

@@ -1,0 +1,241 @@
+"""Objects of Google Cloud Storage: ``gs://bucket/prefix``, through google-cloud-storage's client (JSON API).
+
+- `etag` is the object's generation: it changes with every write, and `if_match` is sent as ifGenerationMatch.
+- Large objects go in parts that are composed (gcs_compose.py), or in a resumable session (gcs_session.py).
+- Objects come back as they are stored: decompressive transcoding is off.
+
+Sources: "Cloud Storage JSON API" reference, "Request preconditions" and "Transcoding of gzip-compressed files" of the Cloud
+Storage documentation.
+"""
+
+# google-auth and google-api-core say that they are typed, but much of them is not:
+# mypy: disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from google.api_core.exceptions import from_http_response
+
+from wherry.backends.concurrent_calls import each_at_once
+from wherry.backends.gcs.body import announced, beyond, opened, write
+from wherry.backends.gcs.bucket import Bucket, generation_match
+from wherry.backends.gcs.compose import ComposedUploads
+from wherry.backends.gcs.options import Options
+from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
+from wherry.errors import IntegrityError, NotFoundError, TransientError
+from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.uri import StoreURI
+
+_BLOCK_BYTES = 2**20
+
+
+class GCSStore(MultipartStore):
+    """A bucket. `options`:
+
+    ``endpoint_url``, another server than Google's (else $STORAGE_EMULATOR_HOST, which also means anonymous);
+    ``project``, the client's project (calls for objects need none); ``credentials_file``, a key file; ``credentials_json``, the
+    same as a dict or as text; ``token``, an access token; ``anonymous`` (False); ``verify`` (True), or False, or the path of a
+    CA file; ``timeout_s`` (60), for a connection and for each wait for bytes; ``max_connections`` (32);
+
+    ``upload`` ("compose"): how a large object goes. Parts that are composed go side by side, and need the right to list and
+    delete objects. With "session" it is one stream without temporary objects, for buckets with a retention policy and for
+    credentials that may only create objects.
+
+    At most one of the four kinds of credentials; without one, google-auth's own chain is asked at the first call.
+    """
+
+    capabilities = Capabilities(
+        conditional_put=True,
+        conditional_complete=True,
+        multipart=True,
+        checks_crc32c=True,
+        ranged_get=True,
+        atomic_replace=True,
+        metadata=True,
+        min_part_size_bytes=1,
+        max_part_size_bytes=5 * 2**40,
+        max_parts=10_000,
+        min_joined_bytes=1,
+    )
+
+    def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
+        checked = Options(options)
+        self._uri = uri
+        self._bucket = Bucket(uri, checked)
+        self._composed, self._sessions = ComposedUploads(self._bucket), SessionUploads(self._bucket)
+        self._uploads: ComposedUploads | SessionUploads = self._composed
+        if checked.upload == "session":
+            self._uploads = self._sessions
+            self.capabilities = replace(
+                self.capabilities, sequential_parts=True, min_part_size_bytes=CHUNK_BYTES, min_joined_bytes=None
+            )
+
+    @property
+    def n_requests(self) -> int:
+        """As the contract says; what google-auth asks for tokens is not among them."""
+        return self._bucket.n_requests
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        frozen: bool = False,
+    ) -> ObjectMeta:
+        """As the contract says: one request, streamed from the file."""
+        with opened(path, os.O_RDONLY, "put", self._uri.uri_for(key)) as fd:
+            size = os.fstat(fd).st_size
+            return self._bucket.send("put", key, key, fd, 0, size, crc32c, metadata or {}, if_absent)
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
+        uri = self._uri.uri_for(key)
+        with opened(path, os.O_WRONLY, "get", uri) as fd:
+            self.read(key, lambda block, at: write(fd, block, at, path, uri), start=start, end=end, if_match=if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says. Of a range without bytes it looks whether it is inside the object."""
+        if end is not None and end <= start:
+            self._check_empty_range(key, start, end, if_match)
+            return
+        uri = self._uri.uri_for(key)
+        with ExitStack() as stack:
+            stack.enter_context(self._bucket.translated("get", key))
+            params = {"alt": "media", **generation_match(if_match, "get", uri)}
+            headers = {"Accept-Encoding": "gzip"}  # what turns decompressive transcoding off
+            if start or end is not None:
+                headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+            answer = self._bucket.connected().authorized.get(
+                self._bucket.url("download", key), params=params, headers=headers, stream=True, timeout=self._bucket.timeout_s
+            )
+            stack.enter_context(answer)
+            if answer.status_code == 416 and end is None and answer.headers.get("Content-Range") == f"bytes */{start}":
+                return  # from the very end on: no bytes
+            if answer.status_code not in (200, 206):
+                raise from_http_response(answer)
+            generation = answer.headers.get("X-Goog-Generation")
+            if generation is not None:
+                self._check_version(generation, if_match, uri)
+            expected = announced(answer.headers, answer.status_code, start, end, uri)
+            received = 0
+            while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
+                # What comes beyond the range must not be written: the next range may be there already, and summed.
+                if wanted := block if expected is None else block[: max(0, expected - received)]:
+                    take(wanted, start + received)
+                received += len(block)
+            if expected not in (None, received):
+                raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)
+        if if_match is not None and generation is None:  # a server that leaves it out may well ignore the condition
+            self._check_version(self._bucket.look("get", key).etag, if_match, uri)
+
+    def head(self, key: str) -> ObjectMeta:
+        """As the contract says; `crc32c` is always the server's own figure."""
+        return self._bucket.look("head", key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the contract says, with `crc32c` and `metadata`."""
+        for meta in self._bucket.listed("list", prefix, prefix):
+            if TEMPORARY_MARK not in meta.key:
+                yield meta
+
+    def delete(self, key: str) -> None:
+        """As the contract says; a missing bucket is an error."""
+        self._bucket.remove("delete", key, key)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As the contract says: a request for each, several at once."""
+        each_at_once(self.delete, keys)
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says, by temporary objects: so it is not offered where these are unwelcome (``upload="session"``)."""
+        if self.capabilities.min_joined_bytes is None:
+            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        return self._composed.join(key, sources, size_bytes, crc32c, metadata or {})
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the contract says. A session's id is a secret: whoever has it may write the object."""
+        return self._uploads.begin(key, if_absent, crc32c, metadata or {})
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the contract says."""
+        return self._upload("put_part", key, upload_id).put_part(key, upload_id, path, part)
+
+    def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
+        """As the contract says. An upload that was begun with the other value of the option ``upload`` is not known."""
+        return self._upload("list_parts", key, upload_id).list_parts(key, upload_id)
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says, and safe to call again."""
+        uploads = self._upload("complete", key, upload_id)
+        return uploads.complete(key, upload_id, parts, if_absent, crc32c, metadata or {})
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """As the contract says."""
+        uploads = self._sessions if self._sessions.knows(upload_id) else self._composed
+        uploads.abort(key, upload_id)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says, by their temporary objects; sessions are not shown."""
+        return self._composed.list_uploads(prefix)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._bucket.close()
+
+    def _upload(self, operation: str, key: str, upload_id: str) -> ComposedUploads | SessionUploads:
+        if not self._uploads.knows(upload_id):
+            raise NotFoundError("the upload is of another kind", operation=operation, uri=self._uri.uri_for(key))
+        return self._uploads
+
+    def _check_empty_range(self, key: str, start: int, end: int, if_match: str | None) -> None:
+        meta, uri = self._bucket.look("get", key), self._uri.uri_for(key)
+        self._check_version(meta.etag, if_match, uri)
+        if not 0 <= start <= end <= meta.size_bytes:
+            raise IntegrityError(beyond(start, end, meta.size_bytes), operation="get", uri=uri)
+
+    def _check_version(self, etag: str | None, if_match: str | None, uri: str) -> None:
+        if if_match not in (None, etag):
+            words = f"the object is another by now: generation {etag}, not {if_match}"
+            raise IntegrityError(words, operation="get", uri=uri)

@@ -1,0 +1,90 @@
+"""The bytes of a request: a range of an open file, which botocore may read twice, once to sign and once to send."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from wherry.backends.s3.error_table import DigestError, ShortFile, Translator
+from wherry.errors import IntegrityError, PermanentError
+
+BLOCK_BYTES = 2**20
+#: Up to this size a body is read at once and sent without asking for permission first, which takes a round trip.
+_IN_MEMORY_BYTES = 2**20
+
+
+class Source:
+    """Bytes [start, end) of an open file, as a body that botocore takes: bytes, or a seekable file, which may be read twice."""
+
+    def __init__(self, file: int, start: int, end: int) -> None:
+        self._file = file
+        self._start = start
+        self._end = end
+        self._at = start
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the range has."""
+        return self._end - self._start
+
+    def body(self) -> Any:
+        """The request's body, at its start."""
+        self._at = self._start
+        return b"".join(iter(self.read, b"")) if self.size_bytes <= _IN_MEMORY_BYTES else self
+
+    def read(self, size: int = BLOCK_BYTES) -> bytes:
+        """Some of the next bytes, at most `size`; none at the end of the range."""
+        left = self._end - self._at
+        data = os.pread(self._file, min(size, left), self._at)
+        if not data and left and size:
+            raise ShortFile(f"the file to send ends {left} bytes early: it was cut while it was sent")
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As a file's, within the range."""
+        self._at = offset + {os.SEEK_SET: self._start, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
+        return self.tell()
+
+    def tell(self) -> int:
+        """How far into the range the next read is."""
+        return self._at - self._start
+
+    def crc32c(self) -> int:
+        """The checksum of the bytes that the file has now."""
+        self._at, crc = self._start, 0
+        while block := self.read(BLOCK_BYTES):
+            crc = google_crc32c.extend(crc, block)
+        return int(crc)
+
+
+@contextmanager
+def sending(
+    errors: Translator, operation: str, key: str, path: Path, crc32c: int | None, start: int = 0, end: int | None = None
+) -> Iterator[Source]:
+    """Open the file to send. If the server finds other bytes than the checksum says, find out whose fault that is."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO is refused, not waited for
+    except OSError as error:  # no NotFoundError: that word is kept for the object
+        message = f"the file to send, {path}, cannot be read: {error.strerror}"
+        raise errors.error(PermanentError, operation, key, message) from error
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise errors.error(PermanentError, operation, key, f"{path} is no regular file")
+        source = Source(file, start, status.st_size if end is None else end)
+        try:
+            yield source
+        except DigestError as error:
+            if crc32c is None or source.crc32c() == crc32c:
+                raise
+            message = f"the file's bytes do not have the checksum that they must have: {error.message}"
+            raise errors.error(IntegrityError, operation, key, message) from error
+    finally:
+        os.close(file)

@@ -1,0 +1,453 @@
+"""``s3://bucket/prefix`` on botocore's low-level calls: Amazon S3 and the many servers that speak its API.
+
+One client a store, shared by all threads and made at the first call; no transfer manager, no retries inside the SDK. What an
+option means stands in `S3Options`, what a server honours in `Findings`. Sources: "Amazon S3 API Reference"; "Checking object
+integrity in Amazon S3" for checksums.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import botocore.exceptions as sdk
+
+from wherry.backends.concurrent_calls import Tally, each_at_once
+from wherry.backends.s3.body import sending
+from wherry.backends.s3.client import DIRECTORY_BUCKET, Connection, connect
+from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
+from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c, etag_of
+from wherry.backends.s3.error_table import DigestError, Translator, status_of
+from wherry.backends.s3.get import Reader
+from wherry.backends.s3.listing import Listings
+from wherry.backends.s3.options import S3Options
+from wherry.backends.s3.probe import AMAZON, Findings, Trial
+from wherry.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    IntegrityError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    TransientError,
+)
+from wherry.store import (
+    CRC32C_METADATA,
+    TEMPORARY_MARK,
+    TOKEN_METADATA,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    Part,
+    PendingUpload,
+    StoredPart,
+)
+from wherry.uri import StoreURI
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+#: Of every part but the last ("Amazon S3 multipart upload limits").
+_MIN_PART_BYTES = 5 * 2**20
+#: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
+_CHECKED = "crc32c:"
+#: What a trial that was killed leaves: below the prefix that `wherry.store.server_features` gives it, names that `Trial` makes.
+_TRIAL = re.compile(rf"(.*/)?{re.escape(TEMPORARY_MARK)}probe-[0-9a-f]+/wherry-probe-[a-z]+", re.DOTALL)
+
+
+class S3Store(MultipartStore):
+    """A bucket. Options: the fields of `S3Options`.
+
+    `capabilities` are what the server is known to honour, less what an option denies. Of Amazon that is all; of any other server
+    nothing, until probe() has tried it or assume() was told. Until then conditions and checksums are sent and not relied on: a
+    put with `if_absent` looks for the object first, and no answer is taken for proof. `checks_crc32c` becomes False with
+    the first answer that does not confirm the checksum that was sent.
+    """
+
+    #: The most that Amazon gives.
+    _uploads_a_page = 1000
+
+    def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
+        self._options = S3Options.read(options)
+        self._uri = uri
+        self._bucket = uri.root
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._retired: builtins.list[Connection] = []
+        self._requests = Tally()
+        self._signs_payloads = False
+        #: Not for directory buckets: they are Amazon's, under addresses that depend on the bucket.
+        self.endpoint = None if self._is_directory_bucket else self._options.server()
+        self._findings = AMAZON if self.endpoint is None else None
+        self._errors = Translator(uri, self._renew, self._options.read_timeout_s, self.endpoint or "Amazon S3")
+        self._deleter = Deleter(lambda: self._client, self._bucket, self._errors, self.delete)
+        self._reader = Reader(lambda: self._client, self._bucket, self._errors, self.head)
+        self._listings = Listings(lambda: self._client, self._bucket, self._errors, only_folders=self._is_directory_bucket)
+        self.capabilities = self._capable(self._findings or Findings())
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        """As the contract says: some two hundred small requests. Nothing is tried at Amazon, whose answer is known."""
+        if self.endpoint is None:
+            return {}
+        found = Trial(lambda: self._client, self._sign_payloads, self._bucket, self._errors, key_prefix).find().as_dict()
+        self.assume(found)
+        return found
+
+    def assume(self, findings: Mapping[str, bool]) -> None:
+        """As the contract says."""
+        if self.endpoint is None or not findings:
+            return
+        found = Findings.read(findings)
+        self._sign_payloads(not found.takes_unsigned)
+        self._findings = found
+        self.capabilities = self._capable(found)
+
+    @property
+    def n_requests(self) -> int:
+        """As the contract says."""
+        return self._requests.value
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        frozen: bool = False,
+    ) -> ObjectMeta:
+        """As the contract says. A file that grows meanwhile is stored up to the size that it had at the start."""
+        extra = self._condition("put", key, if_absent, None if self._findings is None else self._findings.conditional_put)
+        if crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
+            extra["ChecksumCRC32C"] = encode_crc32c(crc32c)
+        with sending(self._errors, "put", key, path, crc32c) as source, self._errors.translated("put", key):
+            answer = self._client.put_object(
+                Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(metadata or {}), **extra
+            )
+        return ObjectMeta(
+            key, source.size_bytes, etag_of(answer.get("ETag")), None if crc32c is None else self._confirmed(answer)
+        )
+
+    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
+        self._reader.fetch(key, path, start, end, if_match)
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the contract says."""
+        self._reader.read(key, take, start, end, if_match)
+
+    def head(self, key: str) -> ObjectMeta:
+        """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""
+        with self._errors.translated("head", key):
+            try:
+                answer: Any = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+                return self._described(key, answer)
+            except sdk.ClientError as error:
+                if status_of(error) not in (400, 401, 403, 404):
+                    raise
+            # The answer to a HEAD has no body, so no words: "no such key" and "no such bucket" look the same. A GET says which;
+            # or it describes the object, which came a moment after, or which only HEAD may not see.
+            answer = self._client.get_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+            answer["Body"].close()
+            return self._described(key, answer)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the contract says. Amazon's listings come page by page; any other's is read to its end first, and sorted.
+
+        Servers on a file system list folder by folder, ``a/b`` before ``a-b``; so do Amazon's directory buckets.
+        """
+        with self._errors.translated("list", prefix):
+            in_order = self._connected().lists_in_order
+        found = (meta for meta in self._listings.objects(prefix) if TEMPORARY_MARK not in meta.key)
+        yield from found if in_order else sorted(found, key=lambda meta: meta.key.encode())
+
+    def left_by_trials(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects below `prefix` that probe() has made and did not live to delete; of a trial under way, too.
+
+        S3 cannot be asked for them alone: everything below the prefix is listed, a request for a thousand objects.
+        """
+        return (meta for meta in self._listings.objects(prefix) if _TRIAL.fullmatch(meta.key))
+
+    def delete(self, key: str) -> None:
+        """As the contract says."""
+        try:
+            with self._errors.translated("delete", key):
+                self._client.delete_object(Bucket=self._bucket, Key=key)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            return  # Amazon answers 204 for what is not there, some others 404
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As the contract says: a request for a thousand where the server takes that, else one for each, several at once."""
+        self._deleter.delete(keys)
+
+    def close(self) -> None:
+        """As the contract says."""
+        with self._lock:
+            self._retire()
+            while self._retired:
+                self._retired.pop().close()
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says: an upload whose parts are copies ("UploadPartCopy", API Reference)."""
+        if self.capabilities.min_joined_bytes is None:
+            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        upload_id = self.begin(key, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        checked, raw_id = _split_id(upload_id)
+
+        def copy(part: tuple[int, str]) -> None:
+            number, source = part
+            with self._errors.translated("join", source, number):
+                self._client.upload_part_copy(
+                    Bucket=self._bucket,
+                    Key=key,
+                    UploadId=raw_id,
+                    PartNumber=number,
+                    CopySource={"Bucket": self._bucket, "Key": source},
+                )
+
+        try:
+            if not checked:
+                raise self._errors.error(PermanentError, "join", key, "the server does not check what it joins any more")
+            each_at_once(copy, enumerate(sources, 1))
+            parts = self.list_parts(key, upload_id)
+            if (found := sum(part.size_bytes for part in parts)) != size_bytes:
+                raise self._errors.error(IntegrityError, "join", key, f"the sources have {found} bytes, not {size_bytes}")
+            return self.complete(key, upload_id, parts, crc32c=crc32c)
+        except BaseException:
+            with suppress(StoreError):  # the first error counts
+                self.abort(key, upload_id)
+            raise
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the contract says. The id tells a later process whether the server checks the parts."""
+        if self._options.checksums and (self._findings is None or self._findings.joins_crc32c):
+            try:
+                upload_id, algorithm, kind = self._create(key, metadata, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT")
+            except PermanentError as error:
+                if isinstance(error, (NotFoundError, AccessDeniedError)):
+                    raise
+            else:
+                if (algorithm, kind) == ("CRC32C", "FULL_OBJECT"):
+                    return _CHECKED + upload_id
+                if algorithm is None:  # ignored
+                    return upload_id
+                self.abort(key, upload_id)  # it would ask for a checksum of checksums, which nobody has
+        return self._create(key, metadata)[0]
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the contract says."""
+        checked, raw_id = _split_id(upload_id)
+        extra: dict[str, Any] = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if checked else {}
+        with (
+            sending(self._errors, "put_part", key, path, part.crc32c, part.start, part.end) as source,
+            self._errors.translated("put_part", key, part.number),
+        ):
+            answer = self._client.upload_part(
+                Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=part.number, Body=source.body(), **extra
+            )
+        return StoredPart(part.number, part.size_bytes, etag_of(answer.get("ETag")), self._confirmed(answer))
+
+    def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
+        """As the contract says."""
+        return self._listings.parts(key, _split_id(upload_id)[1])
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the contract says. Amazon keeps the connection busy and answers 200 first: an error in the body counts as one."""
+        checked, raw_id = _split_id(upload_id)
+        honoured = None if self._findings is None else self._findings.conditional_complete
+        extra = self._condition("complete", key, if_absent, honoured)
+        if checked and crc32c is not None:
+            extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(crc32c)}
+        joined = sorted(parts, key=lambda part: part.number)
+        try:
+            with self._errors.translated("complete", key):
+                answer = self._client.complete_multipart_upload(
+                    Bucket=self._bucket,
+                    Key=key,
+                    UploadId=raw_id,
+                    MultipartUpload={
+                        "Parts": [{"PartNumber": part.number, "ETag": f'"{etag_of(part.etag)}"'} for part in joined]
+                    },
+                    **extra,
+                )
+        except DigestError as error:  # each part arrived whole, so this is no fault of the way
+            raise self._errors.error(IntegrityError, "complete", key, error.message) from error
+        size_bytes = sum(part.size_bytes for part in joined)
+        etag = etag_of(answer["ETag"]) if answer.get("ETag") else self._etag_of_completed(key, size_bytes, metadata or {})
+        return ObjectMeta(key, size_bytes, etag, None if crc32c is None else self._confirmed(answer))
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """As the contract says."""
+        try:
+            with self._errors.translated("abort", key):
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=_split_id(upload_id)[1])
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            return
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is what a killed trial has left."""
+        for key, upload_id, begun_s in self._listings.uploads(prefix, self._uploads_a_page):
+            yield PendingUpload(key, upload_id, begun_s, is_ours=_TRIAL.fullmatch(key) is not None)
+
+    def _etag_of_completed(self, key: str, size_bytes: int, metadata: Mapping[str, str]) -> str | None:
+        """The ETag of what was just completed; Ceph (16) leaves it out of the first answer of each process of its gateway."""
+        try:
+            found = self.head(key)
+        except NotFoundError:
+            found = None
+        token = metadata.get(TOKEN_METADATA)
+        if found is None or found.size_bytes != size_bytes or (found.token or token) != token:
+            words = "the answer names no ETag, and another object is there, or none: something on the way has answered"
+            raise self._errors.error(TransientError, "complete", key, words)
+        return found.etag
+
+    @property
+    def _client(self) -> S3Client:
+        return self._connected().client
+
+    def _described(self, key: str, answer: Mapping[str, Any]) -> ObjectMeta:
+        """What a HEAD or GET says; digests only where the server is trusted with them: in directory buckets an ETag is no MD5."""
+        meta = _describe(key, answer)
+        is_vouched_for = self._options.checksums and not self._is_directory_bucket
+        return meta if is_vouched_for else replace(meta, digest=None)
+
+    def _connected(self) -> Connection:
+        """The client of this moment; made when there is none."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = connect(self._options, self._bucket, signs_payloads=self._signs_payloads)
+                self._connection.client.meta.events.register("before-send.s3", self._requests.add)
+            return self._connection
+
+    def _retire(self) -> None:
+        """Let the next call make a new client; calls under way go on with the old one. Under the lock."""
+        if self._connection is not None:
+            self._retired.append(self._connection)
+            self._connection = None
+
+    def _sign_payloads(self, signs: bool) -> None:
+        with self._lock:
+            if signs != self._signs_payloads:
+                self._signs_payloads = signs
+                self._retire()
+
+    def _renew(self) -> bool:
+        """Whether a new client may find newer credentials; the next call makes it then."""
+        with self._lock:
+            if self._connection is None:  # another thread's call has been told already
+                return True
+            renewable = self._connection.is_renewable
+            if renewable:
+                self._retire()
+            return renewable
+
+    @property
+    def _is_directory_bucket(self) -> bool:
+        return self._bucket.endswith(DIRECTORY_BUCKET)
+
+    def _capable(self, found: Findings) -> Capabilities:
+        return Capabilities(
+            conditional_put=self._options.conditional_writes and found.conditional_put,
+            conditional_complete=self._options.conditional_writes and found.conditional_complete,
+            multipart=found.multipart,
+            checks_crc32c=self._options.checksums and found.checks_crc32c and (found.joins_crc32c or not found.multipart),
+            ranged_get=True,
+            atomic_replace=True,
+            metadata=found.metadata,
+            max_put_size_bytes=5 * 2**30,
+            deleted_at_once=DELETED_AT_ONCE,
+            min_joined_bytes=_MIN_PART_BYTES if self._options.checksums and found.copies_parts else None,
+        )
+
+    def _condition(self, operation: str, key: str, if_absent: bool, honoured: bool | None) -> dict[str, Any]:
+        """What makes the server refuse to replace an object; unless it is known to do that, look for one first."""
+        if not if_absent:
+            return {}
+        asked: dict[str, Any] = {"IfNoneMatch": "*"} if self._options.conditional_writes and honoured is not False else {}
+        if asked and honoured:
+            return asked
+        try:
+            self.head(key)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            return asked
+        raise self._errors.taken(operation, key)
+
+    def _create(self, key: str, metadata: Mapping[str, str] | None, **checksum: Any) -> tuple[str, str | None, str | None]:
+        with self._errors.translated("begin", key):
+            answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata or {}), **checksum)
+        if not (upload_id := answer.get("UploadId")):
+            raise self._errors.error(TransientError, "begin", key, "the answer names no upload")
+        return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
+
+    def _confirmed(self, answer: Mapping[str, Any]) -> int | None:
+        """The checksum in an answer to a write that had one. A server that says none has not looked at ours.
+
+        One that says ours may have sent it back unseen, unless it is known to check.
+        """
+        if self._findings is None or not self._findings.checks_crc32c:
+            return None
+        crc32c = crc32c_of(answer)
+        if crc32c is None and self.capabilities.checks_crc32c:
+            self.capabilities = replace(self.capabilities, checks_crc32c=False)
+        return crc32c
+
+
+def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
+    metadata = {name.lower(): text for name, text in answer.get("Metadata", {}).items()}
+    crc32c = crc32c_of(answer)
+    if crc32c is None and re.fullmatch(r"[0-9a-f]{8}", ours := metadata.get(CRC32C_METADATA, "")):
+        crc32c = int(ours, 16)
+    modified_s = answer["LastModified"].timestamp() if "LastModified" in answer else None
+    etag = etag_of(answer.get("ETag"))
+    return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=digest_of(answer, etag))
+
+
+def _split_id(upload_id: str) -> tuple[bool, str]:
+    """Whether the upload's parts are checked, and the server's own id."""
+    return upload_id.startswith(_CHECKED), upload_id.removeprefix(_CHECKED)

@@ -1,0 +1,106 @@
+"""The presence of one user of a spool: its name there, its bell, and its line to the agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+
+from wherry.agent.agent import start_agent
+from wherry.agent.wakeup import Bell, ring
+from wherry.config import AgentConfig
+from wherry.spool.spool import Spool
+
+log = logging.getLogger("wherry")
+
+#: A waiting client looks into the journal this often even when nobody rings: a bell may be lost, an agent may die.
+LOOK_AGAIN_S = 1.0
+#: Secrets reach a new agent as soon as it listens; a machine under load takes its time.
+_AGENT_START_S = 20.0
+
+
+class Client:
+    """While a client is signed on the agent stays; when its process is gone, the agent notices.
+
+    `agent=None`: there is no agent to call, the caller does the work itself.
+    """
+
+    def __init__(self, spool: Spool, agent: AgentConfig | None) -> None:
+        self.spool = spool
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        #: What every ring carries: {store id: secret options}. In memory only.
+        self.secrets: dict[str, Mapping[str, object]] = {}
+        self._agent = agent
+        self._pid = os.getpid()
+        self._registration = spool.register_client(self.name)
+        self._bell: Bell | None = None
+        self._bell_pid = 0
+        self._bell_lock = threading.Lock()
+        #: Whether it was said that no agent can be started.
+        self._is_told = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that signed on, and not a fork of it."""
+        return os.getpid() == self._pid
+
+    def call_agent(self, *, warm: int | None = None) -> None:
+        """Ring the agent, start it if there is none, and see to it that it has our secrets. Where it cannot be started, say so.
+
+        `warm`: the id of a store that is going to be used.
+        """
+        if self._agent is None:
+            return
+        carried: dict[str, object] = {}
+        if self.secrets:
+            carried["secrets"] = self.secrets
+        if warm is not None:
+            carried["warm"] = [warm]
+        bell = self.spool.inside("bell")
+        if ring(bell, carried):
+            return
+        try:
+            start_agent(self.spool.folder, self._agent)
+        except OSError as error:  # what was accepted stays so, and the next call tries again
+            if not self._is_told:
+                words = "the agent of %s could not be started: %s. Uploads wait until the next try, or for wherry drain"
+                log.warning(words, self.spool.folder, error)
+                self._is_told = True
+            return
+        until_s = time.monotonic() + _AGENT_START_S
+        while carried and not ring(bell, carried):
+            if time.monotonic() > until_s:
+                log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
+                return
+            time.sleep(0.01)  # it has no way to call us before it listens itself
+
+    def ear(self) -> Bell:
+        """Our bell; from its first use on, nothing that ends is missed."""
+        if self._bell_pid != os.getpid():
+            self._bell, self._bell_pid, self._bell_lock = None, os.getpid(), threading.Lock()
+        with self._bell_lock:
+            if self._bell is None:
+                name = self.name if self.is_here else f"{self.name}.{os.getpid()}"
+                with self.spool.explained("the bell of a client"):
+                    self._bell = Bell(self.spool.inside("clients", f"{name}.bell"))
+            return self._bell
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until some job ends, at most `timeout_s` or a second; see to it that there is an agent."""
+        ear = self.ear()
+        if not ear.wait(0):
+            self.call_agent()
+            ear.wait(min(timeout_s, LOOK_AGAIN_S))
+
+    def sign_off(self) -> None:
+        """Leave. The agent finishes what is queued, and then leaves as well."""
+        if self._bell is not None and self._bell_pid == os.getpid():
+            self._bell.close()
+        if self.is_here:
+            self.spool.forget_client(self.name)
+        os.close(self._registration)
+        if self._agent is not None:
+            ring(self.spool.inside("bell"))

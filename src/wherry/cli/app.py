@@ -1,0 +1,207 @@
+"""The command ``wherry``. Its verbs are in the modules `wherry.cli_*`, its exit codes in `wherry.cli.exit_codes`.
+
+Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` answer at once and load no cloud library.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wherry.cli import mirror_commands as cli_mirror
+from wherry.cli import pull_command as cli_pull
+from wherry.cli import spool_commands as cli_spool
+from wherry.cli import store_commands as cli_store
+from wherry.cli.arguments import (
+    FileOption,
+    Flags,
+    JsonOption,
+    PairsOption,
+    SpoolOption,
+    Verb,
+    error_text,
+    parse_target,
+    printable,
+    say,
+    spool_folder,
+    storage_options,
+    without_secrets,
+)
+from wherry.cli.exit_codes import MEANINGS, Exit, exit_for
+from wherry.errors import WherryError
+
+if TYPE_CHECKING:
+    from wherry.cli.doctor import Finding
+
+
+class _Verbs(Flags, TyperGroup):
+    """Turns what a verb raises into one clear message on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `wherry ls | head`: the reader has seen enough
+        except (WherryError, OSError, KeyboardInterrupt) as error:
+            if ctx.params.get("debug"):
+                _show_traceback(error)
+            say("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
+            raise typer.Exit(exit_for(error)) from None
+
+
+app = typer.Typer(
+    name="wherry",
+    cls=_Verbs,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes:\n\n" + "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items()),
+)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    try:
+        app(prog_name="wherry")
+    except Exception as error:  # a mistake of ours, which its maintainers want to see
+        _show_traceback(error)
+        sys.exit(Exit.FAILED)
+
+
+def _show_traceback(error: BaseException) -> None:
+    """On stderr, without secrets; names in it are anybody's."""
+    lines = without_secrets("".join(traceback.format_exception(error))).splitlines()
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        import wherry
+
+        typer.echo(f"wherry {wherry.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's whole traceback.")] = False,
+) -> None:
+    """Ferry files between this machine and an object store: whole, verified, once.
+
+    Uploads are made by a process of their own: they go on when this terminal is closed.
+    """
+    import logging
+
+    logging.basicConfig(format="wherry: %(message)s", level=logging.WARNING)
+
+
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm),
+    *(cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent),
+    cli_pull.pull,
+)
+for _verb in _VERBS:
+    app.command(cls=Verb)(_verb)
+app.add_typer(cli_mirror.app, name="mirror")
+
+
+@app.command(cls=Verb)
+def doctor(
+    uri: Annotated[str | None, typer.Argument(metavar="URI", help="The store to examine; without it, the spool.")] = None,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Examine nothing; remove what broken uploads and downloads of ours have left.")
+    ] = False,
+    older_than_days: Annotated[
+        float, typer.Option("--older-than-days", metavar="D", min=0.0, help="With --clean: leave alone what is newer than that.")
+    ] = 7.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Find out what is wrong with a store, or the spool.
+
+    At the URI small objects are written, read, listed and deleted; each step
+    says how long it took, what the endpoint can do and what it answered.
+
+    With --clean, old uploads in parts that are ours and that nobody completes
+    are aborted, and stale downloads removed; never anyone else's.
+
+    Example: wherry doctor s3://my-bucket/run1
+    """
+    from wherry.cli.doctor import Level, examine_spool
+    from wherry.cli.doctor_clean import clean_spool, clean_store
+    from wherry.cli.doctor_store import examine_store
+
+    folder, older_than_s = spool_folder(spool), older_than_days * 86_400
+    if uri is None:
+        examination = clean_spool(folder, older_than_s) if clean else examine_spool(folder)
+    else:
+        target = parse_target(uri)
+        options = storage_options(target.scheme, option or [], options_file)
+        examination = clean_store(target, options, folder, older_than_s) if clean else examine_store(target, options)
+    findings = []
+    with closing(examination):
+        for finding in examination:
+            findings.append(finding)
+            if not as_json:
+                _show_finding(finding)
+    if as_json:
+        shown = [
+            {"what": f.what, "level": f.level.value, "text": f.text, "remedy": f.remedy, "took_ms": f.took_ms} for f in findings
+        ]
+        healthy = all(finding.level is not Level.BAD for finding in findings)
+        typer.echo(without_secrets(json.dumps({"healthy": healthy, "findings": shown})))
+    raise typer.Exit(next((finding.exit for finding in findings if finding.level is Level.BAD), Exit.OK))
+
+
+def _show_finding(finding: Finding) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    style = {"ok": "green", "warn": "yellow", "bad": "bold red"}[finding.level.value]
+    took = "" if finding.took_ms is None else f"{finding.took_ms:.0f} ms"
+    head = f"{finding.level.value:<4} {finding.what:<12} {took:>8} "
+    console = Console(highlight=False)
+    text = [finding.text] + ([f"-> {finding.remedy}"] if finding.remedy else [])
+    lines = [line for part in text for line in _wrapped(printable(without_secrets(part)), console.width - len(head))]
+    first, *others = lines or [""]
+    shown = Text(head + first)
+    shown.stylize(style, 0, len(finding.level.value))
+    console.print(shown, soft_wrap=True)
+    for line in others:
+        console.print(Text(" " * len(head) + line), soft_wrap=True)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in lines, broken between words only: a URL, a path or a command's option stays whole, so that it can be copied."""
+    import textwrap
+
+    return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
+
+
+@app.command(cls=Verb)
+def demo(
+    uri: Annotated[
+        str | None, typer.Option("--uri", metavar="URI", help="Where to upload; else an S3 server made for it, or a folder.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's folder for a look.")] = False,
+) -> None:
+    """Show on this machine what it is all about.
+
+    A model trains, its trainer is killed, its uploads finish all the same,
+    and a second run restores and completes.
+
+    Example: wherry demo
+    """
+    from wherry.demo.demo import run
+
+    raise typer.Exit(run(uri, keep=keep))

@@ -1,0 +1,223 @@
+"""What the words of a command line stand for: a URI, storage options, a spool; and what a command may say back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from wherry.config import AgentConfig, Config, default_spool_folder
+from wherry.errors import ConfigError, WherryError
+from wherry.redact import Redactor
+from wherry.uri import StoreURI, hide_login, parse_uri
+
+if TYPE_CHECKING:
+    from wherry.uploader import Uploader
+
+UriArgument = Annotated[
+    str, typer.Argument(metavar="URI", help="s3://bucket/name, gs://..., a local path, any fsspec URL.", show_default=False)
+]
+SpoolOption = Annotated[
+    Path | None,
+    typer.Option("--spool", metavar="DIR", help="The spool folder; else $WHERRY_SPOOL, else /var/tmp/wherry-UID."),
+]
+PairsOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="A storage option that is no secret; may be given again."),
+]
+FileOption = Annotated[
+    str | None,
+    typer.Option("--options-file", metavar="FILE", help="Storage options, secret ones too: a JSON object; - is stdin."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite/--no-overwrite", help="Replace what has the name already.")]
+TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Wait S seconds at most.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
+
+#: Knows the secret option values of this command: every message is cleaned of them before it is shown.
+_redactor = Redactor()
+
+
+class Flags:
+    """For commands and groups: an option that takes no value has none in --help (`<bool>` looks like one to be typed)."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, as Typer makes them, flags without a type."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class Verb(Flags, TyperCommand):
+    """A command of ours."""
+
+
+def parse_target(text: str) -> StoreURI:
+    """Read a URI or a local path; what looks like a URI with a slash missing is no path."""
+    if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in ("s3", "gs", "file")):
+        rest = hide_login(match[1], match[3])
+        shown = text[: match.start(3)] + rest
+        raise ConfigError(f"{shown!r}: write {match[1]}://{rest}, or ./{shown} for a local file of that name")
+    return parse_uri(text)
+
+
+def is_folder_like(text: str) -> bool:
+    """Whether names go below it: it ends in a slash, names no more than a bucket, or is a local folder that is there."""
+    target = parse_target(text)
+    return text.endswith("/") or not target.prefix or (target.scheme == "file" and os.path.isdir(f"/{target.prefix}"))
+
+
+def split_target(text: str) -> tuple[StoreURI, str]:
+    """The folder of an object's URI, and the object's name in it. ConfigError where the URI names no object."""
+    target = parse_target(text)
+    if text.endswith("/") or not target.prefix:
+        raise ConfigError(f"{text!r} names no object: add its name")
+    prefix, _, name = target.prefix.rpartition("/")
+    return StoreURI(target.scheme, target.root, prefix), name
+
+
+def destinations(sources: Sequence[Path], text: str) -> tuple[StoreURI, list[str]]:
+    """Where `wherry put SOURCES... TEXT` uploads to: the folder, and the name of each source in it."""
+    if is_folder_like(text):
+        names = [source.name if source.name not in ("", "..") else source.resolve().name for source in sources]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"several sources are called {min(twice)}: upload them one by one, each to a URI of its own")
+        return parse_target(text), names
+    if len(sources) > 1:
+        raise ConfigError(f"{len(sources)} sources cannot all become {text!r}: end it with '/' to put them below it")
+    target, name = split_target(text)
+    return target, [name]
+
+
+def read_options_file(name: str) -> dict[str, object]:
+    """Read storage options from a file with one JSON object, or from standard input if it is called ``-``."""
+    shown = "standard input" if name == "-" else name
+    try:
+        found = json.loads(sys.stdin.read() if name == "-" else Path(name).read_text())
+    except ValueError as error:  # the text itself is not shown: it holds secrets
+        where = f" (line {error.lineno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else ""
+        raise ConfigError(f'the options in {shown} are no JSON{where}: write {{"name": "value", ...}}') from None
+    if not isinstance(found, dict):
+        raise ConfigError(f'the options in {shown} are no JSON object: write {{"name": "value", ...}}')
+    return found
+
+
+def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None) -> dict[str, object]:
+    """The storage options of a command: those of the file, then the ``KEY=VALUE`` pairs, which must not be secret."""
+    from wherry.store.registry import backend_for, split_options, warn_unverified
+
+    entry = backend_for(scheme)
+    options = read_options_file(options_file) if options_file is not None else {}
+    given: dict[str, object] = {}
+    for pair in pairs:
+        key, is_pair, value = pair.partition("=")
+        if not key or not is_pair:
+            raise ConfigError("--option takes KEY=VALUE")
+        known = entry.public_options | (entry.secret_options or frozenset())
+        if key not in entry.public_options and (entry.secret_options is None or key in known):
+            raise ConfigError(
+                f"the storage option {key} may be secret, and everybody on this machine can read command lines: give it in the "
+                "environment, in a profile, or in a private file with --options-file"
+            )
+        given[key] = _value(value)
+    options |= given
+    if options.get("verify") is False and "verify" in entry.public_options:
+        warn_unverified(scheme)  # before anybody lowers what is logged
+    keep_quiet_about(split_options(scheme, options)[1])
+    return options
+
+
+def _value(text: str) -> object:
+    """true, false, null, numbers and quoted texts as JSON has them; anything else is a text as it stands."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(found, (dict, list)) else found
+
+
+def keep_quiet_about(value: object) -> None:
+    """From now on without_secrets() hides the texts in `value`, however deep they lie."""
+    _redactor.learn(value)
+
+
+def without_secrets(text: str) -> str:
+    """The text without any secret option of this command in it."""
+    return _redactor.scrub(text)
+
+
+def spool_folder(given: Path | None) -> Path:
+    """The spool that a command is about."""
+    return default_spool_folder() if given is None else given.expanduser().absolute()
+
+
+def command(verb: str, spool: Path) -> str:
+    """A command to type next, for this spool."""
+    return f"wherry {verb}" if spool == default_spool_folder() else f"wherry {verb} --spool {shlex.quote(str(spool))}"
+
+
+@contextmanager
+def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iterator[Uploader]:
+    """An Uploader for reading: it starts no agent, and makes no spool where none is (nothing can be queued there then)."""
+    import logging
+
+    from wherry.uploader import Uploader
+
+    logging.getLogger("wherry").setLevel(logging.ERROR)  # where the spool lies matters to those who write
+    with ExitStack() as stack:
+        if not spool.exists():
+            spool = Path(stack.enter_context(TemporaryDirectory(prefix="wherry-")))
+        uploader = Uploader(str(target), storage_options=options, spool=spool, config=Config(agent=AgentConfig(run_in="caller")))
+        stack.callback(uploader.journal.close)
+        stack.callback(uploader.close)
+        yield uploader
+
+
+def say(text: str) -> None:
+    """One message on stderr, without secrets."""
+    sys.stdout.flush()
+    sys.stderr.write("wherry: " + "\n".join(map(printable, without_secrets(text).split("\n"))) + "\n")
+
+
+def show(line: str) -> None:
+    """One line on stdout."""
+    typer.echo(printable(line))
+
+
+def printable(line: str) -> str:
+    """The line with ``\\x1b`` for an escape, and the like: names in a bucket are anybody's, and must not command the terminal."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def error_text(error: BaseException) -> str:
+    """An error in words; the system's own errors without their number."""
+    if isinstance(error, OSError) and not isinstance(error, WherryError) and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error) or type(error).__name__
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on only after a "yes": --yes, or an answer on the terminal. Without either, ConfigError."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Give --yes: there is no terminal to ask on")
+    if not typer.confirm(question, err=True):
+        say("nothing was done")
+        raise typer.Exit(1)

@@ -1,0 +1,119 @@
+"""``wherry doctor --clean``: removes what wherry made and left behind, once it is old enough.
+
+What counts as left behind is decided in `wherry.spool.abandoned_uploads`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from wherry.agent.open_stores import Stores
+from wherry.cli.doctor import Finding, Level
+from wherry.cli.exit_codes import Exit, exit_for
+from wherry.errors import SpoolError, WherryError
+from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
+from wherry.spool.journal.jobs import place_of
+from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.spool import Spool
+from wherry.store import MultipartStore
+from wherry.store.environment import with_environment
+from wherry.store.registry import check_usable, open_store, split_options
+from wherry.store.wrappers import RetryStore
+from wherry.transfer.resume import clean_stale_downloads
+from wherry.uri import StoreURI
+
+
+def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, None]:
+    """Clean what the journal and the notes of a spool lead to: stale downloads, and uploads in parts that nobody completes."""
+    if not (folder / "journal.db").exists():
+        yield Finding("clean", Level.OK, "nothing to clean: nothing was ever uploaded or downloaded from here")
+        return
+    try:
+        spool = Spool(folder)
+        journal = Journal(spool.held_journal())
+    except SpoolError as error:
+        yield Finding("clean", Level.BAD, str(error), exit=Exit.SPOOL)
+        return
+    try:
+        yield from _clean_downloads(spool, older_than_s)
+        stores = Stores(folder / "endpoints.json")
+        records = journal.stores()
+        for record in records.values():
+            where = f"{record.scheme}://{record.root}"
+            if missing := stores.unusable({record.id: record}):
+                if record.id in missing and _has_work(journal, record.id):
+                    text = f"{where} has uploads to abort, and needs {', '.join(record.secret_names)}"
+                    yield Finding("clean", Level.WARN, text, f"wherry doctor --clean {where} --options-file FILE")
+                continue
+            yield from _clean_known(journal, record, stores, where)
+    finally:
+        journal.close()
+
+
+def clean_store(
+    uri: StoreURI, options: Mapping[str, object], folder: Path, older_than_s: float
+) -> Generator[Finding, None, None]:
+    """Clean below `uri`: uploads and trials with our mark, whoever began them, and what the journal in `folder` knows of."""
+    with ExitStack() as stack:
+        journal = None
+        try:
+            if (folder / "journal.db").exists():
+                journal = Journal(Spool(folder).held_journal())
+                stack.callback(journal.close)
+            check_usable(uri.scheme, options)
+            store = RetryStore(open_store(uri, options))
+            stack.callback(store.close)
+            n_found = n_removed = 0
+            base = f"{uri.prefix}/" if uri.prefix else ""
+            if journal is not None:
+                public, _ = split_options(uri.scheme, with_environment(uri.scheme, options, os.environ))
+                ours = (uri.scheme, uri.root, place_of(public))
+                for record in journal.stores().values():
+                    if (record.scheme, record.root, record.place) == ours:  # another server would not know its uploads
+                        for upload in clean_known_uploads(journal, record.id, lambda _: store):
+                            n_found += 1
+                            yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
+            if isinstance(store.inner, MultipartStore) and store.capabilities.multipart:
+                for upload in clean_marked_uploads(store, base, journal, older_than_s):
+                    n_found += 1
+                    yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
+                unmarked = [one for one in store.list_uploads(base) if not one.is_ours]
+                if unmarked:
+                    text = (
+                        f"{len(unmarked)} upload(s) in parts are under way or left behind, and this spool has begun none of them"
+                    )
+                    yield Finding("others'", Level.OK, text, "a lifecycle rule (AbortIncompleteMultipartUpload) ends such")
+            if isinstance(store.inner, Tried):
+                for key in clean_trials(store.inner, base, older_than_s):
+                    n_removed += 1
+                    yield Finding("removed", Level.OK, f"{uri.uri_for(key)}, of a trial of the server")
+            text = f"{n_found} upload(s) in parts aborted, {n_removed} object(s) removed"
+            yield Finding("clean", Level.OK, text if n_found or n_removed else "nothing of ours was left behind")
+        except (WherryError, OSError) as error:
+            yield Finding("clean", Level.BAD, str(error), exit=exit_for(error))
+
+
+def _clean_downloads(spool: Spool, older_than_s: float) -> Iterator[Finding]:
+    n_found = 0
+    for folder in spool.download_folders():
+        for path in clean_stale_downloads(folder, older_than_s):
+            n_found += 1
+            yield Finding("removed", Level.OK, str(path))
+    yield Finding("downloads", Level.OK, f"{n_found} file(s) of broken downloads removed" if n_found else "no stale download")
+
+
+def _has_work(journal: Journal, store_id: int) -> bool:
+    return any(job.store_id == store_id for job in journal.abandoned_uploads())
+
+
+def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: str) -> Iterator[Finding]:
+    try:
+        cleaned = clean_known_uploads(journal, record.id, lambda _: stores.open(record).store)
+    except (WherryError, OSError) as error:
+        yield Finding("uploads", Level.WARN, f"{where}: {stores.scrub(str(error))}", "the next agent tries again")
+        return
+    for upload in cleaned:
+        yield Finding("aborted", Level.OK, f"an upload in parts of {where}/{upload.key}")

@@ -1,0 +1,85 @@
+"""What to do about an error that a store gave: the doctor's advice, by what lies at the bottom of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from wherry.errors import AccessDeniedError, NotFoundError, StoreError
+from wherry.store.environment import with_environment
+from wherry.uri import StoreURI
+
+_LOOK_S = 3.0
+#: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+_FOR_ANOTHER_HOST = (62, 64)
+#: The variable that names an authority's file to all programs that use a store's library.
+_AUTHORITY_VARIABLES = {"s3": "AWS_CA_BUNDLE", "gs": "REQUESTS_CA_BUNDLE"}
+
+
+def remedy_for(error: BaseException, uri: StoreURI, options: Mapping[str, object]) -> str:
+    """The next step, or nothing where there is none."""
+    hint = error.hint if isinstance(error, StoreError) else ""
+    return _for_tls(error, uri, options) or _for_the_network(error) or _for_permissions(error, uri, hint) or hint
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _for_tls(error: BaseException, uri: StoreURI, options: Mapping[str, object]) -> str:
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            if cause.verify_code in _FOR_ANOTHER_HOST:
+                return "the certificate is for another host: correct the host name in endpoint_url"
+            variable = _AUTHORITY_VARIABLES.get(uri.scheme, "SSL_CERT_FILE")
+            option = "-o verify=/path/to/ca.pem, or " if uri.scheme in _AUTHORITY_VARIABLES else ""
+            without = "; to try without it: -o verify=false" if option else ""
+            return (
+                "the certificate is not trusted (self-signed, or of an authority of your own): give its authority's file with "
+                f"{option}${variable}{without}"
+            )
+        if isinstance(cause, ssl.SSLError):
+            return "TLS does not work with this server: does it speak http:// only? Then write http:// in endpoint_url"
+    endpoint = urlsplit(str(with_environment(uri.scheme, options, os.environ).get("endpoint_url") or ""))
+    is_answer = isinstance(error, (AccessDeniedError, NotFoundError))
+    if endpoint.scheme == "http" and not is_answer and _speaks_tls(endpoint.hostname, endpoint.port or 80):
+        return "the server speaks TLS on this port: write https:// in endpoint_url"
+    return ""
+
+
+def _speaks_tls(host: str | None, port: int) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only asked what it speaks
+    try:
+        with socket.create_connection((host or "", port), timeout=_LOOK_S) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
+
+
+def _for_the_network(error: BaseException) -> str:
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            return "the host name is not known (DNS): check its spelling and this machine's network"
+        if isinstance(cause, ConnectionRefusedError):
+            return "nothing listens there: check host and port, and whether the server is running"
+        if isinstance(cause, TimeoutError):
+            return "no answer: check the address, firewalls and proxies"
+    return ""
+
+
+def _for_permissions(error: BaseException, uri: StoreURI, hint: str) -> str:
+    if uri.scheme == "gs" and isinstance(error, AccessDeniedError) and not hint:
+        return (
+            "these credentials may not do this here: give the account that the answer names the role Storage Object User "
+            f"(roles/storage.objectUser) on the bucket: gcloud storage buckets add-iam-policy-binding gs://{uri.root} "
+            "--member=serviceAccount:ACCOUNT --role=roles/storage.objectUser"
+        )
+    return ""

@@ -1,0 +1,458 @@
+"""The verbs of ``wherry mirror``: mirror a folder, and look after what mirrors have left in a store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wherry.cli.arguments import (
+    FileOption,
+    Flags,
+    JsonOption,
+    PairsOption,
+    SpoolOption,
+    UriArgument,
+    Verb,
+    YesOption,
+    confirm,
+    parse_target,
+    printable,
+    say,
+    show,
+    spool_folder,
+    storage_options,
+)
+from wherry.cli.exit_codes import Exit, exit_for
+from wherry.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
+    from wherry.mirror.reader.reader import MirrorReader
+    from wherry.mirror.reader.verify import Finding
+    from wherry.store import ObjectStore
+    from wherry.uri import StoreURI
+
+#: What is mirrored is said so often: on a terminal, and with --json.
+_SAY_EVERY_S = 1.0
+_SAY_JSON_EVERY_S = 10.0
+
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it may not exist yet.", show_default=False)]
+WriterOption = Annotated[
+    str, typer.Option("--writer", metavar="NAME", help="Our name among all that mirror to URI; else rank<RANK>, or the host's.")
+]
+RuleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="PATTERN=KIND",
+        help="What files are: append, replace, once or ignore. May be given again; first counts.",
+    ),
+]
+SegmentOption = Annotated[
+    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send at once when so much is new.")
+]
+LagOption = Annotated[float | None, typer.Option("--max-lag", metavar="S", min=0.0, help="New bytes wait S seconds at most.")]
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", metavar="N", min=10, help="Requests an hour at most; quiet files wait longer.")
+]
+CompressOption = Annotated[
+    str | None, typer.Option("--compress", metavar="gzip|zstd", help="Compress what is sent of growing files.")
+]
+SealOption = Annotated[
+    bool, typer.Option("--seal/--no-seal", help="At the end make one plain object of each file, or leave the segments.")
+]
+
+
+class _Mirror(Flags, TyperGroup):
+    """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another verb's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Mirror,
+    no_args_is_help=True,
+    subcommand_metavar="DIR URI | COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def mirror() -> None:
+    """Keep a prefix equal to a growing folder.
+
+    wherry mirror DIR URI runs beside any program that writes logs to DIR, and
+    sends what is new; `wherry mirror start --help` has its options. A folder that
+    is called like a command: wherry mirror ./status URI.
+
+    Example: wherry mirror runs/7 s3://my-bucket/runs/7
+    """
+
+
+@app.command(cls=Verb)
+def start(
+    folder: DirArgument,
+    uri: UriArgument,
+    rule: RuleOption = None,
+    segment_bytes: SegmentOption = None,
+    max_lag: LagOption = None,
+    budget: BudgetOption = None,
+    compress: CompressOption = None,
+    seal: SealOption = True,
+    writer: WriterOption = "",
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Mirror DIR to URI until SIGTERM or Ctrl-C (may be left out).
+
+    Then all that is there is sent, and each growing file becomes one plain
+    object. A second Ctrl-C ends at once: `wherry mirror resume` goes on.
+
+    Example: wherry mirror start runs/7 s3://my-bucket/runs/7
+    """
+    config = _config(rule, segment_bytes, max_lag, budget, compress, seal=seal)
+    with _signals() as ended:
+        mirror = _open(folder, uri, writer, spool, option, options_file, config)
+        if not as_json:
+            say(_plan(mirror))
+        is_shown = sys.stderr.isatty() and not as_json
+        wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
+        while not ended.wait(wait_s) and mirror.is_running:
+            if as_json:
+                typer.echo(_json(mirror.report))
+            elif is_shown:
+                sys.stderr.write(f"\r\033[K{printable(_line(mirror.report))}")
+                sys.stderr.flush()
+        if is_shown:
+            sys.stderr.write("\r\033[K")
+        if ended.is_set():
+            say("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
+        _close(mirror, as_json=as_json)
+
+
+@app.command(cls=Verb)
+def resume(
+    folder: DirArgument,
+    uri: UriArgument,
+    rule: RuleOption = None,
+    compress: CompressOption = None,
+    seal: SealOption = True,
+    writer: WriterOption = "",
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send what a mirror that was killed has left, and end.
+
+    Give the rules and the name that it had. What it had sent is not sent again.
+
+    Example: wherry mirror resume runs/7 s3://my-bucket/runs/7
+    """
+    folder.stat()
+    config = _config(rule, None, None, None, compress, seal=seal)
+    with _signals() as ended:
+        mirror = _open(folder, uri, writer, spool, option, options_file, config)
+        _close(mirror, as_json=as_json)
+    if ended.is_set():
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+@app.command(cls=Verb)
+def status(
+    uri: UriArgument,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say who mirrors to URI, whether he lives and how late he is.
+
+    A line a writer: open, sealed, incomplete (it has closed, and not all is
+    here), or lost (not heard of for long).
+
+    Example: wherry mirror status s3://my-bucket/runs/7
+    """
+    from wherry.cli.status import age_text, size_text
+    from wherry.mirror.report import few
+    from wherry.mirror.report import shown as shown_name
+
+    with _reader(uri, option, options_file) as (reader, target, _):
+        look = reader.look()
+        now_s = time.time()
+        if not look.is_mirror:
+            raise NotFoundError("nobody has mirrored to here", operation="read", uri=str(target))
+        for name in sorted({*look.manifests, *look.writers}):
+            manifest = look.manifests.get(name)
+            segments = [one for f in look.files.values() for one in f.segments if one.writer == name]
+            state = manifest.state_at(now_s) if manifest is not None else "lost"
+            live_bytes = sum(one.size_bytes for one in segments)
+            shown = {
+                "writer": name,
+                "state": state,
+                "heard_s": None if manifest is None else now_s - manifest.heartbeat_s,
+                "lag_s": None if manifest is None else manifest.lag_s,
+                "unsent_bytes": None if manifest is None else manifest.unsent_bytes,
+                "n_files": 0 if manifest is None else manifest.n_files,
+                "n_segments": len(segments),
+                "segment_bytes": live_bytes,
+                "epoch": 0 if manifest is None else manifest.epoch,
+            }
+            if as_json:
+                typer.echo(json.dumps(shown))
+                continue
+            heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
+            late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
+            show(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
+        for path, reason in look.trouble.items():
+            say(f"{shown_name(path)}: {reason}")
+        if look.unknown:
+            say(f"{target} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}")
+        if look.trouble:
+            raise typer.Exit(Exit.INTEGRITY)
+
+
+@app.command(cls=Verb)
+def verify(
+    uri: UriArgument,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder to compare with.", show_default=False)
+    ] = None,
+    read: Annotated[bool, typer.Option("--read", help="Fetch every byte; do not believe the store's checksums.")] = False,
+    rule: RuleOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare what is at URI with its manifests, and with DIR.
+
+    Gaps, sizes and checksums of every file. Exit code 7: something is wrong.
+    What DIR has more, while the run is live, is no error.
+
+    Example: wherry mirror verify s3://my-bucket/runs/7 runs/7
+    """
+    from wherry.mirror.format.rules import DEFAULT_RULES, Rules
+    from wherry.mirror.reader.verify import summary
+    from wherry.mirror.reader.verify import verify as verified
+    from wherry.mirror.report import shown as shown_name
+
+    findings: list[Finding] = []
+    with _reader(uri, option, options_file) as (reader, _, _):
+        for one in verified(reader, folder, Rules((*_rules(rule), *DEFAULT_RULES)), by_reading=read):
+            findings.append(one)
+            if as_json:
+                typer.echo(json.dumps(asdict(one)))
+            elif one.verdict != "right":
+                show(f"{one.verdict:<6}  {shown_name(one.path)}: {one.text}")
+    counts = summary(findings)
+    if not as_json:
+        typer.echo(", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "there are no files")
+    if counts["wrong"]:
+        raise typer.Exit(Exit.INTEGRITY)
+
+
+@app.command(cls=Verb)
+def seal(
+    uri: UriArgument,
+    writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="Whose; needed if there are several.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also a writer who was heard of lately: he is stopped.")] = False,
+    yes: YesOption = False,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Make plain objects of the segments of a writer who is gone.
+
+    From what is in the store alone: where the folder is still there,
+    `wherry mirror resume` sends its rest and seals. If the writer comes back he
+    stops by himself. A log that was rotated or begun anew after the writer's last
+    manifest is kept, as train.log.generation-0001. A file that cannot be sealed
+    is named, and its segments stay; the others are sealed.
+
+    Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
+    """
+    from wherry.cli.status import size_text
+    from wherry.mirror.reader.seal_remote import Unsealed, writers
+    from wherry.mirror.reader.seal_remote import seal as sealed
+    from wherry.mirror.report import shown as shown_name
+
+    with _reader(uri, option, options_file) as (reader, target, store):
+        known = writers(reader.look())
+        if not writer:
+            if not known:
+                raise NotFoundError("nothing is unsealed here", operation="seal", uri=str(target))
+            if len(known) > 1:
+                raise ConfigError(f"there are several writers, {', '.join(sorted(known))}: name one with --writer")
+            writer = min(known)
+        confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
+        assert reader.scratch is not None
+        n_sealed = 0
+        failed: list[Unsealed] = []
+        for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
+            if isinstance(one, Unsealed):
+                failed.append(one)
+                say(f"not sealed: {shown_name(one.path)}: {one.reason}")
+                continue
+            note = f"  ({one.note})" if one.note else ""
+            show(f"sealed  {size_text(one.size_bytes):>8}  {shown_name(one.name)}{note}")
+            n_sealed += 1
+        if not n_sealed and not failed:
+            show(f"nothing of {writer} was in segments")
+        if failed:
+            raise typer.Exit(exit_for(failed[0].error))
+
+
+# -- what they share
+
+
+def _rules(given: list[str] | None) -> tuple[Rule, ...]:
+    from wherry.mirror import Rule
+
+    rules = []
+    for text in given or ():
+        pattern, is_pair, kind = text.rpartition("=")
+        if not is_pair:
+            raise ConfigError(f"--rule {text!r}: write PATTERN=KIND, such as '*.out=append'")
+        rules.append(Rule(pattern, kind))  # type: ignore[arg-type]  # Rule checks it
+    return tuple(rules)
+
+
+def _config(
+    rule: list[str] | None,
+    segment_bytes: int | None,
+    max_lag_s: float | None,
+    budget: int | None,
+    compression: str | None,
+    *,
+    seal: bool,
+) -> MirrorConfig:
+    from wherry.mirror import DEFAULT_RULES, MirrorConfig
+
+    given = {
+        "segment_bytes": segment_bytes,
+        "max_lag_s": max_lag_s,
+        "max_requests_per_hour": budget,
+        "compression": compression,
+    }
+    return MirrorConfig(
+        rules=(*_rules(rule), *DEFAULT_RULES),
+        seal_on_close=seal,
+        exit_on_sigterm=False,  # we listen to it ourselves
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+
+
+def _open(
+    folder: Path,
+    uri: str,
+    writer: str,
+    spool: Path | None,
+    option: list[str] | None,
+    options_file: str | None,
+    config: MirrorConfig,
+) -> Mirror:
+    from wherry.mirror import Mirror
+
+    logging.getLogger("wherry.mirror").setLevel(logging.INFO)
+    target = parse_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    return Mirror(folder, str(target), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
+
+
+def _plan(mirror: Mirror) -> str:
+    """What a mirror that begins is going to do."""
+    config = mirror.config
+    most = config.max_requests_per_hour
+    budget = "3,600 to 36,000 requests an hour, by the number of files" if most is None else f"{most:,} requests an hour"
+    end = "makes one object of each file, and ends" if config.seal_on_close else "ends; growing files stay in segments"
+    return (
+        f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer}: what is new goes after {config.max_lag_s:g} s, with "
+        f"at most {budget}; Ctrl-C or SIGTERM sends the rest, {end}"
+    )
+
+
+def _close(mirror: Mirror, *, as_json: bool) -> None:
+    """Send the rest, seal, and say what came of it."""
+    from wherry.cli.status import size_text
+
+    mirror.close()  # what is left it says itself
+    report = mirror.report
+    if as_json:
+        typer.echo(_json(report))
+    elif report.is_complete:
+        show(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
+    if mirror.fenced is not None:  # it said so when it found out
+        raise typer.Exit(exit_for(mirror.fenced))
+    if not report.is_complete:
+        raise typer.Exit(Exit.TIMED_OUT)
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """SIGTERM and Ctrl-C set the event; a second one ends the process at once, which a mirror survives."""
+    ended = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        if ended.is_set():
+            os.write(2, b"\nwherry: interrupted; what is not sent stays in the folder: wherry mirror resume\n")
+            os._exit(Exit.INTERRUPTED)
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Iterator[tuple[MirrorReader, StoreURI, ObjectStore]]:
+    """A reader of a mirrored prefix, with a scratch folder of its own."""
+    from wherry.mirror.reader.pull import open_for_reading
+    from wherry.mirror.reader.reader import MirrorReader
+
+    target = parse_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    with (
+        TemporaryDirectory(prefix="wherry-") as scratch,
+        open_for_reading(target, options) as store,
+        MirrorReader(store, target.prefix, scratch=Path(scratch)) as reader,
+    ):
+        yield reader, target, store
+
+
+def _json(report: MirrorReport) -> str:
+    return json.dumps(asdict(report))
+
+
+def _line(report: MirrorReport) -> str:
+    from wherry.cli.status import size_text
+
+    waiting = f"{size_text(report.unsent_bytes)} unsent, {report.lag_s:.0f} s late" if report.unsent_files else "up to date"
+    trouble = f"; {report.trouble[0]}" if report.trouble else ""
+    return f"{report.n_files} files, {size_text(report.sent_bytes)} sent, {waiting}{trouble}"[: _columns() - 1]
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return 80

@@ -1,0 +1,89 @@
+"""The verb ``wherry pull``: a mirrored prefix as a folder here, once or while it grows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, parse_target, say, show, storage_options
+from wherry.cli.exit_codes import Exit
+
+if TYPE_CHECKING:
+    from wherry.mirror.reader.pull import PullReport
+
+
+def pull(
+    uri: UriArgument,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The copy; made if it is not there.", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is sealed, or Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="S", min=0.1, help="With --follow: look every S seconds.")
+    ] = 10.0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite/--no-overwrite", help="Also files in DIR that are not from an earlier pull.")
+    ] = False,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a mirrored folder to this machine, verified.
+
+    Files that grow are appended to in place, so that tail -f and TensorBoard
+    see a live run in DIR. What was pulled before is not fetched again, also
+    after an interruption. Nothing is deleted in DIR.
+
+    Example: wherry pull s3://my-bucket/runs/7 runs/7 --follow
+    """
+    from wherry.mirror.reader.pull import pull as pulled
+
+    target = parse_target(uri)
+    options = storage_options(target.scheme, option or [], options_file)
+    on_terminal = sys.stderr.isatty() and not as_json
+
+    def tell(report: PullReport) -> None:
+        if as_json:
+            typer.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
+            sys.stdout.flush()
+        elif on_terminal and follow:
+            sys.stderr.write(f"\r\033[K{time.strftime('%H:%M:%S')} {line(report)}")
+            sys.stderr.flush()
+
+    try:
+        report = pulled(
+            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_look=tell
+        )
+    except KeyboardInterrupt:
+        end_line(on_terminal and follow)
+        say(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    except BaseException:
+        end_line(on_terminal and follow)
+        raise
+    end_line(on_terminal and follow)
+    if not as_json:
+        show(line(report))
+
+
+def end_line(is_open: bool) -> None:
+    """Leave the line that was written again and again."""
+    if is_open:
+        sys.stderr.write("\n")
+
+
+def line(report: PullReport) -> str:
+    """A report in one line."""
+    from wherry.cli.status import age_text, size_text
+
+    state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
+    words = f"{state}: {report.n_files} files, {size_text(report.n_bytes)} new"
+    if report.heard_s is not None:
+        words += f"; the writer was heard of {age_text(max(0.0, report.heard_s))} ago, {report.lag_s or 0.0:.0f} s late then"
+    if report.trouble:
+        words += f"; {len(report.trouble)} not up to date"
+    return f"{words}; {report.n_requests} requests"

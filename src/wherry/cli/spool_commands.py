@@ -1,0 +1,354 @@
+"""The verbs of ``wherry`` that are about the spool: status, drain, retry, discard, agent."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wherry.cli.arguments import (
+    AllOption,
+    FileOption,
+    JobsArgument,
+    JsonOption,
+    SpoolOption,
+    TimeoutOption,
+    YesOption,
+    command,
+    confirm,
+    keep_quiet_about,
+    read_options_file,
+    say,
+    show,
+    spool_folder,
+)
+from wherry.cli.exit_codes import Exit
+from wherry.errors import ConfigError, NotFoundError, SpoolError
+
+if TYPE_CHECKING:
+    from wherry.spool.journal.jobs import Counts, Job, JobId
+    from wherry.spool.journal.journal import Journal
+
+_NOTHING = "nothing was ever uploaded from here"
+
+
+def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Tell all of one upload: its name, URI or number.", show_default=False),
+    ] = None,
+    spool: SpoolOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Renew it every second until Ctrl-C.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 9 if an upload has failed, or is stuck.")] = False,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", metavar="S", min=0.0, help="With --check: stuck S seconds after it was accepted (3600)."),
+    ] = None,
+) -> None:
+    """Say what is on its way and what failed.
+
+    Also why it failed, what uploads wait for, when they are tried next,
+    whether an agent is running, and what a damaged journal left behind. The
+    spool is not changed.
+
+    Example: wherry status --watch
+    """
+    import sys
+
+    from wherry.cli import status as cli_status
+
+    folder = spool_folder(spool)
+    if name is not None and (watch or check):
+        raise ConfigError("--watch and --check are about all uploads: leave the name out")
+    if older_than is not None and not check:
+        raise ConfigError("--older-than goes with --check")
+    if watch and check:
+        raise ConfigError("--check looks once: leave --watch out")
+    if name is not None:
+        _tell(name, folder, as_json=as_json)
+        return
+    if watch and not as_json:
+        if not sys.stdout.isatty():
+            raise ConfigError("--watch needs a terminal; for a program, --watch --json writes a line every second")
+        cli_status.watch(folder)
+        return
+    try:
+        while True:
+            found = cli_status.look(folder, stuck_after_s=cli_status.STUCK_AFTER_S if older_than is None else older_than)
+            if as_json:
+                typer.echo(found.as_json())
+            else:
+                for line in cli_status.status_lines(found):
+                    show(line)
+            if check and found.trouble:
+                say(found.trouble)
+                raise typer.Exit(Exit.UNHEALTHY)
+            if not watch:
+                return
+            time.sleep(cli_status.REFRESH_S)
+    except KeyboardInterrupt:
+        if not watch:  # else that is how it ends, at any moment
+            raise
+
+
+def _tell(name: str, folder: Path, *, as_json: bool) -> None:
+    from wherry.cli.upload_history import stories, story_lines
+
+    found = stories(name, folder)
+    if not found:
+        raise NotFoundError("no upload of this spool is called so", operation="status", uri=name)
+    for number, story in enumerate(found):
+        if as_json:
+            typer.echo(story.as_json())
+            continue
+        for line in ([""] if number else []) + story_lines(story):
+            show(line)
+
+
+def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
+    """Wait until everything in the spool is uploaded.
+
+    It starts an agent if there is none. Secret options that nobody remembers
+    (wherry status names them) come with --options-file: {"option": "value"}
+    for every store that misses just these, or {"store number": {"option":
+    "value"}}. Ctrl-C leaves the rest to the background.
+
+    Example: wherry drain --timeout 3600
+    """
+    from wherry.agent.session import Client
+    from wherry.cli.status import failure_lines, failures_remedy, waiting_for_secrets, waiting_lines
+    from wherry.config import AgentConfig
+    from wherry.spool.drain import wait_until_drained
+    from wherry.spool.journal.jobs import JobKind, JobState
+    from wherry.spool.recovery import open_journal
+    from wherry.spool.spool import Spool
+
+    folder = spool_folder(spool)
+    given = read_options_file(options_file) if options_file is not None else {}
+    if not (folder / "journal.db").exists():
+        typer.echo(f"{_NOTHING}: {folder} has no journal")
+        return
+    place = Spool(folder)
+    journal = open_journal(place)
+    secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
+    agent_pid = place.agent_pid()
+    before = journal.counts()
+    client = Client(place, AgentConfig())
+    client.secrets = {str(store_id): options for store_id, options in secrets.items()}
+    try:
+        journal.resume()  # whoever drains may have mended what was wrong
+        client.call_agent()
+        closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
+        is_done = wait_until_drained(
+            _doable(journal, agent_pid, secrets),
+            client.wait,
+            timeout_s=timeout,
+            is_stuck=lambda _: timeout is None and bool(journal.held_up(closed=closed)),
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        left = journal.counts()
+        say(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    finally:
+        client.sign_off()
+    counts = journal.counts()
+    held = journal.held_up(closed=closed)
+    waiting = waiting_for_secrets(journal, agent_pid, secrets)
+    failures = journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
+    journal.close()
+    n_left = counts.queued + counts.leased
+    typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
+    if failures:
+        lines = [*failure_lines(failures), *failures_remedy(failures, folder)]
+        say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
+    if waiting:
+        say("\n".join(waiting_lines(waiting, folder)))
+    if held:
+        lines = [f"  job {one.job_id}  {one.uri}: {one.error}" for one in held]
+        say("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
+    elif not is_done:
+        say(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
+    if n_left:
+        raise typer.Exit(Exit.TIMED_OUT)
+    if failures:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]) -> Callable[[], Counts]:
+    """Counts of the uploads that somebody can make; those that wait for secrets would be waited for in vain."""
+    from wherry.cli.status import waiting_for_secrets
+
+    def counts() -> Counts:
+        found = journal.counts()
+        if not (waiting := {one.store_id for one in waiting_for_secrets(journal, agent_pid, given)}):
+            return found
+        n_jobs, n_bytes = journal.queued_at(waiting)
+        return replace(found, queued=found.queued - n_jobs, bytes_queued=found.bytes_queued - n_bytes)
+
+    return counts
+
+
+def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
+    """The secrets of stores whose first user had them in the environment, as far as ours has them, too."""
+    from wherry.store.environment import secrets_here
+
+    found = secrets_here(journal.stores().values(), os.environ)
+    for options in found.values():
+        keep_quiet_about(options)
+    return {store_id: dict(options) for store_id, options in found.items()}
+
+
+def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict[str, object]]:
+    """Which stores of the journal get which secret options, from what the user wrote in an options file.
+
+    ``{"3": {...}}`` is for store 3. ``{"name": ...}`` is for every store that misses just these names; public options among
+    them must be those of the store. ConfigError if that fits no store, though uploads are left that need secret options.
+    """
+    stores = journal.stores()
+    is_by_store = bool(given) and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items())
+    secret = [given[name] for store in stores.values() for name in store.secret_names if name in given]
+    keep_quiet_about(list(given.values()) if is_by_store else secret)
+    if not any(stores[store_id].secret_names for store_id in journal.outlook.by_store() if store_id in stores):
+        return {}  # nothing that is left needs any: whatever was given, there is no harm in it
+    found: dict[int, dict[str, object]] = {}
+    if is_by_store:
+        for key, options in given.items():
+            store_id = int(key)
+            names = stores[store_id].secret_names if store_id in stores else ()
+            assert isinstance(options, dict)
+            if set(options) != set(names):
+                needs = f"it misses {', '.join(names)}" if names else "it misses no secret options"
+                raise ConfigError(f"the options for store {key} do not fit: {needs}")
+            found[store_id] = options
+        return found
+    for store in stores.values():
+        public = {name: value for name, value in given.items() if name not in store.secret_names}
+        if store.secret_names and set(store.secret_names) <= set(given) and public.items() <= dict(store.options).items():
+            found[store.id] = {name: given[name] for name in store.secret_names}
+    if given and not found:
+        lines = [
+            f"store {s.id} ({s.scheme}://{s.root}) misses {', '.join(s.secret_names)}" for s in stores.values() if s.secret_names
+        ]
+        raise ConfigError(f"the options given fit no store of this spool: {'; '.join(lines) or 'none misses any'}")
+    return found
+
+
+def retry(
+    job: JobsArgument = None,
+    all_: AllOption = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Let them replace what has their names: for those that failed because of that.")
+    ] = False,
+    spool: SpoolOption = None,
+) -> None:
+    """Queue failed uploads again.
+
+    It starts the agent, with the keys of its environment, and does not wait.
+    What waits for somebody to mend something is tried at once. An upload whose
+    name has a newer one by now is dropped: it must not put older bytes back.
+
+    Example: wherry retry 17
+    """
+    from wherry.agent.session import Client
+    from wherry.config import AgentConfig
+    from wherry.spool.journal.jobs import JobState
+    from wherry.spool.spool import Spool
+
+    folder = spool_folder(spool)
+    journal, jobs, ids = _failed(folder, job, all_)
+    n_queued, freed = journal.retry(ids, overwrite=overwrite)
+    n_held = len([one for one in journal.jobs(ids=ids) if one.state is JobState.FAILED])
+    place = Spool(folder)
+    place.free(freed)
+    n_waiting = journal.unfinished() - n_queued
+    if n_queued or n_waiting:
+        journal.resume()  # whoever asks for it may have mended what the others wait for
+        client = Client(place, AgentConfig())
+        client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
+        client.call_agent()
+        client.sign_off()
+    journal.close()
+    n_dropped = len(jobs) - n_queued - n_held
+    dropped = f", {n_dropped} dropped for a newer upload of the name" if n_dropped else ""
+    held = f", {n_held} left: another upload of the name is on its way" if n_held else ""
+    waiting = f", {n_waiting} unfinished" if n_waiting else ""
+    hint = f"; to wait for that: {command('drain', folder)}" if n_queued or n_waiting else ""
+    typer.echo(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
+
+
+def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
+    """Give failed uploads up.
+
+    Their files in the spool are deleted, which cannot be undone. It asks
+    first, unless --yes is given.
+
+    Example: wherry discard 17
+    """
+    from wherry.cli.status import size_text
+    from wherry.spool.spool import Spool
+
+    folder = spool_folder(spool)
+    journal, jobs, ids = _failed(folder, job, all_)
+    if jobs:
+        size = size_text(sum(one.size_bytes for one in jobs))
+        confirm(f"Give up {len(jobs)} upload(s) and delete their staged files, {size}?", yes=yes)
+    n_discarded, freed = journal.discard(ids)
+    Spool(folder).free(freed)
+    journal.close()
+    typer.echo(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
+
+
+def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
+    """The journal, and those failed uploads that the user named. ConfigError for numbers that are no failed upload's."""
+    from wherry.spool.journal.jobs import JobId, JobKind, JobState
+    from wherry.spool.recovery import open_journal
+    from wherry.spool.spool import Spool
+
+    if bool(ids) == all_:
+        raise ConfigError("name the uploads by their numbers (wherry status shows them), or all of them with --all")
+    if not (folder / "journal.db").exists():
+        raise ConfigError(f"{_NOTHING}: {folder} has no journal; is it the right --spool?")
+    journal = open_journal(Spool(folder))
+    jobs = [job for job in journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT) if all_ or job.id in (ids or ())]
+    if unknown := set(ids or ()) - {job.id for job in jobs}:
+        raise ConfigError(
+            f"no failed upload has the number {min(unknown)}: {command('status', folder)} lists those that have failed"
+        )
+    return journal, jobs, [JobId(job.id) for job in jobs]
+
+
+def agent(
+    spool: SpoolOption = None,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes at most.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Do not leave when there is nothing to do.")] = False,
+) -> None:
+    """Run the agent in the foreground, as a service.
+
+    One agent serves all processes of a node that share a spool. It logs to
+    stderr. SIGTERM and Ctrl-C end it; what is not uploaded stays queued.
+
+    Example: wherry agent --stay --workers 4
+    """
+    import logging
+    import sys
+
+    from wherry.agent.agent import run_agent
+    from wherry.spool.recovery import open_journal
+    from wherry.spool.spool import Spool
+
+    place = Spool(spool_folder(spool))
+    if (pid := place.agent_pid()) is not None:
+        raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
+    open_journal(place).close()  # a damaged one is put aside, and said
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
+    )
+    settings: dict[str, object] = {} if workers is None else {"n_workers": workers}
+    raise typer.Exit(run_agent(place, settings, stay=stay, environ=os.environ))

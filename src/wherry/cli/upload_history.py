@@ -1,0 +1,168 @@
+"""All that is known of one upload, for ``wherry status NAME``: from the journal, and from the log of the agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.checksum import format_crc32c
+from wherry.cli.arguments import parse_target
+from wherry.cli.status import (
+    Unfinished,
+    age_text,
+    failure_remedy,
+    next_try_text,
+    size_text,
+    unfinished,
+    unfinished_as_dict,
+    waiting_for_secrets,
+    word,
+)
+from wherry.spool.journal.jobs import Job, JobId, JobState
+from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.spool import Spool
+
+#: The newest uploads of a name that are told of.
+_SHOWN_JOBS = 20
+_SHOWN_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class Story:
+    """One upload: its row, how it stands if it is not finished, its store, and what workers have logged of it."""
+
+    spool: Path
+    job: Job
+    standing: Unfinished | None
+    store: StoreRecord | None
+    log: tuple[str, ...]
+    #: How much longer it is tried, not counting the time in which nobody can try.
+    left_s: float
+
+    def as_json(self) -> str:
+        """One line of JSON."""
+        job = self.job
+        standing = self.standing or Unfinished(job, job.size_bytes if job.state is JobState.DONE else 0, "", None)
+        return json.dumps(
+            {
+                **unfinished_as_dict(standing),
+                "accepted_s": job.created_s,
+                "finished_s": job.finished_s,
+                "given_up_in_s": None if self.standing is None else round(self.left_s, 3),
+                "owner": job.owner,
+                "overwrite": job.overwrite,
+                "crc32c": None if job.crc32c is None else format_crc32c(job.crc32c),
+                "etag": job.etag,
+                "exclusive": job.exclusive,
+                "replaced_by": job.superseded_by,
+                "options": {} if self.store is None else dict(self.store.options),
+                "log": self.log,
+            }
+        )
+
+
+def stories(name: str, folder: Path) -> list[Story]:
+    """The uploads that `name` may mean, in the order of their calls: a number, a URI, or the end of a name."""
+    if not (folder / "journal.db").exists():
+        return []
+    spool = Spool(folder)
+    journal = Journal(spool.journal_path)
+    try:
+        ids = _ids(journal, name)
+        agent_pid = spool.agent_pid()
+        waiting = waiting_for_secrets(journal, agent_pid)
+        standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
+        stores, logged = journal.stores(), _logged(folder, ids)
+        jobs = journal.jobs(ids=ids)
+        return [
+            Story(
+                *(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]),
+                left_s=max(0.0, journal.time_left_s(job)[0]),
+            )
+            for job in jobs
+        ]
+    finally:
+        journal.close()
+
+
+def _ids(journal: Journal, name: str) -> list[JobId]:
+    if name.isdecimal() and journal.job(JobId(int(name))) is not None:
+        return [JobId(int(name))]
+    target = parse_target(name)
+    return journal.outlook.named(name, target.uri_for(target.prefix), _SHOWN_JOBS)
+
+
+def _logged(folder: Path, ids: list[JobId]) -> Mapping[JobId, tuple[str, ...]]:
+    """What workers have logged of each of the jobs, the newest lines."""
+    found: dict[JobId, list[str]] = {job_id: [] for job_id in ids}
+    for line in _log_lines(folder):
+        if (match := re.match(r"(\S+ \S+) \d+ \S+ (?:WARNING|ERROR) job (\d+) \(.*?\)(?:,|) (.*)", line)) is not None:
+            lines = found.get(JobId(int(match[2])))
+            if lines is not None:
+                lines.append(f"{match[1].partition(',')[0]}  {match[3]}")
+    return {job_id: tuple(lines[-_SHOWN_LOG_LINES:]) for job_id, lines in found.items()}
+
+
+def _log_lines(folder: Path) -> Iterator[str]:
+    for name in ("agent.log.1", "agent.log"):
+        if (folder / name).exists():
+            with open(folder / name, errors="replace") as file:
+                yield from file
+
+
+def story_lines(story: Story) -> list[str]:
+    """The story as lines of plain text."""
+    job, standing = story.job, story.standing
+    rows = [
+        (f"job {job.id}", f"{_state_text(story)}, {size_text(job.size_bytes)}"),
+        ("accepted", f"{_time_text(job.created_s)} from process {job.owner.partition('-')[0]}"),
+        ("attempts", str(job.attempts)),
+    ]
+    if standing is not None:
+        if standing.reason:
+            rows.append(("why", standing.reason))
+        if job.error and job.error != standing.reason:
+            rows.append(("error", job.error))
+        if standing.next_try_in_s is not None:
+            rows.append(("next try", next_try_text(standing).removeprefix("next try ")))
+        rows.append(("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"))
+    elif job.state is JobState.FAILED:
+        rows += [("failed", _time_text(job.finished_s)), ("why", job.error or "nobody knows")]
+        rows.append(("remedy", failure_remedy(job, story.spool)))
+    elif job.finished_s is not None:
+        rows.append((word(job.state), f"{_time_text(job.finished_s)}, {age_text(job.finished_s - job.created_s)} later"))
+    if job.superseded_by is not None:
+        rows.append(("by", f"job {job.superseded_by}, a newer upload of the name"))
+    if job.crc32c is not None:
+        rows.append(("crc32c", format_crc32c(job.crc32c)))
+    if job.etag:
+        rows.append(("etag", job.etag))
+    rows.append(("replaces", "what has the name by then" if job.overwrite else "nothing: it fails if the name is taken"))
+    if story.store is not None and story.store.options:
+        rows.append(("options", " ".join(f"{key}={value}" for key, value in story.store.options.items())))
+    if job.object_id and job.state in (JobState.QUEUED, JobState.LEASED, JobState.FAILED):
+        rows.append(("file", os.fspath(story.spool / "objects" / job.object_id)))
+    lines = [job.uri, *(f"  {what:<9} {text}" for what, text in rows)]
+    if story.log:
+        lines += ["  log:", *(f"    {line}" for line in story.log)]
+    return lines
+
+
+def _state_text(story: Story) -> str:
+    text = word(story.job.state)
+    if story.standing is not None and story.standing.sent_bytes:
+        text += f", {size_text(story.standing.sent_bytes)} have arrived"
+    return text
+
+
+def _time_text(at_s: float | None) -> str:
+    if at_s is None:
+        return "at an unknown time"
+    passed_s = time.time() - at_s
+    distance = f"{age_text(passed_s)} ago" if passed_s >= 0 else f"in {age_text(-passed_s)}"
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at_s))} ({distance})"

@@ -1,0 +1,1 @@
+"""``wherry demo``: a model trains, its trainer is killed, and a second run goes on from the store."""

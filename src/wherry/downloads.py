@@ -1,0 +1,150 @@
+"""Reader: the names of a store with the queue laid over it. The half of an Uploader that changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from wherry.config import Config
+from wherry.errors import BucketNotFoundError, NotFoundError
+from wherry.posix.file_copy import copy_out
+from wherry.spool.journal.jobs import JobState, place_of
+from wherry.spool.journal.journal import Journal
+from wherry.spool.overlay import QueuedView, explain_missing
+from wherry.spool.spool import Spool
+from wherry.store import ObjectMeta
+from wherry.store.registry import open_store, split_options
+from wherry.store.wrappers import LimitStore, RetryStore
+from wherry.transfer.download import check_destination, download, place
+from wherry.transfer.symlinks import SYMLINK_SUFFIX, resolve
+from wherry.uri import StoreURI, check_name
+
+#: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
+_LOST_FILE_S = 0.05
+#: Calls at once, of all threads that read through one Reader.
+_MAX_IN_FLIGHT = 32
+
+
+class Reader(ABC):
+    """Gets, describes and lists objects by name; what is still queued in the spool is seen as if it were stored.
+
+    The store is opened in this process at the first call that needs it, and anew after a fork.
+    """
+
+    def __init__(self, uri: StoreURI, options: Mapping[str, object], config: Config, spool: Spool, journal: Journal) -> None:
+        self.uri = uri
+        self.config = config
+        self.spool = spool
+        self.journal = journal
+        self._options = dict(options)
+        #: Which of the stores of `uri` it is, for the journal.
+        self._place = place_of(split_options(uri.scheme, options)[0])
+        self._store: RetryStore | None = None
+        self._pid = os.getpid()
+
+    @abstractmethod
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until some upload ends, at most `timeout_s`."""
+
+    def _forget_after_fork(self) -> None:
+        """In a forked child: its parent's connections are not ours."""
+        if self._pid != os.getpid():
+            self._pid, self._store = os.getpid(), None
+
+    def uri_for(self, name: str) -> str:
+        """The full URI of the remote name."""
+        return self.uri.uri_for(self.uri.key_for(check_name(name)))
+
+    def get(
+        self,
+        name: str,
+        dest: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        progress_bar: bool = False,
+        follow_symlinks: bool = True,
+    ) -> ObjectMeta:
+        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get.
+
+        `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off. Raises
+        FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
+        IntegrityError.
+        """
+        dest, name = Path(dest), check_name(name)
+        check_destination(dest, overwrite)
+        try:
+            if not (follow_symlinks and name.endswith(SYMLINK_SUFFIX)):
+                try:
+                    return self._fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
+                except BucketNotFoundError:
+                    raise
+                except NotFoundError:
+                    if not follow_symlinks:
+                        raise  # else it may be the name of a pointer
+            return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
+        except NotFoundError as error:
+            newest = self.journal.newest(self.uri_for(name), self._place)
+            if newest is not None and newest.state is JobState.FAILED:
+                explain_missing(error, newest)
+            raise
+
+    def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
+        view = self.view()
+        while (job := view.queued(key)) is not None:
+            try:
+                staged = self.spool.open_staged(job.object_id)
+            except FileNotFoundError:
+                self._wait(_LOST_FILE_S)  # it was uploaded and freed while we looked, or its job will fail
+                continue
+            try:
+                place(dest, functools.partial(copy_out, staged), job.size_bytes, overwrite=overwrite)
+            finally:
+                os.close(staged)
+            return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
+        self.spool.note_download(dest.absolute().parent)
+        return download(
+            self._own_store().inner,  # download() retries range by range
+            key,
+            dest,
+            uri=self.uri.uri_for(key),
+            overwrite=overwrite,
+            transfer=self.config.transfer,
+            retry=self.config.retry,
+            progress_bar=progress_bar,
+        )
+
+    def head(self, name: str) -> ObjectMeta:
+        """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
+        return self.view().head(self.uri.key_for(check_name(name)))
+
+    def exists(self, name: str) -> bool:
+        """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket are errors and no "no"."""
+        try:
+            self.head(name)
+        except BucketNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
+        base = f"{self.uri.prefix}/" if self.uri.prefix else ""
+        for meta in self.view().list(base + prefix):
+            yield replace(meta, key=self.uri.name_for(meta.key))
+
+    def view(self) -> QueuedView:
+        """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
+        return QueuedView(self._own_store(), self.uri, self._place, self.journal, self.spool)
+
+    def _own_store(self) -> RetryStore:
+        """The store, opened in this process on first use, for reading."""
+        self._forget_after_fork()
+        if self._store is None:
+            store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
+            self._store = RetryStore(LimitStore(store, max_in_flight=_MAX_IN_FLIGHT), self.config.retry)
+        return self._store

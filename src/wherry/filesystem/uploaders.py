@@ -1,0 +1,103 @@
+"""The Uploaders behind a file system: one for each bucket, shared by all file systems of this process with equal options."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from fsspec.utils import tokenize
+
+from wherry.config import Config
+from wherry.errors import UploadFailed
+from wherry.filesystem.storage_options import Place
+from wherry.uploader import Uploader
+
+#: (options, root) -> Uploader.
+_open: dict[tuple[str, str], Uploader] = {}
+_private_folders: list[Path] = []
+_lock = threading.RLock()
+
+
+class Uploaders:
+    """Makes Uploaders on first use. Those of a parent process are not used in a forked child: it signs on by itself."""
+
+    def __init__(
+        self,
+        place: Place,
+        options: Mapping[str, object],
+        spool: str | os.PathLike[str] | Callable[[], Path] | None,
+        config: Config | None,
+    ) -> None:
+        """`spool` may be a function, asked when the spool is needed."""
+        self._place = place
+        self._options = options
+        self._spool = spool
+        self._config = config
+        self._key = tokenize(place, options, spool, config)  # a digest: it holds no secret
+
+    def at(self, root: str) -> Uploader:
+        """The uploader to all names below a root."""
+        with _lock:
+            uploader = _open.get((self._key, root))
+            if uploader is None:
+                uri = str(self._place.store(root))
+                spool = self._spool() if callable(self._spool) else self._spool
+                uploader = Uploader(uri, storage_options=self._options, spool=spool, config=self._config)
+                _open[self._key, root] = uploader
+        return uploader
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Uploader.flush() for each; `timeout_s` is for each alone."""
+        for uploader in self._all().values():
+            uploader.flush(timeout_s)
+
+    def close(self, timeout_s: float | None) -> None:
+        """Uploader.close() for each, `timeout_s` for all together. at() makes new ones afterwards."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with ExitStack() as stack:  # all of them are closed, also after an error
+            for key, uploader in self._all().items():
+                with _lock:
+                    _open.pop(key, None)
+                stack.callback(_close, uploader, until_s)
+
+    def _all(self) -> dict[tuple[str, str], Uploader]:
+        with _lock:
+            return {key: uploader for key, uploader in _open.items() if key[0] == self._key}
+
+
+def _close(uploader: Uploader, until_s: float | None) -> None:
+    uploader.close(None if until_s is None else max(0.0, until_s - time.monotonic()))
+
+
+def private_folder() -> Path:
+    """A spool that only this process uses; removed at its end."""
+    with _lock:
+        if not _private_folders:
+            _private_folders.append(Path(tempfile.mkdtemp(prefix="wherry-")))
+        return _private_folders[0]
+
+
+def _forget() -> None:
+    global _lock
+    _open.clear()
+    _private_folders.clear()
+    _lock = threading.RLock()
+
+
+def _remove_private() -> None:
+    for uploader in [one for one in _open.values() if one.spool.folder in _private_folders]:
+        with suppress(UploadFailed, TimeoutError):  # whoever wrote was told at once, or has interrupted that
+            uploader.close()
+    for folder in _private_folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_remove_private)  # before the uploaders' own, which was registered first

@@ -1,0 +1,1 @@
+"""One file a destination, and what they have in common."""

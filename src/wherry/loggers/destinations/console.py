@@ -1,0 +1,273 @@
+"""ConsoleLogger: figures, settings and tables for those who watch the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from wherry.loggers.capture.terminal import is_terminal, is_watched, printable
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.run.level import LogLevel, to_level
+from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.checks import check_amounts, check_counts
+from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.tables import check_table
+from wherry.loggers.values.text import format_json
+from wherry.loggers.warn_once import Reports
+from wherry.posix.child_lock import ChildLock
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from wherry.loggers.logger import Logger
+    from wherry.loggers.run.state import State
+
+#: Of something that is no terminal; a table must end somewhere.
+_DEFAULT_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class ConsoleLoggerConfig:
+    """What a ConsoleLogger shows, and how often. ConfigError for values that make no sense."""
+
+    #: Figures come in the steps that this divides ...
+    every_n_batches: int = 1
+    #: ... and not sooner after the last ones: nobody reads more than a line a second. What was left out is shown, with its
+    #: newest value, at the end of an epoch or evaluation and at the close.
+    every_s: float = 1.0
+    #: Of `Logger.metric`: which levels.
+    log_level: LogLevel | str | int = LogLevel.BATCH
+    show_hyperparameters: bool = True
+    show_tables: bool = True
+    show_texts: bool = True
+    #: They are for debugging, and many.
+    show_traces: bool = False
+    #: Of a table; the rest is counted.
+    max_table_rows: int = 20
+    #: Of a value or a text.
+    max_value_chars: int = 200
+    #: Whether to write also where nobody watches: into a pipe or a file.
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_level", to_level(self.log_level))
+        check_counts(self, 1, "every_n_batches", "max_table_rows", "max_value_chars")
+        check_amounts(self, "every_s", may_be_zero=True)
+
+
+class ConsoleLogger(LoggerDestination):
+    """Prints to `stream`, which is sys.stdout as it is at each call unless it is given.
+
+    Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output, nothing is written at all and
+    figures are not even computed (`will_log` says no), unless ``ConsoleLoggerConfig(force=True)``. A stream that is closed or
+    breaks makes it quiet as well; that is said once in the log "wherry". tqdm's progress bars are moved aside while it
+    prints.
+
+    A figure is a line, ``step 12  loss 0.25  lr 3e-06``; figures that are left out by the interval are not averaged, their
+    newest value counts. Settings and tables are tables, texts are texts. Images and the like are not shown. Safe from several
+    threads.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        config: ConsoleLoggerConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._stream = stream
+        self._config = config or ConsoleLoggerConfig()
+        self._level = to_level(self._config.log_level)  # asked at every figure
+        self._clock = clock
+        self._lock = ChildLock()
+        self._waiting: dict[str, tuple[int, object]] = {}
+        self._shown_step: int | None = None
+        self._shown_at = float("-inf")
+        self._n_calls = 0
+        self._is_broken = False
+        self._is_closed = False
+        self._reports = Reports()
+
+    def __repr__(self) -> str:
+        return f"<ConsoleLogger{' closed' if self._is_closed else ''}>"
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is written now."""
+        return self._is_broken or not (self._config.force or is_watched(self._where()))
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        """Whether figures of this level are shown, if they come at the right moment."""
+        return level <= self._level and not self.is_quiet()
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
+        """Print a table of names and values."""
+        self._check_open()
+        if hyperparameters and self._config.show_hyperparameters and not self.is_quiet():
+            rows = [[name, value] for name, value in hyperparameters.items()]
+            self._print_table("hyperparameters", ["name", "value"], rows, all_rows=True)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Print the figures, if it is time; `step=None` counts the calls."""
+        self._check_open()
+        step = self._step(step)
+        if metrics and not self.is_quiet():
+            with self._lock:
+                self._waiting.update((str(name), (step, value)) for name, value in metrics.items())
+                if step == self._shown_step or self._is_time(step):
+                    self._show()
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Print them, if `show_traces` says so."""
+        self._check_open()
+        if traces and self._config.show_traces and not self.is_quiet():
+            self._print(*(self._line("trace", {str(name): value}) for name, value in traces.items()))
+
+    def log_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Print the table. ValueError for rows that are not as long as there are columns."""
+        self._check_open()
+        checked = check_table(columns, rows, name)
+        if self._config.show_tables and not self.is_quiet():
+            self._print_table(f"{name}, step {self._step(step)}", columns, checked)
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        """Print the text below its name."""
+        self._check_open()
+        if self._config.show_texts and not self.is_quiet():
+            self._print(_text(f"{name}, step {self._step(step)}", "bold"), _text(self._short(str(text))))
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Print the figures that have been left out."""
+        self._show()
+
+    eval_end = fit_end = predict_end = eval_standalone_end = epoch_end
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Print the figures that have been left out. Closing again does nothing."""
+        self._show()
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this ConsoleLogger is closed: make a new one to go on logging")
+
+    def _step(self, step: int | None) -> int:
+        if step is not None:
+            return to_step(step, "log")
+        with self._lock:
+            self._n_calls += 1
+            return self._n_calls - 1
+
+    def _where(self) -> TextIO | None:
+        return self._stream if self._stream is not None else sys.stdout
+
+    def _is_time(self, step: int) -> bool:
+        return step % self._config.every_n_batches == 0 and self._clock() - self._shown_at >= self._config.every_s
+
+    def _show(self) -> None:
+        """Print what waits, a line a step."""
+        with self._lock:
+            if not self._waiting or self.is_quiet():
+                return
+            steps: dict[int, dict[str, object]] = {}
+            for name, (step, value) in self._waiting.items():
+                steps.setdefault(step, {})[name] = value
+            self._waiting.clear()
+            self._shown_step, self._shown_at = max(steps), self._clock()
+            self._print(*(self._line(f"step {step}", values) for step, values in sorted(steps.items())))
+
+    def _line(self, head: str, values: Mapping[str, object]) -> RenderableType:
+        line = _text(head, "bold")
+        for name, value in values.items():
+            line.append_text(_text(f"  {name} ", "cyan")).append_text(_text(self._value(value), "default"))
+        return line
+
+    def _value(self, value: object) -> str:
+        number = to_number(value)
+        if number is not None and not isinstance(number, bool):
+            return f"{number:.5g}" if isinstance(number, float) else self._short(format_json(number))
+        return self._short(value if isinstance(value, str) else format_json(value))
+
+    def _short(self, text: str) -> str:
+        most = self._config.max_value_chars
+        return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+    def _print_table(
+        self, title: str, columns: Sequence[object], rows: Sequence[Sequence[object]], *, all_rows: bool = False
+    ) -> None:
+        from rich.table import Table
+
+        table = Table(title=_text(title), title_justify="left")
+        for column in columns:
+            table.add_column(_text(str(column)))
+        shown = rows if all_rows else rows[: self._config.max_table_rows]
+        for row in shown:
+            table.add_row(*(_text(self._value(value)) for value in row))
+        more = [] if len(shown) == len(rows) else [_text(f"... {len(rows) - len(shown)} more rows")]
+        self._print(table, *more)
+
+    def _print(self, *things: RenderableType) -> None:
+        stream = self._where()
+        if stream is None:
+            return
+        text = _rendered(things, stream)
+        with self._lock:
+            try:
+                with _bars_aside(stream):
+                    stream.write(text)
+                    stream.flush()
+            except (OSError, ValueError) as error:  # ValueError: it is closed
+                self._is_broken = True
+                self._reports.once("broken", f"ConsoleLogger: nothing more is printed, as the console is gone: {error}")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """All that is logged goes through this: nothing of it may be a command to the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text.replace("\r\n", "\n")), style)
+
+
+class _Page(io.StringIO):
+    """What rich writes to instead of the console, whose errors it answers by ending the program."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding  # rich draws tables with ASCII where it must
+
+
+def _rendered(things: Sequence[RenderableType], stream: TextIO) -> str:
+    from rich.console import Console
+
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    page = _Page(encoding)
+    watched = is_terminal(stream)
+    width = None if watched else _DEFAULT_WIDTH
+    console = Console(file=page, force_terminal=watched, force_jupyter=False, width=width, highlight=False)
+    for thing in things:
+        console.print(thing, soft_wrap=not watched)
+    return page.getvalue().encode(encoding, "backslashreplace").decode(encoding)
+
+
+@contextmanager
+def _bars_aside(stream: TextIO) -> Iterator[None]:
+    """Take tqdm's bars away and draw them again below, if there are any."""
+    if not getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", None):
+        yield
+        return
+    from tqdm import tqdm
+
+    with tqdm.external_write_mode(file=stream):
+        yield

@@ -1,0 +1,352 @@
+"""FileLogger: everything that can be said in lines, in one text file a rank, with what the run printed in its place among
+it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import string
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from wherry.errors import ConfigError
+from wherry.loggers.capture.capture import Capture
+from wherry.loggers.capture.terminal import printable
+from wherry.loggers.capture.uncaught import before_traceback
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.destinations.handover import FinishedFiles
+from wherry.loggers.destinations.remote_names import FreeNames
+from wherry.loggers.run.level import LogLevel, to_level
+from wherry.loggers.run.state import State
+from wherry.loggers.values.checks import check_amounts, check_counts
+from wherry.loggers.values.tables import check_table
+from wherry.loggers.values.text import format_json, format_log_data_value
+from wherry.loggers.warn_once import Reports
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+
+_Self = TypeVar("_Self", bound="FileLogger")
+
+
+@dataclass(frozen=True)
+class FileLoggerConfig:
+    """How a FileLogger works. ConfigError for values that make no sense."""
+
+    #: Whether what the process and its children print is kept in the file, too (and goes on to where it was going).
+    capture_stdout: bool = True
+    capture_stderr: bool = True
+    #: What is written is in the file at once, and survives the process; every so many batches it is brought to the disk, to
+    #: survive the machine. The training loop does not wait for that.
+    flush_every_n_batches: int = 100
+    #: A file of this size is closed, and uploaded once if a destination uploads; the run goes on in ``name.0001.txt``. 16 MiB
+    #: is what an editor opens at once, and some 100,000 lines. 0: one file, whatever its size.
+    roll_size_bytes: int = 16 * 2**20
+    #: Of `Logger.metric`: which levels, and of those that come once an epoch or more, how many. For `log_metrics` there is no
+    #: filter.
+    log_level: LogLevel | str | int = LogLevel.EPOCH
+    every_n_epochs: int = 1
+    every_n_batches: int = 1
+    #: "json": strict JSON with six significant digits; "composer": the format that Composer has always had (3e-6 is 0.0000).
+    values: Literal["json", "composer"] = "json"
+    #: Whether ranks other than 0 write nothing. By default each has its own file: what the others print tells why a run
+    #: hangs.
+    rank_zero_only: bool = False
+    #: Whether the files of other ranks than 0 have the figures, settings, tables and texts, too: they are mostly the same ones.
+    figures_of_all_ranks: bool = False
+    #: Whether an uploaded file replaces one that has its name in the store; else it gets the next number that is free there.
+    #: On the disk no file is ever replaced.
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_level", to_level(self.log_level))
+        check_counts(self, 1, "flush_every_n_batches", "every_n_epochs", "every_n_batches")
+        check_amounts(self, "roll_size_bytes", may_be_zero=True)
+        if self.values not in ("json", "composer"):
+            raise ConfigError(f"FileLoggerConfig.values is {self.values!r}: use 'json' or 'composer'")
+
+
+class FileLogger(LoggerDestination):
+    """Writes figures, settings, tables, traces and texts to the file `filename` in `folder`, line by line::
+
+        [hyperparameter]: lr: 3e-06
+        [stdout]: epoch 0
+        [metric][step=1]: {"loss": 0.25}
+        [BATCH][step=1]: {"loss": 0.25}                  from Logger.metric
+        [table][step=1]: {"name": "Table", "columns": ["a"], "data": [[1]]}
+        [text][step=1] Prompt: a line of the text
+        [trace]: grad: [0.1, 0.2]
+        [exception]: ValueError: no                       the last lines of a run that failed
+
+    `filename` is a template (see `State.fill`), filled with the state of the first event, or `state`. Lines that come before
+    wait, in order. Files that exist are kept, here and in the stores: the run goes on in ``name.0001.txt``. Images, sound,
+    videos, point clouds and histograms are not for a text file; RunFolderLogger keeps them.
+
+    **Captured** is what this process writes to its descriptors 1 and 2, and so do C code and child processes, from here to
+    the close. It is shown where it was shown before. Progress bars are one line each, their last state; colours are left out.
+    What Python prints past the descriptors, as in a notebook, is captured, too. Every line of it and of ours
+    is in the file as soon as it was printed: SIGKILL, a crash in C code or ``os._exit`` right after lose none of it. A
+    process of its own writes the file (see `capture/writer_process.py`); training waits neither for the disk nor for it, unless a
+    terminal is stopped.
+
+    **At the end**, in close() or, if nobody calls that, when an exception ends the program or the interpreter exits: the
+    descriptors are put back, the last line is kept also without its end, and the file is closed. An exception that nobody
+    caught (in close(): one that is on its way through a ``finally``) is the last thing in it. SIGTERM ends Python without any
+    of that: what was printed is in the file, but the file is not uploaded, and there is no traceback. To have both, make it
+    an exception: ``signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))``. To see a file in the store while it grows, use
+    a `Mirror`.
+
+    Children that outlive this process can go on printing to where its output went. In a forked child all calls that log raise
+    RuntimeError, close() does nothing, and what it prints is captured. A full disk loses lines, not the run: it is said once
+    in the log "wherry", and the file says how many are missing. Safe from several threads. Raises RuntimeError if its process
+    cannot be started.
+    """
+
+    def __init__(
+        self,
+        filename: str = "{run_name}/logs-rank{rank}.txt",
+        *,
+        folder: str | os.PathLike[str] = ".",
+        config: FileLoggerConfig | None = None,
+        state: State | None = None,
+    ) -> None:
+        super().__init__()
+        self._config = config or FileLoggerConfig()
+        self._level = to_level(self._config.log_level)  # asked at every figure
+        self._filename = filename
+        self._folder = Path(folder).absolute()
+        self.rank_zero_only = not self._config.figures_of_all_ranks  # of log calls, for the router
+        _check_filename(filename)
+        self._pid = os.getpid()
+        self._format = format_json if self._config.values == "json" else format_log_data_value
+        self._logger: Logger | None = None
+        self._remote_name = ""
+        self._is_named = False
+        self._is_closed = False
+        self._is_off = False
+        self._n_calls = 0
+        self._reports = Reports()
+        self._finished = FinishedFiles(FreeNames(overwrite=self._config.overwrite))
+        streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
+        fallback = self._fallback()
+        self._capture = Capture(streams, roll_bytes=self._config.roll_size_bytes, fallback=fallback)
+        self._forget_uncaught = before_traceback(self._end)
+        atexit.register(self._end)
+        if state is not None or not _fields(filename):
+            self._name(state or State())
+
+    def __repr__(self) -> str:
+        return f"<FileLogger {self._folder / self._filename}{' closed' if self._is_closed else ''}>"
+
+    # what is logged
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        """Whether `Logger.metric` is wanted now: as `log_level`, `every_n_epochs` and `every_n_batches` of the config say.
+
+        FIT is always wanted, as in Composer 0.3; batches are counted from the first, so of every 10 it is the tenth.
+        """
+        if level > self._level:
+            return False
+        config = self._config
+        if level >= LogLevel.EPOCH and state.timestamp.epoch % config.every_n_epochs:
+            return False
+        return level < LogLevel.BATCH or (state.timestamp.batch + 1) % config.every_n_batches == 0
+
+    def log_metric(self, epoch: int, step: int, log_level: LogLevel, data: Mapping[str, object]) -> None:
+        """Write one line with all of `data`, nested or not."""
+        self._write(f"[{to_level(log_level).name}][step={step}]: ", self._format(data))
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
+        """Write a line for each."""
+        self._write("[hyperparameter]: ", *(f"{name}: {self._format(value)}" for name, value in hyperparameters.items()))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Write one line with all figures; `step=None` counts the calls."""
+        if metrics:
+            self._write(f"[metric]{self._at(step)}: ", self._format(metrics))
+
+    def log_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Write the table as one line of JSON, in any case. ValueError for rows that are not as long as there are columns."""
+        table = {"name": name, "columns": [str(column) for column in columns], "data": check_table(columns, rows, name)}
+        self._write(f"[table]{self._at(step)}: ", format_json(table))
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Write a line for each."""
+        self._write("[trace]: ", *(f"{name}: {self._format(value)}" for name, value in traces.items()))
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        """Write each line of the text, with the name before it."""
+        self._write(f"[text]{self._at(step)} {name}: ", *str(text).splitlines())
+
+    def flush(self) -> None:
+        """Bring all that was logged and printed before to the disk, and wait for it. Without a name the template is filled
+        now.
+        """
+        self._check_open()
+        self._name(State())
+        if not self._is_off:
+            self._capture.sync()
+
+    # events
+
+    def is_ready(self, state: State) -> bool:
+        """True: lines are kept here until the name is known. `Logger` asks this before its first call, so the name is known
+        now.
+        """
+        self._name(state)
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Take the name from `state`."""
+        self._see(state, logger)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Hand over files that are closed; every `flush_every_n_batches` bring what was written to the disk."""
+        self._see(state, logger, is_due=state.timestamp.batch % self._config.flush_every_n_batches == 0)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Bring what was written to the disk, and hand over files that are closed; so do the other ends."""
+        self._see(state, logger, is_due=True)
+
+    eval_end = fit_end = predict_end = eval_standalone_end = epoch_end
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """End the capture, close the file and hand it over for upload. Closing again does nothing."""
+        if state is not None:
+            self._name(state)
+        self._logger = logger or self._logger
+        self._end((logger.error if logger is not None else None) or sys.exc_info()[1])
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # inside
+
+    def _write(self, prefix: str, *lines: str) -> None:
+        self._check_open()
+        if lines and not self._is_off:
+            self._capture.add("".join(f"{_one_line(prefix + line)}\n" for line in lines))
+
+    def _check_open(self) -> None:
+        self._capture.check_process()
+        if self._is_closed:
+            raise RuntimeError(f"the FileLogger of {self._filename!r} is closed: make a new one to go on logging")
+
+    def _at(self, step: int | None) -> str:
+        if step is None:
+            step = self._n_calls
+            self._n_calls += 1
+        return f"[step={step}]"
+
+    def _fallback(self) -> str:
+        """Where lines go if the process is killed before anybody said what the run's name is."""
+        try:
+            return str(self._folder / State().fill(self._filename))
+        except ConfigError:
+            return ""
+
+    def _name(self, state: State) -> None:
+        """Fill the template. What is wrong with it is said, and not raised: the run goes on."""
+        if self._is_named or self._is_closed or self._is_foreign():
+            return
+        self._is_named = True
+        if self._config.rank_zero_only and state.rank:
+            self._turn_off()
+            return
+        try:
+            filled = state.fill(self._filename)
+        except ConfigError as error:
+            self._turn_off()
+            self._reports.once("name", f"{self!r} writes no file: {error}")
+            return
+        self._remote_name = Path(filled).name if Path(filled).is_absolute() else filled
+        self._capture.name(str(self._folder / filled))
+
+    def _turn_off(self) -> None:
+        """Write no file, and leave the descriptors alone; calls that log do nothing from now on."""
+        self._is_off = True
+        self._capture.discard()
+        self._capture.close()
+
+    def _see(self, state: State, logger: Logger, *, is_due: bool = False) -> None:
+        if self._is_closed or self._is_foreign():
+            return
+        self._logger = logger
+        self._name(state)
+        if is_due and not self._is_off:
+            self._capture.sync(wait=False)
+        self._hand_over()
+
+    def _is_foreign(self) -> bool:
+        """Whether this is a forked child, which has no part in the file."""
+        return os.getpid() != self._pid
+
+    def _hand_over(self) -> None:
+        logger = self._logger
+        files: list[tuple[str, Path]] = []
+        for path in self._capture.take_rolled():
+            if logger is None or not logger.has_file_upload_destination():
+                continue
+            if logger.state.world_size > 1 and not (self._config.rank_zero_only or _tells_ranks_apart(self._filename)):
+                self._reports.once(
+                    "ranks",
+                    f"{self!r}: the files of all {logger.state.world_size} ranks would have the name {self._remote_name!r} "
+                    "in the store, so none is uploaded: put {rank} into the filename, or set FileLoggerConfig.rank_zero_only",
+                )
+                continue
+            files.append((str(Path(self._remote_name).with_name(path.name)), path))
+        self._finished.see(logger)
+        self._finished.add(files)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """Close, with `error` as the last thing in the file. Also called by the interpreter, in whatever way it ends."""
+        if self._is_closed or self._is_foreign():
+            return
+        if not self._is_named and not self._is_off:
+            self._name(State())
+        self._is_closed = True
+        self._forget_uncaught()
+        atexit.unregister(self._end)
+        if not self._is_off:
+            is_loud = error is not None and not _is_quiet(error)
+            lines = "".join(traceback.format_exception(error)).splitlines() if is_loud else []
+            self._capture.close("".join(f"[exception]: {line}\n" for line in lines))
+            try:
+                self._hand_over()
+            finally:
+                self._finished.finish(in_haste=is_loud)
+
+
+def _one_line(text: str) -> str:
+    return printable(text, keep="\t")  # who looks at the file in a terminal is not at the mercy of what was logged
+
+
+def _is_quiet(error: BaseException) -> bool:
+    """Whether it ends the program, or a generator, without a traceback."""
+    return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
+
+
+def _fields(filename: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(filename) if name}
+
+
+def _tells_ranks_apart(filename: str) -> bool:
+    return "rank" in _fields(filename) or {"local_rank", "node_rank"} <= _fields(filename)
+
+
+def _check_filename(filename: str) -> None:
+    """Find a bad template now and not after the first epoch."""
+    filled = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0).fill(filename)
+    if not filled or filled.endswith("/") or ".." in Path(filled).parts:
+        raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")

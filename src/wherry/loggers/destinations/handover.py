@@ -1,0 +1,176 @@
+"""FinishedFiles: what a destination has written and will not change, on its way to the destinations that upload."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wherry.errors import PermanentError, UploadFailed
+from wherry.loggers.destinations.remote_names import RemoteNames, escaped
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+
+log = logging.getLogger("wherry")
+
+#: Between two times that a store is asked that does not answer: it grows, as nobody waits before the close.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+#: So long finish() waits for such a store: the store's own calls are tried for half a minute, twice. Less when an exception is
+#: on its way: who ended the run may give it no more.
+PATIENCE_S, HASTE_S = 60.0, 5.0
+
+
+class FinishedFiles:
+    """Hands each file to the logger once, as soon as that is known, or forgets it where nobody uploads. Any thread may call.
+
+    `names` says how they are called in the stores. Where stores must be asked for that, files wait, and a thread of ours
+    hands them over; it asks again while there is no answer. What still waits at finish() gets names that need none.
+    """
+
+    def __init__(self, names: RemoteNames, *, upload: bool = True, patience_s: float = PATIENCE_S) -> None:
+        self._names = names
+        self._upload = upload
+        self._patience_s = patience_s
+        self._logger: Logger | None = None
+        self._waiting: deque[tuple[str, Path]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_ending = False
+        self._is_over = False
+        self._failed: Exception | None = None
+        self._pid = os.getpid()
+
+    def see(self, logger: Logger | None) -> None:
+        """Take the logger that uploads, once; the next add() gives it what has waited for it."""
+        if logger is not None and self._logger is None:
+            self._upload = self._upload and logger.has_file_upload_destination()
+            self._logger = logger
+
+    def begin(self) -> None:
+        """Have the stores asked now for what will be asked in any case, so that it is known when there are files."""
+        with self._changed:
+            if self._upload and self._logger is not None and self._thread is None and not self._names.is_known(self._logger):
+                self._start(self._logger)
+
+    def add(self, files: Iterable[tuple[str, Path]] = ()) -> None:
+        """Hand over files, each with its name. Takes as long as snapshots of them take, if no store has to be asked.
+
+        Raises what the logger raises, also when it was handed a file earlier.
+        """
+        with self._changed:
+            if not self._upload:
+                self._waiting.clear()
+                return
+            self._waiting.extend(files)
+            self._raise()
+            if self._logger is None or self._thread is not None or not self._waiting:
+                return
+            if not self._names.is_known(self._logger):
+                self._start(self._logger)
+                return
+            while self._waiting:
+                name, path = self._waiting.popleft()
+                self._hand_over(self._logger, self._names.find(self._logger, name), path)
+
+    def finish(self, *, in_haste: bool = False) -> None:
+        """Hand over what waits, under names of its own if the stores still do not answer. Raises as add().
+
+        What is added afterwards is forgotten.
+        """
+        if os.getpid() != self._pid:  # the parent's files
+            return
+        atexit.unregister(self.finish)
+        with self._changed:
+            if (logger := self._logger) is not None and self._upload:
+                self._is_ending = True
+                self._changed.notify_all()
+                left_s = logger.time_left_s()
+                patience_s = HASTE_S if in_haste else self._patience_s
+                self._changed.wait_for(lambda: self._thread is None, patience_s if left_s is None else min(left_s, patience_s))
+                self._is_over = True
+                self._hand_over_aside(logger)
+            self._upload = False
+            self._raise()
+
+    def _start(self, logger: Logger) -> None:
+        """Have a thread ask. It is a daemon: a store that is down must not keep the interpreter from its end."""
+        self._thread = threading.Thread(target=self._ask, args=(logger,), name="wherry-hand-over", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # "can't start new thread": the interpreter ends, or the system has no more
+            self._ask(logger, only_once=True)
+        else:
+            atexit.unregister(self.finish)
+            atexit.register(self.finish)
+
+    def _ask(self, logger: Logger, *, only_once: bool = False) -> None:
+        """Hand over what waits, and try again while a store does not answer."""
+        pause_s = _FIRST_PAUSE_S / 2
+        has_said = False
+        while True:
+            error = self._try(logger)
+            with self._changed:
+                if error is None and self._waiting and not self._is_over:  # it came in the meantime
+                    continue
+                is_hopeless = self._is_ending and isinstance(error, PermanentError)
+                if error is None or self._is_over or only_once or is_hopeless:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                if not has_said:
+                    has_said = True
+                    log.warning("files wait until the store says what it has of this run, and it is asked again: %s", error)
+                pause_s = _FIRST_PAUSE_S if self._is_ending else min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._changed.wait(pause_s)  # finish() ends it
+
+    def _try(self, logger: Logger) -> Exception | None:
+        """Hand over what waits. Returns the error of a store that could not be asked."""
+        while True:
+            with self._changed:
+                name = self._waiting[0][0] if self._waiting else None
+            try:
+                if name is None:
+                    self._names.ask(logger)
+                    return None
+                found = self._names.find(logger, name)
+            except UploadFailed as failed:  # of other files: `Config.on_failure` has it raised by the next call, whoever makes it
+                self._failed = self._failed or failed
+                return failed
+            except Exception as error:
+                return error
+            with self._changed:
+                if self._is_over:
+                    return None
+                self._take(logger, found)
+
+    def _hand_over_aside(self, logger: Logger) -> None:
+        if self._waiting:
+            aside = self._names.aside(logger, self._waiting[0][0])
+            log.warning(
+                "the store did not say what it has of this run: what waits is uploaded as %s ...", logger.state.fill(aside)
+            )
+            self._take(logger, aside)
+        while self._waiting:
+            self._take(logger, self._names.aside(logger, self._waiting[0][0]))
+
+    def _take(self, logger: Logger, remote: str) -> None:
+        """Hand over the first that waits; what is wrong with that is raised in the caller's thread."""
+        _, path = self._waiting.popleft()
+        try:
+            self._hand_over(logger, remote, path)
+        except Exception as error:
+            self._failed = self._failed or error
+
+    def _hand_over(self, logger: Logger, remote: str, path: Path) -> None:
+        logger.upload_file(remote, escaped(str(path)), overwrite=self._names.overwrite)
+
+    def _raise(self) -> None:
+        error, self._failed = self._failed, None
+        if error is not None:
+            raise error

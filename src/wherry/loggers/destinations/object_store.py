@@ -1,0 +1,207 @@
+"""ObjectStoreLogger: the destination that uploads a run's files to an object store and gets them back by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from wherry.config import Config
+from wherry.errors import ConfigError, StoreError
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.run.state import State
+from wherry.spool.handle import UploadHandle
+from wherry.spool.spool_file import SpoolWriter
+from wherry.uploader import Uploader
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+
+_Self = TypeVar("_Self", bound="ObjectStoreLogger")
+
+
+class ObjectStoreLogger(LoggerDestination):
+    """Uploads files to the store at `uri` in the background; `storage_options`, `spool` and `config` are those of `Uploader`.
+
+    Remote file names are templates: ``{run_name} {rank} {epoch:04d}`` and the other fields of `State.name_fields`. `name_format`
+    is put around each of them, for example ``"{run_name}/{remote_file_name}"``. Both are filled on the way up and down alike,
+    with the state seen last: that of an event or a call, else `state`, which outside a trainer is the environment's (see
+    `State`). Write ``{{`` for a brace. A slash at the start of a name is dropped, as Composer does.
+
+    In a training loop it reports failed uploads after each batch and epoch, as `Config.on_failure` says; waits for all of them at
+    the end of training, evaluation and prediction (raises UploadFailed for those that failed); and closes in post_close(),
+    so that other loggers can hand over files in their close(). With `check`, whether the store lets us in is found out in the
+    background as soon as the run begins. Without a trainer use it as a context manager::
+
+        with ObjectStoreLogger("s3://bucket/runs") as log:
+            log.upload_file(None, "notes.txt", "notes.txt")
+    """
+
+    formats_names = True
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, object] | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        config: Config | None = None,
+        name_format: str = "{remote_file_name}",
+        state: State | None = None,
+        check: bool = True,
+    ) -> None:
+        super().__init__()
+        _check_name_format(name_format)
+        self._name_format = name_format
+        self._state = state or State()
+        self._check_is_due = check
+        self._error: BaseException | None = None
+        self._time_left_s: Callable[[], float | None] = lambda: None
+        #: For what a destination has no call for: exists, list, delete ...; its names are those of `remote_name`.
+        self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
+
+    def __repr__(self) -> str:
+        return f"<ObjectStoreLogger {self.uploader.uri} name_format={self._name_format!r}>"
+
+    # names
+
+    def remote_name(self, remote_file_name: str) -> str:
+        """The name below the URI that `remote_file_name` stands for now. ConfigError for an unknown field."""
+        name = self._state.fill(remote_file_name).lstrip("/")
+        return self._state.fill(self._name_format, remote_file_name=name).lstrip("/")
+
+    def get_uri_for_file(self, remote_file_name: str) -> str:
+        """The full URI that `remote_file_name` stands for now."""
+        return self.uploader.uri_for(self.remote_name(remote_file_name))
+
+    def _see(self, state: State | None) -> None:
+        if state is not None:
+            self._state = state
+
+    @property
+    def on_failure(self) -> str:
+        """``Config.on_failure``: with ``"raise"`` a Logger of several ranks raises lost names, too, and does not report them."""
+        return self.uploader.config.on_failure
+
+    # files
+
+    def can_upload_files(self) -> bool:
+        """True."""
+        return True
+
+    def upload_file(
+        self,
+        state: State | None,
+        remote_file_name: str,
+        file_path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        move: bool = False,
+    ) -> UploadHandle:
+        """Accept the file, or all files of the folder, `file_path` for upload; it may be changed or deleted afterwards.
+
+        `state` may be None outside a trainer. Without `overwrite` an object that has the name by then is kept and the upload
+        fails. `move` gives the file away: nothing is copied, whatever its size, and its old name is gone. Returns a handle
+        to wait on. Raises as `Uploader.put` does.
+        """
+        self._see(state)
+        name = self.remote_name(remote_file_name)
+        try:
+            return self.uploader.put(file_path, name, overwrite=overwrite, move=move)
+        except FileNotFoundError as error:
+            if isinstance(error, StoreError) or os.path.exists(file_path):  # it is something else that is missing
+                raise
+            raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
+
+    def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
+        """Open a new file for writing, which is uploaded when it is closed: a checkpoint is then written once, copied never.
+
+        ``"wb"`` overwrites, ``"xb"`` does not (see `Uploader.open`).
+        """
+        return self.uploader.open(self.remote_name(remote_file_name), mode)
+
+    def download_file(
+        self,
+        remote_file_name: str,
+        destination: str | os.PathLike[str],
+        overwrite: bool = False,
+        progress_bar: bool = True,
+    ) -> None:
+        """Download the object to `destination`, verified; what is still queued here is taken from the queue.
+
+        Follows ``.symlink`` objects. Raises FileExistsError, NotFoundError and so on, as `Uploader.get` does.
+        """
+        self.uploader.get(self.remote_name(remote_file_name), destination, overwrite=overwrite, progress_bar=progress_bar)
+
+    def exists(self, state: State | None, remote_file_name: str) -> bool:
+        """Whether the object is in the store, or on its way there. Raises as `Uploader.exists` does."""
+        self._see(state)
+        return self.uploader.exists(self.remote_name(remote_file_name))
+
+    # events
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Take the state and have the store tried in the background."""
+        self._see(state)
+        self._start_check()
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Report uploads that failed."""
+        self._see(state)
+        self.uploader.raise_failures()
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Report uploads that failed."""
+        self._see(state)
+        self.uploader.raise_failures()
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
+        self._flush(state)
+
+    def eval_standalone_end(self, state: State, logger: Logger) -> None:
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
+        self._flush(state)
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """Wait for all uploads, as at the end; UploadFailed if some failed."""
+        self._flush(state)
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Take the state, and how the run ended; other loggers may hand over files until post_close()."""
+        self._see(state)
+        self._error, self._time_left_s = logger.error, logger.time_left_s
+
+    def post_close(self, timeout_s: float | None = None) -> None:
+        """Wait for all uploads and close; UploadFailed if some failed that were not raised yet. Closing again does nothing.
+
+        It waits for `timeout_s`, else for what `Logger.close()` was given, else as `Uploader.close()`; then it says on stderr
+        what is left to the background. When an exception ended the run (`Logger.error`), failures are said there as well: the
+        exception comes first.
+        """
+        self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
+
+    def _flush(self, state: State) -> None:
+        self._see(state)
+        self.uploader.flush_at_end()
+
+    def _start_check(self) -> None:
+        if self._check_is_due:
+            self._check_is_due = False
+            self.uploader.start_check()
+
+    def __enter__(self: _Self) -> _Self:
+        self._start_check()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.uploader.__exit__(kind, error, trace)
+
+
+def _check_name_format(name_format: str) -> None:
+    """Find a bad format now and not after the first epoch."""
+    sample = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
+    one, other = (sample.fill(name_format, remote_file_name=name) for name in ("one", "other"))
+    if one == other:
+        raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")

@@ -1,0 +1,221 @@
+"""ProgressBarLogger: a bar for the epoch that is under way, and one for the evaluation in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
+
+from wherry.loggers.capture.terminal import in_notebook, is_watched, printable
+from wherry.loggers.capture.uncaught import before_traceback
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.checks import check_counts
+from wherry.posix.child_lock import ChildLock
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+    from wherry.loggers.run.state import State
+
+_DEFAULT_WIDTH, _DEFAULT_HEIGHT = 80, 24
+
+
+@dataclass(frozen=True)
+class ProgressBarLoggerConfig:
+    """What the bars show. ConfigError for values that make no sense."""
+
+    #: None: as many as the epoch (evaluation, prediction) before had; the first bar only counts.
+    batches_per_epoch: int | None = None
+    eval_batches: int | None = None
+    predict_batches: int | None = None
+    #: The figures beside the bar. None: those that were logged first, as many as `max_metrics`.
+    metrics: tuple[str, ...] | None = None
+    #: What fits beside a bar on 80 columns.
+    max_metrics: int = 4
+    #: Whether the bars of finished epochs stay.
+    keep: bool = True
+    #: Whether to draw also where nobody watches: into a pipe or a file.
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(self, 0, "batches_per_epoch", "eval_batches", "predict_batches", "max_metrics")
+
+
+class _Bar(Protocol):
+    """What is used of tqdm's bars, those of terminals and of notebooks."""
+
+    n: int
+
+    def update(self, n: int = 1) -> object: ...
+    def refresh(self) -> object: ...
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None: ...
+    def close(self) -> None: ...
+
+
+class ProgressBarLogger(LoggerDestination):
+    """Draws tqdm's bars on `stream`, which is sys.stderr as it is when a bar begins unless it is given.
+
+    A bar an epoch goes on at each ``batch_end``, to ``state.timestamp.batch_in_epoch`` where the loop keeps that, and one an
+    evaluation or prediction at each of their batches' ends. A bar ends with what it counts; all end in close(), and when an
+    exception ends the program, before its traceback is printed. In a notebook with ipywidgets they are widgets.
+
+    Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output there are no bars and tqdm is not
+    even imported, unless ``ProgressBarLoggerConfig(force=True)``; nor are there in a forked child. A stream that breaks ends
+    the bar, not the run. Safe from several threads.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, config: ProgressBarLoggerConfig | None = None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._config = config or ProgressBarLoggerConfig()
+        self._lock = ChildLock()
+        self._pid = os.getpid()
+        self._bars: dict[str, _Bar] = {}
+        self._totals: dict[str, int | None] = {
+            "train": self._config.batches_per_epoch,
+            "eval": self._config.eval_batches,
+            "predict": self._config.predict_batches,
+        }
+        self._are_learned = {kind for kind, total in self._totals.items() if total is None}
+        self._epoch = -1
+        self._figures: dict[str, str] = {}
+        self._is_closed = False
+        self._forget_uncaught = before_traceback(lambda _: self._close_bars())
+
+    def __repr__(self) -> str:
+        return f"<ProgressBarLogger{' closed' if self._is_closed else ''}>"
+
+    def is_quiet(self) -> bool:
+        """Whether a bar that begins now would not be drawn."""
+        watched = self._config.force or is_watched(self._stream if self._stream is not None else sys.stderr)
+        return self._is_closed or os.getpid() != self._pid or not watched
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Show the figures beside the bar of what is under way, from its next batch on."""
+        if self._is_closed:
+            raise RuntimeError("this ProgressBarLogger is closed: make a new one to go on logging")
+        if not self._bars:
+            return
+        with self._lock:
+            for key, value in metrics.items():
+                if self._is_wanted(name := str(key)):
+                    number = to_number(value)
+                    text = f"{name}={value!s:.12}" if number is None else f"{name}={number:.4g}"
+                    self._figures[name] = printable(text, keep="")
+
+    def epoch_start(self, state: State, logger: Logger) -> None:
+        """Begin the epoch's bar."""
+        self._begin_epoch(state)
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Move the epoch's bar on."""
+        if "train" not in self._bars or self._epoch != state.timestamp.epoch:
+            self._begin_epoch(state, n=max(state.timestamp.batch_in_epoch - 1, 0))
+        self._move("train", state.timestamp.batch_in_epoch)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """End the epoch's bar."""
+        self._end("train")
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """End the epoch's bar, if the training ends in an epoch."""
+        self._end("train")
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """Begin a bar for the evaluation."""
+        self._begin("eval", "eval")
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        """Move the evaluation's bar on."""
+        self._move("eval")
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """End the evaluation's bar."""
+        self._end("eval")
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """Begin a bar for the prediction."""
+        self._begin("predict", "predict")
+
+    def predict_batch_end(self, state: State, logger: Logger) -> None:
+        """Move the prediction's bar on."""
+        self._move("predict")
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """End the prediction's bar."""
+        self._end("predict")
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """End all bars. Closing again does nothing."""
+        self._is_closed = True
+        self._forget_uncaught()
+        self._close_bars()
+
+    def _is_wanted(self, name: str) -> bool:
+        if self._config.metrics is not None:
+            return name in self._config.metrics
+        return name in self._figures or len(self._figures) < self._config.max_metrics
+
+    def _begin_epoch(self, state: State, n: int | None = None) -> None:
+        self._epoch = state.timestamp.epoch
+        self._begin("train", f"epoch {self._epoch}", state.timestamp.batch_in_epoch if n is None else n)
+
+    def _begin(self, kind: str, label: str, n: int = 0) -> None:
+        self._end(kind)
+        if self.is_quiet():
+            return
+        with self._lock:
+            keep = self._config.keep and not self._bars  # one below another goes away: else it would stay in the middle
+            self._figures.clear()
+            self._bars[kind] = _new_bar(self._stream, label, self._totals[kind], n, keep=keep)
+
+    def _move(self, kind: str, to: int = 0) -> None:
+        """Go to `to` batches; where the loop does not count them, one on."""
+        with self._lock:
+            bar = self._bars.get(kind)
+            if bar is None or os.getpid() != self._pid:
+                return
+            if self._figures:
+                bar.set_postfix_str(", ".join(self._figures.values()), refresh=False)
+            if to and to < bar.n:  # the loop went back to a checkpoint
+                bar.n = to
+                bar.refresh()
+            else:
+                bar.update(to - bar.n if to else 1)
+
+    def _end(self, kind: str) -> None:
+        with self._lock:
+            bar = self._bars.pop(kind, None)
+            if bar is None or os.getpid() != self._pid:
+                return
+            if kind in self._are_learned and bar.n:
+                self._totals[kind] = bar.n
+            bar.refresh()
+            bar.close()
+            self._figures.clear()
+
+    def _close_bars(self) -> None:
+        for kind in reversed(list(self._bars)):
+            self._end(kind)
+
+
+def _new_bar(stream: TextIO | None, label: str, total: int | None, n: int, *, keep: bool) -> _Bar:
+    if stream is None and in_notebook() and importlib.util.find_spec("ipywidgets"):
+        from tqdm.notebook import tqdm as notebook_tqdm
+
+        return cast("_Bar", notebook_tqdm(desc=label, total=total, initial=n, leave=keep))
+    from tqdm import tqdm
+
+    options = {"dynamic_ncols": True} if _has_width(stream or sys.stderr) else {"ncols": _DEFAULT_WIDTH, "nrows": _DEFAULT_HEIGHT}
+    return cast("_Bar", tqdm(desc=label, total=total, initial=n, leave=keep, file=stream, unit="batch", **options))
+
+
+def _has_width(stream: TextIO) -> bool:
+    """Whether tqdm can ask it. A terminal without a size, as in a container, would get bars of width 0, on none of its rows."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError, AttributeError):
+        return False

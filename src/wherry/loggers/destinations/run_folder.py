@@ -1,0 +1,496 @@
+"""RunFolderLogger: everything a run logs, in one folder that any tool reads. It needs no server, and no wherry to be read."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.destinations.handover import FinishedFiles
+from wherry.loggers.destinations.remote_names import RunNames
+from wherry.loggers.files.background import Background
+from wherry.loggers.files.json_lines import json_line
+from wherry.loggers.files.media_index import Media
+from wherry.loggers.files.run_files import RunFiles
+from wherry.loggers.files.run_place import RunPlace
+from wherry.loggers.run.state import State
+from wherry.loggers.values import encode
+from wherry.loggers.values.checks import check_amounts, check_counts
+from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.safe_name import safe_name
+from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.tables import check_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wherry.loggers.logger import Logger
+
+_Self = TypeVar("_Self", bound="RunFolderLogger")
+#: Fields of our own in a line; a metric or column of such a name gets a "_" behind it.
+_OURS = frozenset({"t", "step", "phase"})
+#: Larger whole numbers are written as floats: pandas would not read the file. The largest float is below 2**1024.
+_MOST_WHOLE, _MOST_FLOAT = 2**63 - 1, 2**1023
+#: What a cell of a table takes in memory, more or less: for the bound on what waits.
+_CELL_BYTES = 100
+
+_all: weakref.WeakSet[RunFolderLogger] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class RunFolderConfig:
+    """How a RunFolderLogger works. ConfigError for values that make no sense."""
+
+    #: Whether only rank 0 logs. Curves of all ranks are mostly the same one; with False each rank has a folder in the folder.
+    rank_zero_only: bool = True
+    #: Whether metrics and tables are written as Parquet at the close, if pyarrow is installed: a fifth of the size.
+    parquet: bool = True
+    #: Whether files are handed to the destinations that upload, media at once, the others at the close. Not needed where a
+    #: `Mirror` keeps the folder.
+    upload: bool = True
+    #: The folder of uploaded files, a template (see `State.fill`). If it has those of another local folder, it is
+    #: ``attempt-2`` in it, and so on.
+    remote_folder: str = "{run_name}"
+    #: Whether flush() waits for the disk, to survive a loss of power, and not only the process's end.
+    fsync: bool = False
+    #: Enough for a shape.
+    n_histogram_bins: int = 64
+    #: Media that wait to be encoded; log calls wait while there are more. A few seconds of video.
+    max_pending_bytes: int = 256 * 2**20
+
+    def __post_init__(self) -> None:
+        check_counts(self, 1, "n_histogram_bins")
+        check_amounts(self, "max_pending_bytes")
+        _sample_state().fill(self.remote_folder)
+
+
+class RunFolderLogger(LoggerDestination):
+    """Writes to `folder`, a template (see `State.fill`), which is filled when the run begins, or something is logged first.
+
+    | file | holds |
+    | --- | --- |
+    | ``hparams.json`` | hyperparameters; later calls replace those of the same name |
+    | ``metrics.jsonl`` | a line for each log_metrics: ``t`` (s since 1970), ``step``, ``phase`` (eval, predict) and the figures |
+    | ``tables/<name>.jsonl`` | a line for each row: ``t``, ``step`` and the columns |
+    | ``metrics.parquet``, ``tables/<name>.parquet`` | the same, as Parquet, from the close on |
+    | ``text.jsonl``, ``traces.jsonl``, ``histograms.jsonl`` | a line each, under ``key`` |
+    | ``media/images/<name>/<step>.png`` | an image; of several, or of a step that has one, ``<step>-<number>.png`` |
+    | ``media/masks/<name>/<mask>/<step>.png`` | a mask: a pixel's index is its label |
+    | ``media/masks/<name>/classes.json`` | the names of labels |
+    | ``media/audio/<name>/<step>.wav``, ``media/video/..mp4``, ``media/pointclouds/..ply`` | sound, videos, points |
+    | ``.wherry-run.json`` | where stores keep it: whose the folder is here and there (see `RunNames`) |
+    | ``media/index.jsonl`` | of each: ``t``, ``step``, ``key``, ``kind``, ``path``, ``sha256``, ``size_bytes``, ``shape`` |
+    | ``children/<process>/`` | what a forked child has logged, such as a DataLoader's worker: the same files again |
+
+    Names are as they were given; in paths they are what `safe_name` makes of them. A figure or column called ``t``, ``step``
+    or ``phase`` gets a ``_`` behind its name. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity" and
+    "-Infinity", which pandas reads as numbers and DuckDB with ``::DOUBLE``; in Parquet they are numbers.
+
+    Guarantees: figures, texts, traces and hyperparameters are in their file when the call returns, and SIGKILL loses none of
+    them. Media, histograms and tables are copied, and written by a thread of ours; flush() returns when they too are there, and
+    raises the first error. Each media file appears whole, and before its line in the index. The folder of an earlier run is
+    continued: nothing in it is replaced or removed, but for what a killed process left of a last line; steps may go back. While
+    one process writes a folder, for another each call is a RuntimeError. A folder that somebody removes meanwhile is made
+    anew by the next call, with the hyperparameters, and that is said in the log "wherry".
+
+    The folder belongs to the process that gets the event INIT, or else that made the logger. Its forked children write to a
+    folder of their own in it, whoever logs first, and leave uploads to it: at its close it hands over what they have
+    written by then.
+
+    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). Any thread may call. After close() all
+    calls that log raise RuntimeError.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] = "runs/{run_name}",
+        *,
+        config: RunFolderConfig | None = None,
+        state: State | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self._config = config or RunFolderConfig()
+        self.rank_zero_only = self._config.rank_zero_only
+        self._folder = os.fspath(folder)
+        _sample_state().fill(self._folder)
+        self._seen: State | None = state
+        self._state: State | None = state  # that was seen, else one of our own
+        self._now = now
+        self._phase: str | None = None
+        self._background = Background("run folder", max_pending_bytes=self._config.max_pending_bytes)
+        self._mutex = threading.RLock()
+        self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
+        self._has_logged = False
+        self._counts: dict[str, Iterator[int]] = {}
+        self._finished = self._make_finished()
+        self._is_closed = False
+        _all.add(self)
+
+    def __repr__(self) -> str:
+        return f"<RunFolderLogger {self._folder}{' closed' if self._is_closed else ''}>"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run and rank, as the template is filled now."""
+        return self._place.folder
+
+    # what is logged
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
+        """Add settings to those logged before. ValueError if somebody made something else of ``hparams.json``."""
+        if run := self._open_run():
+            run.merge_json("hparams.json", hyperparameters)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a line; `step=None` counts the calls."""
+        if run := self._open_run():
+            line = self._line(step, "metrics")
+            for key, value in metrics.items():
+                if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
+                    value = _as_float(value)
+                line[key if type(key) is str and key not in _OURS and key not in line else _column(key, line)] = value
+            run.lines("metrics.jsonl").append(json_line(line))
+
+    def log_images(
+        self,
+        images: object,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: Mapping[str, object] | None = None,
+        mask_class_labels: Mapping[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Add images, and masks of their sizes. ValueError for shapes that are none; of masks once the images are accepted."""
+        if not (run := self._open_run()):
+            return
+        encode.require("PIL.Image", "Pillow")
+        from wherry.loggers.values.canonical import copy_images, to_images
+        from wherry.loggers.values.masks import masks_of
+
+        key = str(name)
+        pictures = copy_images(images, key, channels_last=channels_last or None)
+        drawn, wrong = masks_of(masks, pictures, key)
+        classes = {str(number): str(label) for number, label in (mask_class_labels or {}).items()} if drawn else {}
+        step, t = self._step(step, f"images {key}"), self._now()
+        folder, is_one_of_several = safe_name(key), len(pictures) > 1
+
+        def write() -> None:
+            paths = []
+            for picture in to_images(pictures, key):
+                media = Media("image", key, step, t, picture.shape, is_one_of_several)
+                paths.append(self._add(run, media, encode.png_bytes(picture)))
+            for mask, labels in drawn.items():
+                for one, path in zip(labels, paths, strict=True):
+                    more = {"image": run.name_of(path), "mask": mask}
+                    media = Media(
+                        "mask", f"{key}/{mask}", step, t, one.shape, is_one_of_several, f"{folder}/{safe_name(mask)}", more
+                    )
+                    self._add(run, media, encode.mask_png_bytes(one, mask_class_labels))
+            if classes:
+                run.merge_json(f"media/masks/{folder}/classes.json", classes)
+
+        self._later(write, [*pictures, *(one for labels in drawn.values() for one in labels)], key)
+        if wrong is not None:
+            raise wrong
+
+    def log_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Add rows to the table of that name, which may have had other columns. ValueError for rows of another length."""
+        if not (run := self._open_run()):
+            return
+        key = str(name)
+        cells = [own_copy(row) for row in check_table(columns, rows, key)]
+        start = self._line(step, f"table {key}")
+        names = dict.fromkeys(start)
+        for column in columns:
+            names[_column(column, names)] = None
+        names_of_cells = list(names)[len(start) :]
+
+        def write() -> None:
+            lines = (json_line({**start, **dict(zip(names_of_cells, row, strict=True))}) for row in cells)
+            if text := b"".join(lines):
+                run.append_table(key, text)
+
+        self._background.submit(write, pending_bytes=len(cells) * len(columns) * _CELL_BYTES, what=key)
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Add a line for each; of large arrays the shape only."""
+        if run := self._open_run():
+            start: dict[str, object] = {"t": self._now()}
+            if self._seen is not None:
+                start["step"] = self._seen.timestamp.batch
+            lines = [json_line({**start, "key": str(key), "trace": trace}) for key, trace in traces.items()]
+            if lines:
+                run.lines("traces.jsonl").append(b"".join(lines))
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        """Add a text."""
+        if run := self._open_run():
+            line = self._line(step, f"text {name}")
+            run.lines("text.jsonl").append(json_line({**line, "key": str(name), "text": str(text)}))
+
+    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
+        """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
+        if not (run := self._open_run()):
+            return
+        from wherry.loggers.values.canonical import to_histogram, to_values
+
+        key = str(name)
+        array = to_values(values, key)
+        line = self._line(step, f"histogram {key}")
+
+        def write() -> None:
+            found = to_histogram(array, key, n_bins=self._config.n_histogram_bins)
+            line.update(key=key, n=found.n, n_nan=found.n_nan, n_inf=found.n_inf, min=found.min, max=found.max, sum=found.sum)
+            line.update(sum_squares=found.sum_squares, edges=found.edges.tolist(), counts=found.counts.tolist())
+            run.lines("histograms.jsonl").append(json_line(line))
+
+        self._later(write, [array], key)
+
+    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
+        """Add a sound clip, as WAV of 16 bits."""
+        if not (run := self._open_run()):
+            return
+        from wherry.loggers.values.canonical import copy_audio, to_audio
+
+        key = str(name)
+        given = copy_audio(audio, key)
+        rate = _positive(sample_rate_hz, key, "sample_rate_hz")
+        step, t = self._step(step, f"audio {key}"), self._now()
+
+        def write() -> None:
+            samples = to_audio(given, key)
+            media = Media("audio", key, step, t, samples.shape, more={"sample_rate_hz": int(rate)})
+            self._add(run, media, encode.wav_bytes(samples, int(rate)))
+
+        self._later(write, [given], key)
+
+    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
+        """Add a video, as MP4."""
+        if not (run := self._open_run()):
+            return
+        encode.require("av", "PyAV")
+        from wherry.loggers.values.canonical import copy_video, to_video
+
+        key = str(name)
+        frames = copy_video(video, key)
+        rate = _positive(frames_per_s, key, "frames_per_s")
+        media = Media("video", key, self._step(step, f"video {key}"), self._now(), frames.shape, more={"frames_per_s": rate})
+        self._later(
+            lambda: self._add(run, media, lambda path: encode.write_mp4(to_video(frames, key), rate, path)), [frames], key
+        )
+
+    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
+        """Add a cloud of points, or a batch of them."""
+        if not (run := self._open_run()):
+            return
+        from wherry.loggers.values.canonical import to_point_cloud
+
+        key = str(name)
+        clouds = to_point_cloud(points, key)
+        step, t = self._step(step, f"points {key}"), self._now()
+
+        def write() -> None:
+            for cloud in clouds:
+                self._add(run, Media("point_cloud", key, step, t, cloud.shape, len(clouds) > 1), encode.ply_bytes(cloud))
+
+        self._later(write, [clouds], key)
+
+    def flush(self) -> None:
+        """Return when all that was logged before is in its file.
+
+        Raises the first error of writing that was not raised yet.
+        """
+        if self._is_closed:
+            return
+        try:
+            self._background.flush()
+        finally:
+            if self._place.files is not None:
+                self._place.files.flush()
+
+    # events
+
+    def is_ready(self, state: State) -> bool:
+        """Take the state, which names the folder; True."""
+        self._see(state)
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Take the folder, before a child that is forked later can log; the state, and the logger, which uploads files."""
+        if self._place.begin_here():
+            self._finished = self._make_finished()
+        self._see(state, logger)
+        self._take_folder()
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Flush."""
+        self._see(state, logger)
+        self.flush()
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """From now on, figures are of the phase "eval"."""
+        self._see(state, logger)
+        self._phase = "eval"
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Flush; the phase is over."""
+        self._end_phase(state, logger)
+
+    def eval_standalone_end(self, state: State, logger: Logger) -> None:
+        """Flush; the phase is over."""
+        self._end_phase(state, logger)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """From now on, figures are of the phase "predict"."""
+        self._see(state, logger)
+        self._phase = "predict"
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """Flush; the phase is over."""
+        self._end_phase(state, logger)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Flush."""
+        self._see(state, logger)
+        self.flush()
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Write what is left, and Parquet; hand the files over for upload, and the folder to others. Again, it does nothing."""
+        with self._mutex:
+            if self._is_closed:
+                return
+            self._see(state, logger)
+            self._is_closed = True
+        with ExitStack() as stack:  # makes all its calls, the last that was added first, and raises their errors as one
+            if (run := self._place.files) is not None:
+                stack.callback(run.close)
+                stack.callback(self._upload_all, run, in_haste=logger is not None and logger.error is not None)
+                if self._config.parquet:
+                    stack.callback(run.write_parquet)
+                stack.callback(run.flush)
+            self._background.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # inside
+
+    def _see(self, state: State | None, logger: Logger | None = None) -> None:
+        self._seen = state or self._seen
+        self._state = state or self._state
+        self._finished.see(logger)
+
+    def _end_phase(self, state: State, logger: Logger) -> None:
+        self._phase = None
+        self._see(state, logger)
+        self.flush()
+
+    def _open_run(self) -> RunFiles | None:
+        """The files to write to; None on a rank that writes none. RuntimeError after close()."""
+        if self._has_logged and not self._is_closed:  # asked at every call
+            return self._place.files
+        run = self._take_folder()
+        if run is not None:
+            self._finished.begin()
+            self._has_logged = True
+        return run
+
+    def _take_folder(self) -> RunFiles | None:
+        if self._is_closed:
+            raise RuntimeError(f"{self!r}: make a new one to go on logging")
+        return None if self._is_left_out() else self._place.take()
+
+    def _fill_folder(self) -> Path:
+        state = self._rank()
+        folder = Path(state.fill(self._folder))
+        return folder if self._config.rank_zero_only else folder / f"rank{state.rank}"
+
+    def _rank(self) -> State:
+        self._state = self._state or State()  # kept, as it may have made up a run name
+        return self._state
+
+    def _is_left_out(self) -> bool:
+        return self._config.rank_zero_only and self._rank().rank > 0
+
+    def _step(self, step: int | None, counter: str) -> int:
+        return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)
+
+    def _line(self, step: int | None, counter: str) -> dict[str, object]:
+        line: dict[str, object] = {"t": self._now(), "step": self._step(step, counter)}
+        if self._phase is not None:
+            line["phase"] = self._phase
+        return line
+
+    def _later(self, write: Callable[[], object], arrays: Sequence[NDArray[Any]], key: str) -> None:
+        self._background.submit(write, pending_bytes=sum(array.nbytes for array in arrays), what=key)
+
+    def _add(self, run: RunFiles, media: Media, content: bytes | Callable[[Path], object]) -> Path:
+        path = run.media.add(media, content if callable(content) else lambda temporary: temporary.write_bytes(content))
+        self._finished.add([(run.name_of(path), path)])  # in this thread: a snapshot of a video takes its time
+        return path
+
+    def _make_finished(self) -> FinishedFiles:
+        remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
+        upload = self._config.upload and not self._place.is_child  # who has the run's folder uploads what is in it
+        return FinishedFiles(RunNames(remote, lambda: self.folder), upload=upload)
+
+    def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
+        try:
+            self._finished.add([(run.name_of(path), path) for path in run.all_but_media()])
+        finally:
+            self._finished.finish(in_haste=in_haste)
+
+    def _start_afresh(self) -> None:
+        """In a fork's child: another thread may have held a lock, and the folder is its parent's."""
+        self._mutex = threading.RLock()
+        self._place.start_afresh()
+        self._finished = self._make_finished()
+        self._has_logged = False
+
+
+def _column(key: object, taken: Mapping[str, object]) -> str:
+    """The key as a text that is not taken."""
+    text = str(key)
+    while text in _OURS or text in taken:
+        text += "_"
+    return text
+
+
+def _positive(rate: float, key: str, what: str) -> float:
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{key}: {what} is {rate}: it must be above 0")
+    return rate
+
+
+def _sample_state() -> State:
+    """To find a bad template now and not after the first epoch."""
+    return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
+
+
+def _forget_parents_files() -> None:
+    for logger in list(_all):
+        logger._start_afresh()
+
+
+os.register_at_fork(after_in_child=_forget_parents_files)
+
+
+def _as_float(number: int) -> float:
+    return float(number) if abs(number) < _MOST_FLOAT else math.inf if number > 0 else -math.inf

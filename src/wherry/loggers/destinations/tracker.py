@@ -1,0 +1,374 @@
+"""TrackerLogger: what the destinations in front of a tracker's own package (W&B, MLflow) have in common."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from wherry.config import default_spool_folder
+from wherry.errors import (
+    AlreadyExistsError,
+    JobFailure,
+    MissingExtraError,
+    SpoolError,
+    StoreError,
+    UploadFailed,
+    WherryError,
+)
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.files.background import Background
+from wherry.loggers.run.state import State
+from wherry.loggers.values.checks import check_amounts
+from wherry.loggers.values.steps import to_step
+from wherry.loggers.warn_once import Reports
+from wherry.posix.fork import temporary_folder
+from wherry.uri import check_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wherry.loggers.logger import Logger
+
+log = logging.getLogger("wherry")
+
+_Self = TypeVar("_Self", bound="TrackerLogger[Any]")
+_Run = TypeVar("_Run")
+#: What a figure that waits takes in memory, more or less.
+FIGURE_BYTES = 200
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    """What a destination in front of a tracker can be told. ConfigError for values that make no sense."""
+
+    #: Whether only rank 0 has a run, logs and uploads. With False each rank has a run of its own, ``<run name>-rank<rank>``.
+    rank_zero_only: bool = True
+    #: What waits to be encoded and sent; log calls wait while there is more. A few seconds of video, or a million figures.
+    max_pending_bytes: int = 256 * 2**20
+    #: Copies of files that wait to be uploaded; upload_file() waits while there is more. A few checkpoints.
+    max_staged_bytes: int = 64 * 2**30
+    #: Where those copies are made. None: beside the spool (see `SpoolConfig`), as that is on a disk and not in memory.
+    staging_folder: str | None = None
+
+    def __post_init__(self) -> None:
+        check_amounts(self, "max_pending_bytes", "max_staged_bytes")
+
+
+class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
+    """Calls a tracker's package in threads of ours: one for what is logged, in order, and one for files.
+
+    A log call copies what it is given; the package encodes and sends it later. What fails there is written to the log "wherry" at
+    once, under the name of its call, and the first of it is raised by flush() and at the end of training. The calls after it have
+    no part in that; only where `on_error` is "raise" or "disable" the next one raises it, as the router learns of it by no other
+    way. The run is begun by the event INIT, or by the first call; that may wait for the tracker's server. If it cannot be begun,
+    that call raises, and each call after it raises the same at once.
+
+    Files are copied when they are handed over, and failures are written to the log "wherry" at once; flush() and the end of
+    training raise them as UploadFailed. After close() all calls raise RuntimeError; under a `Logger` that is after post_close(),
+    as other destinations hand over files in their close(). A fork's child cannot use its parent's: RuntimeError.
+    """
+
+    #: As in ``pip install 'wherry[NAME]'``, and the name of the module.
+    package: str
+
+    def __init__(self, config: TrackerConfig, state: State | None) -> None:
+        super().__init__()
+        if find_spec(self.package) is None:
+            raise MissingExtraError(
+                f"{type(self).__name__} needs {self.package}, which is not installed: pip install 'wherry[{self.package}]'"
+            )
+        self._common = config
+        self.rank_zero_only = config.rank_zero_only
+        self._state = state
+        self._run: _Run | None = None
+        self._refusal: Exception | None = None
+        self._pid = os.getpid()
+        self._mutex = threading.RLock()
+        self._calls = Background(self.package, max_pending_bytes=config.max_pending_bytes)
+        self._files = Background(f"{self.package} files", max_pending_bytes=config.max_staged_bytes)
+        self._error: Exception | None = None
+        self._reports = Reports()
+        self._failures: deque[JobFailure] = deque()
+        self._job_ids = itertools.count(1)
+        self._counts: dict[str, Iterator[int]] = {}
+        self._has_failed = False
+        self._is_closed = False
+        self._said_left_out = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{' closed' if self._is_closed else ''}>"
+
+    # what a subclass does; all of it in one thread at a time for each kind
+
+    @abstractmethod
+    def _begin(self, state: State, name: str) -> _Run:
+        """Begin the run of that name, or go on with it."""
+
+    @abstractmethod
+    def _end(self, run: _Run, *, failed: bool) -> None:
+        """End the run; all that was logged has been sent."""
+
+    @abstractmethod
+    def _store(self, run: _Run, remote_file_name: str, path: Path, *, overwrite: bool) -> None:
+        """Upload the file or folder `path`, a copy of ours that is deleted afterwards. Return when it has arrived."""
+
+    @abstractmethod
+    def _fetch(self, remote_file_name: str, folder: Path, *, progress_bar: bool) -> Path:
+        """Download a file or folder into `folder`, and return its path. NotFoundError if there is none."""
+
+    @abstractmethod
+    def _translated(self, error: Exception, operation: str, uri: str) -> Exception:
+        """The package's errors as ours."""
+
+    # files
+
+    def can_upload_files(self) -> bool:
+        """True on ranks that have a run."""
+        return not self._is_left_out()
+
+    def upload_file(
+        self, state: State | None, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> None:
+        """Copy the file or folder and upload it as an artifact later. Without `overwrite`, a name that is taken is a failure."""
+        self._see(state)
+        if (run := self._open()) is None:
+            if not self._said_left_out:
+                self._said_left_out = True
+                log.warning("%r has no run on rank %d, so its files are not uploaded there", self, self._rank().rank)
+            return
+        name = check_name(remote_file_name)
+        staged, size_bytes = self._stage(Path(file_path), name)
+        self._files.submit(partial(self._upload, run, name, staged, overwrite=overwrite), pending_bytes=size_bytes)
+
+    def download_file(
+        self,
+        remote_file_name: str,
+        destination: str | os.PathLike[str],
+        overwrite: bool = False,
+        progress_bar: bool = True,
+    ) -> None:
+        """Download the newest artifact of that name to `destination`, which appears whole; waits for uploads of this process.
+
+        Raises AlreadyExistsError for a destination that exists (without `overwrite`), and NotFoundError.
+        """
+        self._check_open()
+        name, target = check_name(remote_file_name), Path(destination)
+        self._require_free(name, target, overwrite=overwrite)
+        self._files.flush()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(".wherry-", target.parent) as folder:
+            try:
+                found = self._fetch(name, folder, progress_bar=progress_bar)
+            except Exception as error:
+                raise self._translated(error, "download", name) from error
+            self._require_free(name, target, overwrite=overwrite)
+            if found.is_dir() and target.is_dir():
+                shutil.rmtree(target)
+            os.replace(found, target)
+
+    def _require_free(self, name: str, target: Path, *, overwrite: bool) -> None:
+        if not overwrite and os.path.lexists(target):
+            hint = "give overwrite=True, or another path"
+            raise AlreadyExistsError(f"the destination {target} exists", operation="download", uri=name, hint=hint)
+
+    def _stage(self, source: Path, name: str) -> tuple[Path, int]:
+        """A copy in a folder of its own, with the last part of the remote name."""
+        if not source.exists():
+            raise FileNotFoundError(f"{source} does not exist, so it is not uploaded as {name}")
+        parent = Path(self._common.staging_folder or default_spool_folder().parent)
+        folder: Path | None = None
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{self.package}-", dir=parent))
+            staged = folder / name.rpartition("/")[2]
+            if source.is_dir():
+                shutil.copytree(source, staged)
+                return staged, sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
+            shutil.copyfile(source, staged)
+            return staged, staged.stat().st_size
+        except OSError as error:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            config = f"{type(self._common).__name__}.staging_folder"
+            raise SpoolError(
+                f"{source} cannot be copied to {parent} for its upload: {error} ({config} names the place)"
+            ) from error
+
+    def _upload(self, run: _Run, name: str, staged: Path, *, overwrite: bool) -> None:
+        try:
+            self._store(run, name, staged, overwrite=overwrite)
+        except Exception as error:
+            ours = self._translated(error, "upload", name)
+            log.warning("%s: an upload failed: %s", type(self).__name__, ours)
+            self._failures.append(JobFailure(next(self._job_ids), name, 1, str(ours)))
+        finally:
+            shutil.rmtree(staged.parent, ignore_errors=True)
+
+    # for the log calls of subclasses
+
+    def _later(
+        self, log_call: str, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, *, key: str | None = None
+    ) -> None:
+        """Have the run's call made by our thread. `log_call`, such as "log_images", is for whom, and `key` what it logs."""
+        if (run := self._open()) is None:
+            return
+        self._calls.submit(partial(self._do, log_call, call, run, key), pending_bytes=n_bytes)
+        if self.on_error != "warn" and (error := self._take_error()) is not None:
+            raise error
+
+    def _do(self, log_call: str, call: Callable[[_Run], object], run: _Run, key: str | None) -> None:
+        try:
+            call(run)
+        except Exception as error:
+            self._say(log_call, error, key)
+            where = repr(self) if key is None else key
+            ours = self._translated(error, log_call, where)
+            if not isinstance(ours, WherryError):  # Python's own do not say which call it was
+                ours = StoreError(f"{type(error).__name__}: {error}", operation=log_call, uri=where)
+            if ours is not error:
+                ours.__cause__ = error
+            with self._mutex:
+                self._error = self._error or ours
+
+    def _say(self, log_call: str, error: Exception, key: str | None) -> None:
+        """Write the error to the log, as the router would; each text once, and not without end."""
+        text = str(error) if key is None else f"{key} is not logged: {error}"
+        self._reports.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
+
+    def _take_error(self) -> Exception | None:
+        """The first error of a log call that was not raised yet."""
+        with self._mutex:
+            error, self._error = self._error, None
+        return error
+
+    def _step(self, step: int | None, counter: str) -> int:
+        return next(self._counts.setdefault(counter, itertools.count())) if step is None else to_step(step, counter)
+
+    def _rank(self) -> State:
+        self._state = self._state or State()  # kept, as it may have made up a run name
+        return self._state
+
+    def _is_left_out(self) -> bool:
+        return self._common.rank_zero_only and self._rank().rank > 0
+
+    def _run_name(self) -> str:
+        state = self._rank()
+        return state.run_name if self._common.rank_zero_only else f"{state.run_name}-rank{state.rank}".lstrip("-")
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"{self!r} belongs to the process {self._pid}, which this one was forked from: make one here")
+        if self._is_closed:
+            raise RuntimeError(f"{self!r}: make a new one to go on logging")
+
+    def _open(self) -> _Run | None:
+        """The run; None on a rank that has none."""
+        self._check_open()
+        if self._run is None and not self._is_left_out():
+            with self._mutex:
+                if self._refusal is not None:
+                    raise self._refusal
+                try:
+                    self._run = self._run or self._begin(self._rank(), self._run_name())
+                except Exception as error:
+                    self._refusal = self._translated(error, "begin a run", repr(self))
+                    raise self._refusal from error
+        return self._run
+
+    # events
+
+    def flush(self) -> None:
+        """Return when the package has all that was handed over before, and files have arrived.
+
+        UploadFailed for files that did not, else the first error of a log call that was not raised yet.
+        """
+        if self._pid != os.getpid():
+            return
+        self._calls.flush()
+        self._files.flush()
+        error, failures = self._take_error(), list(self._failures)
+        self._failures.clear()
+        if failures:
+            raise UploadFailed(failures)
+        if error is not None:
+            raise error
+
+    def _see(self, state: State | None) -> None:
+        self._state = state or self._state
+
+    def is_ready(self, state: State) -> bool:
+        """Take the state, which names the run; True."""
+        self._see(state)
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Begin the run."""
+        self._see(state)
+        self._open()
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Flush."""
+        self.flush()
+
+    def eval_standalone_end(self, state: State, logger: Logger) -> None:
+        """Flush."""
+        self.flush()
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """Flush."""
+        self.flush()
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Send what is left and end the run; under a logger, in post_close(). Closing again does nothing."""
+        self._see(state)
+        if logger is None:
+            self.post_close()
+        else:
+            self._has_failed = logger.error is not None
+
+    def post_close(self) -> None:
+        """Send what is left and end the run: as failed, if an exception ended it."""
+        if self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        self._calls.close()
+        self._files.close()
+        try:
+            if self._run is not None:
+                self._end(self._run, failed=self._has_failed)
+        except Exception as error:
+            raise self._translated(error, "end the run", repr(self)) from error
+        finally:
+            self.flush()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._has_failed = error is not None
+        self.post_close()
+
+
+def size_of(*arrays: NDArray[Any]) -> int:
+    """Bytes of memory."""
+    return sum(array.nbytes for array in arrays)
+
+
+def as_ours(error: Exception, operation: str, uri: str, kind: type[StoreError] = StoreError) -> Exception:
+    """An error of a package as `kind`; what is ours, or of Python, stays what it is."""
+    if isinstance(error, (WherryError, OSError, ValueError, TypeError, NotImplementedError)):
+        return error
+    return kind(f"{type(error).__name__}: {error}", operation=operation, uri=uri)

@@ -1,0 +1,412 @@
+"""WandbLogger: everything a run logs, in Weights & Biases, by its own package (the extra ``wandb``)."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, TransientError
+from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, size_of
+from wherry.loggers.destinations.wandb_row import WandbRow
+from wherry.loggers.run.state import State
+from wherry.loggers.values import encode
+from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.safe_name import safe_name
+from wherry.loggers.values.tables import check_table
+from wherry.loggers.values.text import format_json
+from wherry.posix.fork import temporary_folder
+
+if TYPE_CHECKING:
+    from wandb import Run
+
+_Mode = Literal["online", "offline", "shared", "disabled"]
+#: W&B writes these into each record itself, over what has such a name.
+_TAKEN = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
+_MAX_ARTIFACT_NAME = 128
+#: W&B keeps tables and the like in artifacts called "run-<id>-<name>".
+_MAX_MEDIA_BYTES = 90
+_NOT_IN_ARTIFACT_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+_ENDS_IN_HASH = re.compile(r"-[0-9a-f]{8}\Z")
+
+
+@dataclass(frozen=True)
+class WandbConfig(TrackerConfig):
+    """How a WandbLogger works. ConfigError for values that make no sense."""
+
+    #: The user or team. None: what the environment or the login says, here and below.
+    entity: str | None = None
+    #: "offline" writes files, which ``wandb sync`` sends later.
+    mode: _Mode | None = None
+    #: W&B makes a folder ``wandb`` in it.
+    folder: str | None = None
+    #: An id goes on with the run that has it, if there is one.
+    run_id: str | None = None
+    #: The figure that is the horizontal axis of all others. It is our own, as W&B drops what is logged with its own step when
+    #: that goes back.
+    step_metric: str = "step"
+    artifact_type: str = "file"
+    #: Whatever else ``wandb.init`` takes: ``{"group": "ablation", "notes": "..."}``.
+    init_options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode is not None and self.mode not in get_args(_Mode):
+            known = ", ".join(map(repr, get_args(_Mode)))
+            raise ConfigError(f"WandbConfig.mode is {self.mode!r}: use one of {known}, or None for what the environment says")
+        if not isinstance(self.step_metric, str) or not self.step_metric or self.step_metric in _TAKEN:
+            raise ConfigError(f"WandbConfig.step_metric is {self.step_metric!r}: use a name that is not W&B's own")
+        if not isinstance(self.init_options, Mapping):
+            raise ConfigError(
+                f"WandbConfig.init_options is {self.init_options!r}: give a mapping, such as {{'group': 'ablation'}}"
+            )
+        if given := {"project", "name", "entity", "mode", "dir", "id", "resume"} & set(self.init_options):
+            raise ConfigError(f"WandbConfig.init_options has {sorted(given)}: these have fields or arguments of their own")
+
+
+class WandbLogger(TrackerLogger["Run"]):
+    """Logs to a run of W&B's `project`; its name is the state's run name.
+
+    | call | in W&B |
+    | --- | --- |
+    | log_metrics | charts over ``step`` (`WandbConfig.step_metric`), so steps may go back: nothing is dropped |
+    | log_hyperparameters | the run's config; later values replace earlier ones |
+    | log_images | images with masks to switch on and off; with `use_table` rows of a table (W&B shows 108 of a list) |
+    | log_table, log_histogram, log_audio, log_video, log_point_cloud | Table, Histogram, Audio, Video (MP4), Object3D |
+    | log_text, log_traces | Html, as it is; traces under "traces/name" |
+    | upload_file | an artifact: a new version of it for each upload, the newest is "latest" |
+
+    Names are as they were given, but for W&B's own (``_step``, ``_runtime`` ...) and the step's, which get a "_" behind them,
+    those of media, which are paths (see `safe_name`), and those of artifacts: `artifact_name` says how, the artifact's metadata
+    has the remote name, and its file that path. NaN and infinities are kept.
+
+    What several calls log of one step, media too, is one row of W&B's history, which it shows when the next step is logged, or
+    at flush() or the close; a name that comes again at its step is another row.
+
+    If a run of W&B is active already, it is used, and not ended at the close. ``overwrite=False`` looks whether the artifact is
+    there; of two processes that do so at once both upload, and nothing is lost, as each is a version. Offline, only what this
+    process uploaded is known, and can be downloaded. See `TrackerLogger` for threads, errors and the end.
+    """
+
+    package = "wandb"
+
+    def __init__(self, project: str | None = None, *, config: WandbConfig | None = None, state: State | None = None) -> None:
+        self._config = config or WandbConfig()
+        super().__init__(self._config, state)
+        self._project = project
+        self._is_ours = True
+        self._row = WandbRow(self._config.step_metric)
+        #: Remote name -> the artifact's file in W&B's own staging folder, of what this process uploaded.
+        self._uploaded: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<WandbLogger {self._project or ''}{' closed' if self._is_closed else ''}>"
+
+    # what is logged
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
+        """Update the run's config. What JSON does not know becomes text."""
+        values = json.loads(format_json(dict(hyperparameters), significant_digits=None))
+        self._later("log_hyperparameters", lambda run: run.config.update(values, allow_val_change=True))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a point to each chart; `step=None` counts the calls. ValueError for what is no number, after the others."""
+        found = {key: to_number(value) for key, value in metrics.items()}
+        wrong = [str(key) for key, number in found.items() if number is None]
+        self._record({key: number for key, number in found.items() if number is not None}, self._step(step, "metrics"))
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one")
+
+    def log_images(
+        self,
+        images: object,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: Mapping[str, object] | None = None,
+        mask_class_labels: Mapping[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Add images with their masks. ValueError for shapes that are none; of masks once the images are accepted."""
+        encode.require("PIL.Image", "Pillow")
+        from wherry.loggers.values.canonical import copy_images, to_images
+        from wherry.loggers.values.masks import masks_of
+
+        key = str(name)
+        given = copy_images(images, key, channels_last=channels_last or None)
+        drawn, wrong = masks_of(masks, given, key)
+        classes = {int(label): str(text) for label, text in (mask_class_labels or {}).items()}
+
+        named = {"class_labels": classes} if classes else {}
+
+        def make(folder: Path) -> object:
+            import wandb
+
+            made = []
+            for i, picture in enumerate(to_images(given, key)):
+                path = folder / f"{i}.png"
+                path.write_bytes(encode.png_bytes(picture))
+                shown = {mask: {"mask_data": labels[i], **named} for mask, labels in drawn.items()}
+                made.append(wandb.Image(str(path), masks=shown or None))
+            return wandb.Table(columns=["image"], data=[[image] for image in made]) if use_table else made
+
+        labels = [one for several in drawn.values() for one in several]
+        self._media("log_images", key, self._step(step, f"images {key}"), make, size_of(*given, *labels))
+        if wrong is not None:
+            raise wrong
+
+    def log_table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
+    ) -> None:
+        """Add a table. ValueError for rows that are not as long as there are columns; what is no number or text becomes text."""
+        key = str(name)
+        cells = [[_cell(value) for value in row] for row in check_table(columns, rows, key)]
+        names = [str(column) for column in columns]
+
+        def make(_: Path) -> object:
+            import wandb
+
+            return wandb.Table(columns=names, data=cells, allow_mixed_types=True)
+
+        self._media("log_table", key, self._step(step, f"table {key}"), make, FIGURE_BYTES * (1 + len(cells) * len(names)))
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Add each as text, as it is."""
+        for name, trace in traces.items():
+            text = trace if isinstance(trace, str) else format_json(trace)
+            self._html("log_traces", text, f"traces/{name}", self._step(None, f"text traces/{name}"))
+
+    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
+        """Add a text, shown as it is."""
+        self._html("log_text", str(text), str(name), self._step(step, f"text {name}"))
+
+    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
+        """Add a distribution of the finite ones of the values."""
+        from wherry.loggers.values.canonical import to_histogram, to_values
+
+        key = str(name)
+        array = to_values(values, key)
+
+        def make(_: Path) -> object:
+            import wandb
+
+            found = to_histogram(array, key)
+            return wandb.Histogram(np_histogram=(found.counts, found.edges))
+
+        self._media("log_histogram", key, self._step(step, f"histogram {key}"), make, size_of(array))
+
+    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
+        """Add a sound clip, as WAV."""
+        from wherry.loggers.values.canonical import copy_audio, to_audio
+
+        key = str(name)
+        if not sample_rate_hz > 0:
+            raise ValueError(f"{key}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
+        given = copy_audio(audio, key)
+
+        def make(folder: Path) -> object:
+            import wandb
+
+            path = folder / "audio.wav"
+            path.write_bytes(encode.wav_bytes(to_audio(given, key), int(sample_rate_hz)))
+            return wandb.Audio(str(path))
+
+        self._media("log_audio", key, self._step(step, f"audio {key}"), make, size_of(given))
+
+    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
+        """Add a video, as MP4."""
+        encode.require("av", "PyAV")
+        from wherry.loggers.values.canonical import copy_video, to_video
+
+        key = str(name)
+        if not 0 < frames_per_s < float("inf"):
+            raise ValueError(f"{key}: frames_per_s is {frames_per_s}: it must be above 0")
+        given = copy_video(video, key)
+
+        def make(folder: Path) -> object:
+            import wandb
+
+            path = folder / "video.mp4"
+            encode.write_mp4(to_video(given, key), frames_per_s, path)
+            return wandb.Video(str(path), format="mp4")
+
+        self._media("log_video", key, self._step(step, f"video {key}"), make, size_of(given))
+
+    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
+        """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
+        from wherry.loggers.values.canonical import to_point_cloud
+
+        key = str(name)
+        clouds = to_point_cloud(points, key)
+
+        def make(_: Path) -> object:
+            import numpy as np
+            import wandb
+
+            return [wandb.Object3D(cloud[np.isfinite(cloud).all(axis=1)]) for cloud in clouds]
+
+        self._media("log_point_cloud", key, self._step(step, f"points {key}"), make, size_of(clouds))
+
+    def flush(self) -> None:
+        """Return when W&B has all that was handed over before, and files have arrived. What comes then is in another row.
+
+        UploadFailed for files that did not, else the first error of a log call that was not raised yet.
+        """
+        if (run := self._run) is not None and not self._is_closed and self._pid == os.getpid():
+            self._calls.submit(partial(self._do, "flush", self._row.end, run, None))
+        super().flush()
+
+    # inside
+
+    def _record(self, values: Mapping[str, object], step: int) -> None:
+        """Send figures, with their step."""
+        record: dict[str, object] = {}
+        for key, value in values.items():
+            record[self._free_name(str(key), record)] = value
+        if record:
+            self._later("log_metrics", lambda run: self._row.add(run, record, step), FIGURE_BYTES * (1 + len(record)))
+
+    def _html(self, log_call: str, text: str, key: str, step: int) -> None:
+        shown = f"<pre>{html.escape(text)}</pre>"
+
+        def make(_: Path) -> object:
+            import wandb
+
+            return wandb.Html(shown, inject=False)
+
+        self._media(log_call, key, step, make, FIGURE_BYTES + len(shown))
+
+    def _media(self, log_call: str, key: str, step: int, make: Callable[[Path], object], n_bytes: int) -> None:
+        """Have `make` make the package's object from arrays, with a folder for files, in our thread."""
+        name = self._free_name(safe_name(key, _MAX_MEDIA_BYTES), {})
+
+        def write(run: Run) -> None:
+            with temporary_folder("wherry-wandb-") as folder:
+                self._row.add(run, {name: make(folder)}, step)
+
+        self._later(log_call, write, n_bytes, key=key)
+
+    def _free_name(self, name: str, taken: Mapping[str, object]) -> str:
+        while name in _TAKEN or name == self._config.step_metric or name in taken:
+            name += "_"
+        return name
+
+    def _begin(self, state: State, name: str) -> Run:
+        import wandb
+
+        config, before = self._config, wandb.run
+        options: dict[str, Any] = {
+            "project": self._project,
+            "name": name or None,
+            "entity": config.entity,
+            "mode": config.mode,
+            "dir": config.folder,
+            "id": config.run_id,
+            "resume": "allow" if config.run_id else None,
+        }
+        if not config.rank_zero_only and state.run_name and "group" not in config.init_options:
+            options["group"] = state.run_name
+        run = wandb.init(**options, **config.init_options)
+        self._is_ours = run is not before
+        run.define_metric(config.step_metric)
+        run.define_metric("*", step_metric=config.step_metric)
+        return run
+
+    def _end(self, run: Run, *, failed: bool) -> None:
+        self._row.end(run)
+        if self._is_ours:
+            run.finish(exit_code=1 if failed else 0)
+
+    def _store(self, run: Run, remote_file_name: str, path: Path, *, overwrite: bool) -> None:
+        import wandb
+
+        name = artifact_name(remote_file_name)
+        if not overwrite and (remote_file_name in self._uploaded or self._exists(name)):
+            raise AlreadyExistsError(
+                f"the artifact {name} exists", operation="upload", uri=remote_file_name, hint="overwrite=True adds a version"
+            )
+        artifact = wandb.Artifact(name, self._config.artifact_type, metadata={"remote_file_name": remote_file_name})
+        if path.is_dir():
+            artifact.add_dir(str(path), name=remote_file_name)
+        else:
+            artifact.add_file(str(path), name=remote_file_name)
+        run.log_artifact(artifact)
+        self._uploaded[remote_file_name] = artifact
+        if self._is_online(run):
+            artifact.wait()
+
+    def _fetch(self, remote_file_name: str, folder: Path, *, progress_bar: bool) -> Path:
+        import wandb
+
+        name = artifact_name(remote_file_name)
+        run = self._run
+        if not self._is_online(run):
+            self._fetch_own(remote_file_name, folder)
+        elif not self._exists(name):
+            raise NotFoundError(f"there is no artifact {name}", operation="download", uri=remote_file_name)
+        else:
+            wandb.Api().artifact(f"{self._path(name)}:latest").download(root=str(folder))
+        return folder / remote_file_name
+
+    def _fetch_own(self, remote_file_name: str, folder: Path) -> None:
+        """Copy what W&B keeps of an upload until it can be sent."""
+        artifact = self._uploaded.get(remote_file_name)
+        if artifact is None:
+            hint = "W&B is offline, and this process did not upload it"
+            raise NotFoundError("there is no such artifact here", operation="download", uri=remote_file_name, hint=hint)
+        for path, entry in artifact.manifest.entries.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(entry.local_path, folder / path)
+
+    def _exists(self, name: str) -> bool:
+        import wandb
+
+        return self._is_online(self._run) and bool(wandb.Api().artifact_exists(f"{self._path(name)}:latest"))
+
+    def _path(self, name: str) -> str:
+        entity, project = (self._run.entity, self._run.project) if self._run else (self._config.entity, self._project)
+        return "/".join(part for part in (entity, project, name) if part)
+
+    def _is_online(self, run: Run | None) -> bool:
+        """Of a rank without a run: as far as the settings say."""
+        import wandb
+
+        mode = run.settings.mode if run is not None else self._config.mode or wandb.setup().settings.mode
+        return mode in ("online", "shared")
+
+    def _translated(self, error: Exception, operation: str, uri: str) -> Exception:
+        from wandb.errors import AuthenticationError, CommError, UsageError
+
+        if isinstance(error, AuthenticationError):
+            return as_ours(error, operation, uri, AccessDeniedError)
+        if isinstance(error, CommError):
+            return as_ours(error, operation, uri, TransientError)
+        return ConfigError(f"{operation} {uri}: {error}") if isinstance(error, UsageError) else as_ours(error, operation, uri)
+
+
+def artifact_name(remote_file_name: str) -> str:
+    """The name of the artifact: letters, digits, ``-``, ``_`` and ``.`` of the remote name, and ``.`` for all else.
+
+    If that, or a length above 128, changes anything, a hash of the remote name is added: two names never become one.
+    """
+    name = _NOT_IN_ARTIFACT_NAMES.sub(".", remote_file_name)
+    if name == remote_file_name and len(name) <= _MAX_ARTIFACT_NAME and not _ENDS_IN_HASH.search(name):
+        return name
+    digest = hashlib.sha256(remote_file_name.encode()).hexdigest()[:8]
+    return f"{name[: _MAX_ARTIFACT_NAME - len(digest) - 1]}-{digest}"
+
+
+def _cell(value: object) -> object:
+    """What a cell of a table can hold."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    number = to_number(value)
+    return format_json(value) if number is None else number

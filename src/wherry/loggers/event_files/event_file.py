@@ -1,0 +1,261 @@
+"""EventFile: files of TensorBoard's events, written without TensorBoard, by one system call an event and no thread.
+
+The formats: a record is ``uint64 length, uint32 masked crc32c(length), data, uint32 masked crc32c(data)``, little-endian
+(https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details). Its data is an ``Event`` message
+(https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto); the first in a file says the version
+of the format. TensorBoard reads all files of a folder whose names hold ``tfevents``, in the order of their names.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+
+import google_crc32c
+
+from wherry.loggers.event_files.protobuf import binary, double, float32, string, varint
+from wherry.loggers.event_files.summaries import scalar_prefix
+
+log = logging.getLogger("wherry")
+
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+_TIME = struct.Struct("<Bd")
+_WALL_TIME, _STEP, _SUMMARY, _VALUE = 0x09, b"\x10", b"\x2a", b"\x0a"  # a field's number and wire type, in one byte
+#: So many tags' encodings are kept; a run that makes up tags for ever must not fill the memory with them.
+_MOST_PREFIXES = 10_000
+
+_numbers = count()
+_all_files: weakref.WeakSet[EventFile] = weakref.WeakSet()
+
+
+class EventFile:
+    """Appends events to a file in `folder`, and to a new one when that is due. Any thread may call; after a fork the child
+    writes to a file of its own and leaves the parent's alone.
+
+    Guarantees: an event is in the operating system's hands when its call returns, so that SIGKILL of this process loses nothing,
+    with or without flush(); with `fsync`, flush() and the end of a file make it safe from power loss as well. A file holds whole
+    events only: what a full disk cut off is taken back, the call raises OSError, and the next event is tried anew. When
+    somebody removes the file while it is written, the event that finds out goes to a new one, and that is said in the log
+    "wherry".
+
+    The event that finds the file at `max_file_bytes` or `max_file_age_s` closes it for ever and starts another (None: no such
+    bound), so a file exceeds its size by one event at most. No file is made before the first event. Their names:
+    ``events.out.tfevents.<time>.<host>.<pid>.<number>``.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        max_file_bytes: int | None = None,
+        max_file_age_s: float | None = None,
+        fsync: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = Path(folder)
+        self.max_file_age_s = max_file_age_s
+        self._max_file_bytes = max_file_bytes
+        self._fsync = fsync
+        self._now = now
+        self._prefixes: dict[str, bytes] = {}
+        self._is_closed = False
+        self._name_time_s = 0
+        self._start_afresh()
+        _all_files.add(self)
+
+    def _start_afresh(self) -> None:
+        """Also in a fork's child: file, lock (which some thread may have held) and closed files are the parent's."""
+        self._lock = threading.RLock()  # a signal's handler may log, or close, while its thread writes
+        self._file: _OpenFile | None = None
+        self._closed_paths: list[Path] = []
+
+    def __repr__(self) -> str:
+        return f"<EventFile in {self.folder}>"
+
+    @property
+    def path(self) -> Path | None:
+        """The file that is being written; None before the first event, and between two files."""
+        file = self._file
+        return None if file is None else file.path
+
+    def add_scalars(self, scalars: Mapping[str, float], step: int, wall_time_s: float | None = None) -> None:
+        """Write points of curves, tag -> number, as one event. They are kept as floats: seven digits, NaN and infinities too."""
+        prefixes = self._prefixes
+        parts = []
+        for tag, number in scalars.items():
+            prefix = prefixes.get(tag)
+            parts.append(self._remember_prefix(tag) if prefix is None else prefix)
+            parts.append(float32(number))
+        if parts:
+            self._write_summary(b"".join(parts), step, wall_time_s)
+
+    def add_values(self, values: Sequence[bytes], step: int, wall_time_s: float | None = None) -> None:
+        """Write values that `tensorboard_summaries` encoded, as one event. `wall_time_s`: when they were logged, if not now."""
+        if values:
+            self._write_summary(b"".join([binary(1, value) for value in values]), step, wall_time_s)
+
+    def flush(self) -> None:
+        """Return when all events of calls before this one are in the file; with `fsync` on the disk."""
+        with self._lock:
+            if self._fsync and self._file is not None:
+                os.fsync(self._file.descriptor)
+
+    def roll(self) -> None:
+        """Close the file for ever, if there is one; the next event starts another."""
+        with self._lock:
+            self._end_file()
+
+    def roll_if_due(self) -> None:
+        """Close the file if it has its size or age, as the next event would."""
+        if self._file is not None:
+            with self._lock:
+                self._end_file_if_due()
+
+    def take_closed(self) -> list[Path]:
+        """The files that were closed since the last call, in order; each is given once, and will not change any more."""
+        if not self._closed_paths:
+            return []
+        with self._lock:
+            taken, self._closed_paths = self._closed_paths, []
+        return taken
+
+    def close(self) -> None:
+        """Close the last file. Calls that write raise RuntimeError from now on; closing again does nothing."""
+        with self._lock:
+            self._is_closed = True
+            self._end_file()
+
+    def _remember_prefix(self, tag: str) -> bytes:
+        if len(self._prefixes) >= _MOST_PREFIXES:
+            self._prefixes.clear()
+        value = scalar_prefix(tag)
+        prefix = self._prefixes[tag] = _VALUE + varint(len(value) + 4) + value
+        return prefix
+
+    def _write_summary(self, summary: bytes, step: int, wall_time_s: float | None) -> None:
+        logged_at_s = self._now() if wall_time_s is None else wall_time_s
+        head = _TIME.pack(_WALL_TIME, logged_at_s) + _STEP + varint(step) + _SUMMARY + varint(len(summary))
+        record = _record(head + summary)
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"{self!r} is closed: make a new one")
+            self._end_file_if_due()
+            self._append(record)
+            if (file := self._file) is not None and file.is_removed():
+                log.warning(
+                    "%s was removed while it was being written: its events are lost, and what comes goes to a new file", file.path
+                )
+                self._file = None
+                self._append(record)
+
+    # what follows is called with the lock held
+
+    def _append(self, record: bytes) -> None:
+        if self._file is None:
+            self._file = self._open_file()
+        self._file.append(record)
+
+    def _open_file(self) -> _OpenFile:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        now_s = self._now()
+        self._name_time_s = max(self._name_time_s, int(now_s))  # a clock that was set back must not change the order
+        host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+        while True:
+            name = f"events.out.tfevents.{self._name_time_s:010d}.{host}.{os.getpid()}.{next(_numbers):06d}"
+            try:
+                file = _OpenFile(self.folder / name, now_s)
+                break
+            except FileExistsError:  # a container's processes may have one host name and one number, again and again
+                continue
+        try:
+            file.append(_record(double(1, now_s) + string(3, "brain.Event:2") + binary(10, string(1, "wherry"))))
+        except BaseException:
+            file.path.unlink()  # nothing is in it, and what came next would lack this record before it
+            raise
+        return file
+
+    def _end_file_if_due(self) -> None:
+        if (file := self._file) is None:
+            return
+        is_full = self._max_file_bytes is not None and file.size_bytes >= self._max_file_bytes
+        is_old = self.max_file_age_s is not None and self._now() - file.opened_at_s >= self.max_file_age_s
+        if is_full or is_old or file.is_unfinished:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if (file := self._file) is None:
+            return
+        self._file = None
+        if not file.is_removed():
+            self._closed_paths.append(file.path)
+        if self._fsync:
+            os.fsync(file.descriptor)
+
+
+class _OpenFile:
+    """A file that is being appended to; it is closed when nobody has it any more, which nobody can forget.
+
+    `is_unfinished`: the last append has not ended. Either it could not be taken back, or it goes on further up the stack and
+    a signal's handler is asking. Both times the next event needs another file, as readers stop at a torn end.
+    """
+
+    def __init__(self, path: Path, opened_at_s: float) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self.path = path
+        self.opened_at_s = opened_at_s
+        self.size_bytes = 0
+        self.is_unfinished = False
+
+    def append(self, record: bytes) -> None:
+        """Write the record, or nothing."""
+        self.is_unfinished = True
+        left = memoryview(record)
+        try:
+            while left:
+                left = left[os.write(self.descriptor, left) :]
+        except BaseException as error:  # Ctrl-C as well
+            os.ftruncate(self.descriptor, self.size_bytes)
+            self.is_unfinished = False
+            if not isinstance(error, OSError):
+                raise
+            text = f"{error.strerror}; this event is lost, the file is whole without it, and later events are tried again"
+            raise OSError(error.errno, text, str(self.path)) from error
+        self.size_bytes += len(record)
+        self.is_unfinished = False
+
+    def is_removed(self) -> bool:
+        """Whether it has no name any more."""
+        return not os.fstat(self.descriptor).st_nlink
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def _record(data: bytes) -> bytes:
+    length = _LENGTH.pack(len(data))
+    return b"".join((length, _masked_crc32c(length), data, _masked_crc32c(data)))
+
+
+def _masked_crc32c(data: bytes) -> bytes:
+    """Rotated and shifted, as checksums of data that holds checksums would be weak."""
+    crc = google_crc32c.value(data)
+    return _CHECKSUM.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _forget_parents_files() -> None:
+    for file in list(_all_files):
+        file._start_afresh()
+
+
+os.register_at_fork(after_in_child=_forget_parents_files)

@@ -1,0 +1,190 @@
+"""RunFiles: the folder of one run, held by one process, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from wherry.loggers.files.folder_lock import FolderLock
+from wherry.loggers.files.json_lines import JsonLines, say_removed
+from wherry.loggers.files.media_index import MediaIndex
+from wherry.loggers.files.parquet import has_parquet, write_parquet
+from wherry.loggers.values.safe_name import safe_name
+from wherry.loggers.values.text import format_json
+from wherry.posix.atomic_write import WholeFiles
+
+log = logging.getLogger("wherry")
+
+_INDEX = "media/index.jsonl"
+_CHILDREN = "children"
+_FILES = ("hparams.json", "metrics.jsonl", "metrics.parquet", "text.jsonl", "traces.jsonl", "histograms.jsonl", _INDEX)
+
+
+class RunFiles:
+    """The folder `root`, which this process alone writes. Any thread of it may call.
+
+    What grows is JSON Lines (see `JsonLines`); all other files appear whole (see `WholeFiles`, whose folder is ``.tmp``).
+
+    When somebody removes the folder, the next call that writes finds out, says it in the log "wherry", makes and locks the
+    folder anew, with the files of merge_json() as they were, and goes on there.
+    """
+
+    def __init__(self, root: Path, lock: FolderLock | None, *, fsync: bool = False) -> None:
+        self.root = root
+        self._fsync = fsync
+        self._mutex = threading.RLock()
+        self._lock = lock
+        self._whole = WholeFiles(root / ".tmp", fsync=fsync)
+        self._lines: dict[str, JsonLines] = {}
+        self._merged: dict[Path, dict[str, object]] = {}  # what merge_json() has written, in the order of the first calls
+        #: Files that went with a removed folder, which was said once for all.
+        self._gone: set[Path] = set()
+        self.media = MediaIndex(root / "media", self.lines(_INDEX), self._whole)
+        self._whole.sweep()
+
+    @classmethod
+    def of_run(cls, root: Path, *, fsync: bool = False) -> RunFiles:
+        """Make and lock the folder `root`; RuntimeError while another process has it."""
+        return cls(root, FolderLock(root), fsync=fsync)
+
+    @classmethod
+    def of_child(cls, run: Path, *, fsync: bool = False) -> RunFiles:
+        """For a process forked from the one that writes the folder `run`: a new folder in that, ``children/<process>``.
+
+        Nobody else writes there, so it needs no lock, which would be one more thing that outlives a child.
+        """
+        return cls(_new_folder(run / _CHILDREN), None, fsync=fsync)
+
+    def lines(self, name: str) -> JsonLines:
+        """The JSON Lines file of that name, which stays open."""
+        if name not in self._lines:
+            self._lines.setdefault(name, JsonLines(self.root / name, on_removed=self._see_removed))
+        return self._lines[name]
+
+    def append_table(self, key: str, rows: bytes) -> None:
+        """Add lines to a table. Its file is closed again: there may be more tables than a process may have files open."""
+        with self._mutex:
+            self._keep_folder()
+            file = JsonLines(self.root / "tables" / f"{safe_name(key)}.jsonl", on_removed=self._see_removed)
+            file.append(rows)
+            file.check(fsync=self._fsync)
+            file.close()
+
+    def merge_json(self, name: str, items: Mapping[str, object]) -> None:
+        """Add `items` to the JSON object in the file of that name, which is whole at any time. ValueError if it is no object."""
+        path = self.root / name
+        with self._mutex:
+            self._keep_folder()
+            before = _object(path) if path.exists() else {}
+            known = {**before, **json.loads(format_json(items, significant_digits=None))}
+            self._merged[path] = known
+            if known != before or not path.exists():  # equal are the classes of masks, at every step
+                self._write_object(path, known)
+
+    def write_parquet(self) -> None:
+        """Write the metrics and all tables as Parquet beside them, where they changed since then, if pyarrow is there."""
+        if not has_parquet():
+            return
+        for source in (self.root / "metrics.jsonl", *sorted((self.root / "tables").rglob("*.jsonl"))):
+            destination = source.with_suffix(".parquet")
+            if source.exists() and (not destination.exists() or _time(destination) <= _time(source)):
+                with self._whole.temporary(".parquet") as temporary:
+                    if write_parquet(source, temporary):
+                        self._whole.replace(temporary, destination)
+
+    def all_but_media(self) -> list[Path]:
+        """The files that are finished when the run is, and those of children. What else is in the folder belongs to others."""
+        tables = (path for path in (self.root / "tables").rglob("*") if path.suffix in (".jsonl", ".parquet"))
+        children = (path for path in (self.root / _CHILDREN).rglob("*") if path.parent.name != ".tmp")
+        named = (self.root / name for name in _FILES)
+        all_of_them = dict.fromkeys((*named, *self._merged, *sorted(tables), *sorted(children)))
+        return [path for path in all_of_them if path.is_file()]
+
+    def name_of(self, path: Path) -> str:
+        """The path below the folder, with slashes."""
+        return path.relative_to(self.root).as_posix()
+
+    def flush(self) -> None:
+        """See whether the folder, or a file of it that is being written, was removed or replaced, or its name changed.
+
+        That is said, and what comes then goes to a new folder or file. With `fsync`, what was written is on the disk.
+        """
+        self._keep_folder()
+        for lines in list(self._lines.values()):  # not under our lock, which on_removed takes under theirs
+            lines.check(fsync=self._fsync)
+
+    def close(self) -> None:
+        """Close all files and unlock the folder. Again, it does nothing."""
+        for lines in list(self._lines.values()):
+            lines.close()
+        self._whole.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _see_removed(self, path: Path) -> None:
+        """A file that was open has lost its name, and perhaps with the folder."""
+        with self._mutex:
+            self._keep_folder()
+            if path in self._gone:
+                self._gone.discard(path)
+            else:
+                say_removed(path)
+
+    def _keep_folder(self) -> None:
+        """Have the folder, and our lock on it: RuntimeError if another process has it by now."""
+        with self._mutex:
+            if self._lock is None or self._lock.is_held():
+                return
+            has_folder = self._lock.has_folder()
+            self._lock.release()
+            self._lock = FolderLock(self.root)
+            if has_folder:  # only the lock's own file was removed
+                return
+            log.warning(
+                "the folder %s was removed or replaced while it was being written: what was in it is lost, and it is made anew",
+                self.root,
+            )
+            self._gone = {lines.path for lines in self._lines.values()}
+            for path, known in self._merged.items():
+                self._write_object(path, known)
+
+    def _write_object(self, path: Path, known: Mapping[str, object]) -> None:
+        with self._whole.temporary(path.suffix) as temporary:
+            temporary.write_bytes(_readable(known))
+            self._whole.replace(temporary, path)
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder that nobody had: in containers an earlier run's processes may have had the same number."""
+    parent.mkdir(parents=True, exist_ok=True)
+    numbers, folder = count(2), parent / f"{os.getpid()}"
+    while folder.exists():  # no other process has our number now
+        folder = parent / f"{os.getpid()}-{next(numbers)}"
+    folder.mkdir()
+    return folder
+
+
+def _object(path: Path) -> dict[str, object]:
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise ValueError(f"{path} is no JSON object, so that nothing can be added to it: move it away")
+    return known
+
+
+def _readable(known: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(known, indent=2, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape and UTF-8 cannot hold
+        return json.dumps(known, indent=2).encode() + b"\n"
+
+
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns

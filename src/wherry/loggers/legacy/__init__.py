@@ -1,0 +1,1 @@
+"""Names and calls of earlier versions of Composer."""

@@ -1,0 +1,129 @@
+"""The names that calls had in Composer 0.6 to 0.10, log_file_artifact and others, tied to those of today."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wherry.loggers.run.level import LogLevel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wherry.loggers.run.state import State
+
+#: The overrides that are running in this thread: (object, class, name).
+_running: ContextVar[frozenset[tuple[int, type, str]]] = ContextVar("_running", default=frozenset())
+
+
+def tie_old_names(kind: type) -> None:
+    """Have both names of each call lead to the one that `kind` overrides: for ``__init_subclass__`` of the base class.
+
+    So whichever name was overridden last, on the way from the base class to the object's own, is what runs by either. An override
+    that calls ``super()``, by either name, or the other name on ``self``, gets what it has overridden.
+    """
+    for pair in _PAIRS:
+        new, old = _depth(kind, pair.new), _depth(kind, pair.old)
+        if old < new:
+            _tie(kind, pair.new, pair.old, pair.call_old)
+        elif new < old:
+            _tie(kind, pair.old, pair.new, pair.call_new)
+
+
+def leads_to_old_name(method: object) -> bool:
+    """Whether a method of today's name runs an override of the old one."""
+    return hasattr(method, "is_tied_to_old_name")
+
+
+def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Warn the caller's caller."""
+    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=stacklevel)
+
+
+def _depth(kind: type, name: str) -> int:
+    """How far from `kind` the class is that has the method."""
+    return next(depth for depth, one in enumerate(kind.__mro__) if name in vars(one))
+
+
+def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> None:
+    override = getattr(kind, overridden)
+
+    @functools.wraps(override)
+    def marked(self: Any, *arguments: Any, **options: Any) -> Any:
+        token = _running.set(_running.get() | {(id(self), kind, name)})
+        try:
+            return override(self, *arguments, **options)
+        finally:
+            _running.reset(token)
+
+    @functools.wraps(getattr(kind, name))
+    def tied(self: Any, *arguments: Any, **options: Any) -> Any:
+        if (id(self), kind, name) in _running.get():  # from the override itself
+            return getattr(super(kind, self), name)(*arguments, **options)
+        return call(functools.partial(marked, self), *arguments, **options)
+
+    if overridden in {pair.old for pair in _PAIRS}:
+        tied.is_tied_to_old_name = True  # type: ignore[attr-defined]
+    setattr(kind, overridden, marked)
+    setattr(kind, name, tied)
+
+
+class _Pair(NamedTuple):
+    """Two names of a call, and how the one is called with the arguments of the other."""
+
+    new: str
+    old: str
+    call_old: Callable[..., Any]
+    call_new: Callable[..., Any]
+
+
+def _upload_by_old_name(
+    call: Callable[..., Any], state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool = False
+) -> None:
+    call(state, LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
+
+
+def _upload_by_new_name(
+    call: Callable[..., Any],
+    state: State | None,
+    log_level: str | int | LogLevel,
+    artifact_name: str,
+    file_path: Path,
+    *,
+    overwrite: bool = False,
+) -> None:
+    del log_level
+    warn_of_old_name("log_file_artifact", "upload_file", stacklevel=4)
+    call(state, artifact_name, file_path, overwrite=overwrite)
+
+
+def _download_by_old_name(
+    call: Callable[..., Any], remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+) -> None:
+    call(remote_file_name, destination, overwrite, progress_bar)
+
+
+def _download_by_new_name(
+    call: Callable[..., Any], artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
+) -> None:
+    warn_of_old_name("get_file_artifact", "download_file", stacklevel=4)
+    call(artifact_name, destination, overwrite, progress_bar)
+
+
+def _ask_by_old_name(call: Callable[[], bool]) -> bool:
+    return call()
+
+
+def _ask_by_new_name(call: Callable[[], bool]) -> bool:
+    warn_of_old_name("can_log_file_artifacts", "can_upload_files", stacklevel=4)
+    return call()
+
+
+_PAIRS = (
+    _Pair("upload_file", "log_file_artifact", _upload_by_old_name, _upload_by_new_name),
+    _Pair("download_file", "get_file_artifact", _download_by_old_name, _download_by_new_name),
+    _Pair("can_upload_files", "can_log_file_artifacts", _ask_by_old_name, _ask_by_new_name),
+)

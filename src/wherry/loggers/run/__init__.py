@@ -1,0 +1,1 @@
+"""What a training loop tells its loggers: state, time, events, levels."""

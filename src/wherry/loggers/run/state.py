@@ -1,0 +1,143 @@
+"""What a training loop tells its loggers: the run's name, this process's place among the ranks, and how far the run is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import cache
+
+from wherry.errors import ConfigError
+from wherry.loggers.run.timestamp import Timestamp
+from wherry.store.name_templates import format_name
+
+log = logging.getLogger("wherry")
+
+PHASES = ("train", "valid", "test")
+_RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
+#: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
+_NO_RUN_ID = "none"
+#: What torchrun makes up instead, in torch 2.13 also where --rdzv-id was given, if there is one node and neither
+#: --rdzv-endpoint nor --master-port was given (torch/distributed/run.py, run()): a random UUID.
+_MADE_UP = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_QUALITIES = ("amber", "brisk", "calm", "deep", "early", "fair", "green", "keen", "light", "merry", "quiet", "swift")
+_WATERS = ("bay", "brook", "creek", "delta", "fjord", "harbor", "inlet", "lagoon", "mere", "reach", "sound", "strait")
+
+
+def _from_variables(*names: str, default: int, least: int = 0) -> int:
+    for name in names:
+        if (text := os.environ.get(name)) is None:
+            continue
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise ConfigError(f"the environment variable {name} is {text!r}: it must be a whole number, at least {least}")
+        return value
+    return default
+
+
+@dataclass
+class State:
+    """The state of a run, as its training loop keeps it: the loop sets `timestamp` as it goes on.
+
+    What is not given is read from the environment, as torchrun sets it (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, and
+    GROUP_RANK or NODE_RANK). `run_name` is then RUN_NAME, COMPOSER_RUN_NAME or TORCHELASTIC_RUN_ID, which are the same on
+    every rank; without them a single process makes one up, from the time and two words. Several ranks would each make up
+    another, so they have none, "", and a template with ``{run_name}`` is an error: set RUN_NAME. An id that torchrun makes up at
+    each start (see `_MADE_UP`) names the run all the same, and that is said in the log "wherry".
+    """
+
+    run_name: str = ""
+    timestamp: Timestamp = field(default_factory=Timestamp)
+    rank: int = field(default_factory=lambda: _from_variables("RANK", default=0))
+    local_rank: int = field(default_factory=lambda: _from_variables("LOCAL_RANK", default=0))
+    world_size: int = field(default_factory=lambda: _from_variables("WORLD_SIZE", default=1, least=1))
+    local_world_size: int = field(default_factory=lambda: _from_variables("LOCAL_WORLD_SIZE", default=1, least=1))
+    node_rank: int = field(default_factory=lambda: _from_variables("GROUP_RANK", "NODE_RANK", default=0))
+    #: What the loop is doing: "train", "valid" or "test". ConfigError for anything else, also when it is set later.
+    phase: str = "train"
+    #: How long the run lasted before this process took it up: what `elapsed_s` was when the loop saved its checkpoint.
+    elapsed_before_s: float = 0.0
+    #: The clock of `elapsed_s`, in seconds; where it starts does not matter.
+    now: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank {self.rank} is not one of 0 to {self.world_size - 1}, as world_size is {self.world_size}: "
+                "set both RANK and WORLD_SIZE, as torchrun does"
+            )
+        self.run_name = self.run_name or self._default_run_name()
+        self._started_s = self.now()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "phase" and value not in PHASES:
+            raise ConfigError(f"State.phase is {value!r}: use one of {', '.join(PHASES)}")
+        super().__setattr__(name, value)
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the run has lasted, in seconds, over restarts: set it to what the checkpoint says when the run is resumed."""
+        return self.elapsed_before_s + self.now() - self._started_s
+
+    @elapsed_s.setter
+    def elapsed_s(self, elapsed_s: float) -> None:
+        self.elapsed_before_s, self._started_s = elapsed_s, self.now()
+
+    def _default_run_name(self) -> str:
+        for variable in _RUN_NAME_VARIABLES:
+            name = os.environ.get(variable, "").strip()
+            if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
+                if variable == "TORCHELASTIC_RUN_ID" and _MADE_UP.fullmatch(name) and self.rank == 0:
+                    _say_made_up(name)
+                return name
+        return generate_run_name() if self.world_size == 1 else ""
+
+    def name_fields(self) -> dict[str, str | int]:
+        """The fields of name templates: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
+        return {
+            "run_name": self.run_name,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "local_world_size": self.local_world_size,
+            "node_rank": self.node_rank,
+            **asdict(self.timestamp),
+        }
+
+    def fill(self, template: str, **more: str) -> str:
+        """Fill a template with the name fields and `more`. ConfigError for an unknown field, or a run name that there is not."""
+        if not self.run_name and needs_run_name(template):
+            raise ConfigError(
+                f"{template!r} needs a run name, and the {self.world_size} ranks have none that they share: set the environment "
+                "variable RUN_NAME, or give State(run_name=...)"
+            )
+        return format_name(template, {**self.name_fields(), **more})
+
+
+@cache  # one line, however many states are made
+def _say_made_up(name: str) -> None:
+    log.warning(
+        "the run is called %s, which torchrun has made up, and at each start it makes up another: a restart will find neither "
+        "this run's files nor its checkpoints. Give it a name in the environment: RUN_NAME=my-run torchrun ... "
+        "(on one node torchrun ignores --rdzv-id, unless --rdzv-endpoint is given, too)",
+        name,
+    )
+
+
+def needs_run_name(template: str) -> bool:
+    """Whether the template has the field ``{run_name}``."""
+    return "{run_name" in template.replace("{{", "")
+
+
+def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:
+    """A name that sorts by time (UTC) and can be said: ``20260401-120000-swift-harbor``."""
+    rng = rng or random.Random()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
+    return f"{stamp}-{rng.choice(_QUALITIES)}-{rng.choice(_WATERS)}"

@@ -1,0 +1,308 @@
+"""The typed API: sinks that take lazily computed values by kind, and write when their time has come.
+
+The interface is that of ml-starter's loggers: a `MultiLogger` hands functions to every sink; a sink calls those that it
+writes. Values have one form a kind, see `wherry.loggers.values.canonical`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from wherry.errors import ConfigError
+from wherry.loggers.warn_once import Reports
+from wherry.posix.child_lock import ChildLock
+
+if TYPE_CHECKING:
+    from wherry.loggers.run.state import State
+    from wherry.loggers.run.timestamp import Timestamp
+
+Aggregate = Literal["last", "mean", "min", "max"]
+_AGGREGATES = ("last", "mean", "min", "max")
+#: From here on a run is long, and its curves need no point a second.
+_MANY_BATCHES = 5_000
+
+
+@dataclass(frozen=True)
+class BaseLoggerConfig:
+    """How often a sink writes, in seconds of the run; 0: at every step. None: see `BaseLogger.should_write`."""
+
+    name: str = "???"
+    write_every_n_seconds: float | None = None
+    write_train_every_n_seconds: float | None = None
+    write_val_every_n_seconds: float | None = None
+    #: What becomes of the scalars of one key between two writes, also of several in one step. All but "last" compute every
+    #: value, also lazy ones; a NaN among them makes NaN.
+    aggregate: Aggregate = field(default="last", kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("write_every_n_seconds", "write_train_every_n_seconds", "write_val_every_n_seconds"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
+                raise ConfigError(
+                    f"{type(self).__name__}.{name} is {value!r}: it must be a number of seconds, at least 0, or None"
+                )
+        if self.aggregate not in _AGGREGATES:
+            raise ConfigError(f"{type(self).__name__}.aggregate is {self.aggregate!r}: use one of {', '.join(_AGGREGATES)}")
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseLoggerConfig)
+
+
+class BaseLogger(ABC, Generic[ConfigT]):
+    """A sink. Override the log_ methods of the kinds that it can take: the others do nothing.
+
+    `value` is a function that computes the value, at most once for all sinks; it may raise what the user's own function
+    raises. Call it in write(), so that nothing is computed that nobody writes. What it returns is shared with the other sinks:
+    do not change it. To keep the values until then, derive from `CollectingLogger`.
+    """
+
+    #: Where a sink that writes files puts them: the working directory, until somebody sets it.
+    log_directory: Path
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+        self.log_directory = Path()
+        self._last_write_s: dict[str, float] = {}
+
+    def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
+        """Log a number."""
+
+    def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
+        """Log a text."""
+
+    def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Log an image, (C,H,W) uint8."""
+
+    def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
+        """Log a sound: (samples (T,) float32 within -1..1, sample rate in Hz)."""
+
+    def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Log a video, (T,C,H,W) uint8 at 12 frames a second."""
+
+    def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Log the distribution of an array of any shape."""
+
+    def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Log points, (B,N,3) float32."""
+
+    def log_config(self, config: Any) -> None:
+        """Log the settings of the run: an OmegaConf DictConfig, any mapping, or a dataclass (see `config_as_dict`)."""
+
+    def default_write_every_n_seconds(self, state: State) -> float:
+        """How often to write where the configuration does not say: each second, and each ten when the run is long or large."""
+        return 10.0 if state.world_size > 1 or state.timestamp.batch >= _MANY_BATCHES else 1.0
+
+    def should_write(self, state: State) -> bool:
+        """Whether the time for a write in the state's phase has come. Asked once a step: True counts as written.
+
+        The first time in a phase it has. After that when the interval has passed: for "train" the train interval, for any
+        other phase the val interval, else the common one, else default_write_every_n_seconds().
+        """
+        now_s, last_s = state.elapsed_s, self._last_write_s.get(state.phase)
+        if last_s is not None and 0 <= now_s - last_s < self._interval_s(state):
+            return False
+        self._last_write_s[state.phase] = now_s
+        return True
+
+    def _interval_s(self, state: State) -> float:
+        config = self.config
+        own = config.write_train_every_n_seconds if state.phase == "train" else config.write_val_every_n_seconds
+        for interval_s in (own, config.write_every_n_seconds):
+            if interval_s is not None:
+                return interval_s
+        return self.default_write_every_n_seconds(state)
+
+    @abstractmethod
+    def write(self, state: State) -> None:
+        """Write what was logged since the last write in the state's phase."""
+
+    def close(self) -> None:
+        """End. What was logged and not written is lost, unless the sink writes it here, as a `CollectingLogger` does."""
+
+
+@dataclass
+class Collected:
+    """What was logged in one phase, by (namespace, key): computed, each kind in its form."""
+
+    scalars: dict[tuple[str, str], float] = field(default_factory=dict)
+    strings: dict[tuple[str, str], str] = field(default_factory=dict)
+    images: dict[tuple[str, str], Any] = field(default_factory=dict)
+    audios: dict[tuple[str, str], tuple[Any, int]] = field(default_factory=dict)
+    videos: dict[tuple[str, str], Any] = field(default_factory=dict)
+    histograms: dict[tuple[str, str], Any] = field(default_factory=dict)
+    point_clouds: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+KINDS = tuple(one.name for one in dataclasses.fields(Collected))
+
+
+class CollectingLogger(BaseLogger[ConfigT]):
+    """A sink that keeps the newest value of each key until it writes; of scalars what `BaseLoggerConfig.aggregate` says.
+
+    Override write() and call take() in it. A value whose function raises is reported once, and the others are written.
+    Safe from several threads. What it still holds at the close is written then: one that overrides close() calls this one first.
+    """
+
+    def __init__(self, config: ConfigT) -> None:
+        super().__init__(config)
+        self._kept: dict[tuple[str, str, str, str], Callable[[], Any]] = {}
+        self._figures: dict[tuple[str, str, str], _Running] = {}
+        #: Of each phase the state that came with the last value, and how far it was: the loop changes the state itself.
+        self._seen: dict[str, tuple[State, Timestamp]] = {}
+        self._reports = Reports()
+        self._lock = ChildLock()
+
+    def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
+        """What was logged in the phase since the last call, computed now. What is not of the `kinds` goes uncomputed."""
+        with self._lock:
+            kept = {where[1:]: self._kept.pop(where) for where in [one for one in self._kept if one[0] == phase]}
+            figures = {where[1:]: self._figures.pop(where) for where in [one for one in self._figures if one[0] == phase]}
+        collected = Collected()
+        for (kind, namespace, key), value in kept.items():
+            if kind in kinds:
+                self._compute(getattr(collected, kind), namespace, key, value)
+        if "scalars" in kinds:
+            collected.scalars.update((where, running.figure) for where, running in figures.items())
+        return collected
+
+    def kept_kinds(self, phase: str) -> set[str]:
+        """Of which kinds, see `Collected`, anything was logged in the phase since the last take()."""
+        with self._lock:
+            found = {where[1] for where in self._kept if where[0] == phase}
+            return found | ({"scalars"} if any(where[0] == phase for where in self._figures) else set())
+
+    def close(self) -> None:
+        """Write what is still held of each phase, due or not, at the step of its last value. Closing again does nothing.
+
+        Of several errors of write() the first is raised, after all phases had their turn.
+        """
+        with self._lock:
+            seen = list(self._seen.items())
+        errors: list[Exception] = []
+        for phase, (state, timestamp) in seen:
+            if not self.kept_kinds(phase):
+                continue
+            last = copy.copy(state)
+            last.phase, last.timestamp = phase, timestamp
+            try:
+                self.write(last)
+            except Exception as error:  # the other phases are written
+                errors.append(error)
+        for later in errors[1:]:
+            self._reports.each(f"{type(self).__name__}.write failed: {later}", later)
+        if errors:
+            raise errors[0]
+
+    def _compute(self, values: dict[tuple[str, str], Any], namespace: str, key: str, value: Callable[[], Any]) -> None:
+        try:
+            values[namespace, key] = value()
+        except Exception as error:  # of the user's function, or a shape that is refused; the others are written
+            self._report(namespace, key, value, error)
+
+    def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
+        """Keep it; unless the last one counts, compute it now."""
+        if self.config.aggregate == "last":
+            self._keep("scalars", key, value, state, namespace)
+            return
+        try:
+            figure = float(value())
+        except Exception as error:  # of the user's function
+            self._report(namespace, key, value, error)
+            return
+        with self._lock:
+            self._seen[state.phase] = state, state.timestamp
+            self._figures.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(figure)
+
+    def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("strings", key, value, state, namespace)
+
+    def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("images", key, value, state, namespace)
+
+    def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("audios", key, value, state, namespace)
+
+    def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("videos", key, value, state, namespace)
+
+    def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("histograms", key, value, state, namespace)
+
+    def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Keep it."""
+        self._keep("point_clouds", key, value, state, namespace)
+
+    def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        with self._lock:
+            self._seen[state.phase] = state, state.timestamp
+            self._kept[state.phase, kind, namespace, key] = value
+
+    def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:
+        if not getattr(value, "reports_itself", False):  # as those of a MultiLogger do: once for all sinks
+            self._reports.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
+
+
+class _Running:
+    """The mean, least or greatest of the figures so far. A NaN among them makes it NaN, in whatever order they come."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._aggregate = aggregate
+        self._n = 0
+        self._so_far = 0.0
+
+    def add(self, figure: float) -> None:
+        self._n += 1
+        if self._n == 1:
+            self._so_far = figure
+        elif self._aggregate == "mean":
+            self._so_far += figure
+        elif math.isnan(figure) or (figure < self._so_far if self._aggregate == "min" else figure > self._so_far):
+            self._so_far = figure  # once it is NaN, neither comparison is true any more
+
+    @property
+    def figure(self) -> float:
+        return self._so_far / self._n if self._aggregate == "mean" else self._so_far
+
+
+def config_as_dict(config: object) -> dict[str, Any]:
+    """The settings of a run as a plain dict: of an OmegaConf DictConfig, any mapping, a dataclass or an argparse Namespace.
+
+    So are those that it holds, at any depth; OmegaConf's interpolations are resolved, or left as they are written where one
+    of a config cannot be. Raises TypeError for anything else.
+    """
+    found = _plain(config)
+    if not isinstance(found, dict):
+        raise TypeError(f"a configuration is a mapping, an OmegaConf DictConfig or a dataclass, and not {type(config).__name__}")
+    return found
+
+
+def _plain(value: object) -> Any:
+    omegaconf: Any = sys.modules.get("omegaconf")  # where nothing has imported it, nothing is of its kinds
+    if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
+        try:
+            value = omegaconf.OmegaConf.to_container(value, resolve=True)
+        except omegaconf.errors.OmegaConfBaseException:
+            value = omegaconf.OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)  # type: ignore[call-arg, attr-defined]
+    return value

@@ -1,0 +1,1 @@
+"""The typed API: several sinks behind one logger, and adapters to destinations."""

@@ -1,0 +1,91 @@
+"""Masks drawn over their images, for viewers that have no masks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wherry.loggers.values.encode import mask_palette
+from wherry.loggers.values.size_limits import check_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_OPACITY = 0.5
+#: What a byte holds: an indexed PNG and W&B take no more.
+_LAST_LABEL = 255
+
+
+def mask_overlay(
+    image: NDArray[np.uint8], mask: NDArray[np.integer], labels: Mapping[int, str] | None = None
+) -> NDArray[np.uint8]:
+    """The image (C, H, W), C of 1, 3 or 4, as RGB (3, H, W) with the labels of the mask (H, W) in half transparent colours.
+
+    0 is left clear, as it mostly means nothing, unless `labels` names it.
+    """
+    import numpy as np
+
+    colours = np.frombuffer(mask_palette(), np.uint8).reshape(256, 3).astype(np.float32)
+    under = np.broadcast_to(image[:3], (3, *image.shape[1:])).astype(np.float32)
+    over = np.moveaxis(colours[mask], -1, 0)
+    is_drawn = np.ones(mask.shape, bool) if labels and 0 in labels else mask != 0
+    drawn = np.where(is_drawn, under * (1 - _OPACITY) + over * _OPACITY, under)
+    return np.asarray(drawn.round(), np.uint8)
+
+
+def mask_legend(labels: Mapping[int, str] | None) -> str:
+    """Which colour is which class, in one line; empty without names."""
+    colours = mask_palette()
+    named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= _LAST_LABEL)
+    return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
+
+
+def masks_of(
+    masks: Mapping[str, object] | None, images: Sequence[NDArray[Any]], name: str
+) -> tuple[dict[str, list[NDArray[np.integer]]], ValueError | None]:
+    """The masks that are ones, by their names, and the error to raise for the others, when the images have been logged."""
+    found: dict[str, list[NDArray[np.integer]]] = {}
+    wrong: list[ValueError] = []
+    for key, value in (masks or {}).items():
+        try:
+            found[str(key)] = to_masks(value, images, f"{name}/{key}")
+        except ValueError as error:  # noqa: PERF203  the image and the others are logged
+            wrong.append(error)
+    if not wrong:
+        return found, None
+    return found, ValueError(f"{'; '.join(map(str, wrong))} (the images are logged without this)")
+
+
+def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:
+    """A mask for each image, from one mask, a batch of them, or a sequence; `name` is that of the image and of the mask.
+
+    ValueError for other shapes, and for labels that are not whole numbers from 0 to 255: what one destination takes all take.
+    """
+    from wherry.loggers.values.canonical import to_mask, to_numpy
+
+    check_bytes(value, name)
+    is_sequence = isinstance(value, (list, tuple)) and len(value) > 0 and to_numpy(value[0]).ndim >= 2
+    if is_sequence:
+        masks = [to_numpy(mask) for mask in value]  # type: ignore[attr-defined]
+    else:
+        array = to_numpy(value)
+        masks = [array] if array.ndim == 2 else list(array)
+    if len(masks) != len(images):
+        raise ValueError(f"{name}: {len(masks)} masks for {len(images)} images; give one mask for each image")
+    for mask in masks:
+        _check_labels(mask, name)
+    return [to_mask(mask, name, *image.shape[1:]) for mask, image in zip(masks, images, strict=True)]
+
+
+def _check_labels(mask: NDArray[Any], name: str) -> None:
+    import numpy as np
+
+    if mask.dtype.kind not in "iuf":  # of booleans all are labels; of what is no number to_mask says so
+        return
+    wrong = mask[~((mask >= 0) & (mask <= _LAST_LABEL) & (mask == np.trunc(mask)))]
+    if wrong.size:
+        raise ValueError(
+            f"{name}: a mask has labels that are whole numbers from 0 to {_LAST_LABEL}, and this one has {wrong[0].item()}; "
+            f"map an ignore label such as -100 to {_LAST_LABEL}, and renumber others"
+        )

@@ -1,0 +1,98 @@
+"""Logged data as text: Composer's format, which looks like JSON and is not, and one that is JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+
+from wherry.loggers.values.arrays import is_tensor, n_elements
+
+#: An array of at most so many elements is written out; of a larger one only the shape.
+_MAX_ELEMENTS = 64
+#: Python refuses to write longer integers in decimal (sys.get_int_max_str_digits() is 4300 digits), but not in hex.
+_MAX_DECIMAL_BITS = 14_000
+
+
+def format_log_data_value(data: object, /) -> str:
+    """Format a logged value as Composer always has, for readers that know it: floats with four decimals, no escaping.
+
+    ``{ "loss": 0.2500, "name": "a", }`` for a mapping, ``[1, 2]`` for anything else that can be iterated, the number in a
+    tensor of one element, else ``Tensor of shape torch.Size([2, 3])``. A learning rate of 3e-6 is ``0.0000``, and
+    quotes in a text stay as they are: for text that is read by programs use format_json().
+    """
+    if data is None:
+        return "None"
+    if isinstance(data, str):
+        return f'"{data}"'
+    if isinstance(data, int):  # True as well: "True"
+        return str(data)
+    if isinstance(data, float):
+        return f"{data:.4f}"
+    if is_tensor(data):
+        if data.numel() == 1:
+            return format_log_data_value(data.detach().cpu().item())
+        return f"Tensor of shape {data.shape}"
+    if isinstance(data, Mapping):
+        return "{ " + "".join(f'"{key}": {format_log_data_value(value)}, ' for key, value in data.items()) + "}"
+    if isinstance(data, Iterable):
+        if getattr(data, "shape", None) == ():  # a 0-d array calls itself iterable, and raises when it is iterated
+            return format_log_data_value(data.item())  # type: ignore[attr-defined]
+        return "[" + ", ".join(map(format_log_data_value, data)) + "]"
+    return str(data)
+
+
+def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
+    """Format anything as one line of strict JSON (RFC 8259); never raises.
+
+    Floats keep so many significant digits, all of them for None: 3e-6 is ``3e-06``. JSON has no NaN and no infinity: they are
+    the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` (as in Protocol Buffers' JSON), so that they can still be told from
+    each other and from null. Arrays and tensors of at most 64 elements are lists, array scalars numbers; of larger ones the
+    shape is written. Keys become strings, sets and iterators lists, and what JSON does not know its str().
+    """
+    try:
+        plain = _plain(data, significant_digits, ())
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON can escape it, UTF-8 cannot hold it
+        return json.dumps(plain, allow_nan=False)
+    except Exception:  # data that is still being changed, nested without end, or whose own methods raise
+        return json.dumps(_text(data))
+    return text
+
+
+def _plain(value: object, digits: int | None, above: tuple[int, ...]) -> object:
+    """What json can write. `above`: the ids of the containers that we are in."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
+    if isinstance(value, float):
+        return _plain_float(float(value), digits)
+    if id(value) in above:
+        return "..."
+    inside = (*above, id(value))
+    if isinstance(value, Mapping):
+        return {_text(key): _plain(item, digits, inside) for key, item in value.items()}
+    if (n := n_elements(value)) is not None and hasattr(value, "tolist"):
+        if n <= _MAX_ELEMENTS:
+            return _plain(value.tolist(), digits, inside)
+        kind = f"{type(value).__name__} of shape {tuple(value.shape)}"  # type: ignore[attr-defined]
+        return f"{kind}, {getattr(value, 'dtype', 'of unknown type')}"
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)) and not hasattr(value, "shape"):
+        return [_plain(item, digits, inside) for item in value]
+    return _text(value)
+
+
+def _plain_float(value: float, digits: int | None) -> float | str:
+    if math.isfinite(value):
+        rounded = value if digits is None else float(f"{value:.{digits}g}")
+        return rounded if math.isfinite(rounded) else value  # the largest floats would be rounded up to infinity
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value) if isinstance(value, (bytes, bytearray)) else str(value)
+    except Exception:  # somebody else's __str__
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,413 @@
+"""Where a mirror keeps what in the store, and how a file is read back from there. Writers and readers share this page.
+
+Below the mirror's URI::
+
+    train.log                                               plain object: a sealed, replaced or finished file
+    _mirror/rank0/segments/train.log/0001-00000000000000008192      bytes from 8192 on, of the file's first generation
+    _mirror/rank0/segments/train.log/0001-00000000000000012288.gz   the same, as one gzip member (.zst: one zstd frame)
+    _mirror/rank0/manifest.json                             who writes, since when, how late (wherry.mirror.format.manifest)
+    _mirror/rank0/epoch-00000003                            the third process that wrote under this name
+
+Segments are created and never replaced. The offset in a name counts the file's own bytes, also where they are compressed,
+and each segment begins where the one before ends: so a listing alone shows where a file ends, and whether something is missing. A
+file that was truncated or replaced begins again as the next generation; the newest counts.
+
+All of this together is FORMAT, which each manifest carries. Whatever a reader of today would misread or overlook (another name
+for segments, another meaning of an offset) needs a higher FORMAT: readers refuse the writer whose manifest has one they do not
+know, and report every name in a writer's folder that they do not understand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import IO
+
+from wherry.errors import ConfigError, IntegrityError, NotFoundError
+from wherry.mirror.format.inflate import inflated
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.uri import check_name
+
+#: The version of the names below and of the manifest, as the manifest says it.
+FORMAT = 1
+#: The folder of all that is not the mirrored files themselves. A mirrored folder may not hold it.
+FOLDER = "_mirror"
+#: Compression -> what a segment's name ends with.
+SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
+
+_COMPRESSIONS = {suffix.lstrip("."): name for name, suffix in SUFFIXES.items()}
+#: No file is larger: POSIX counts its bytes with 63 bits.
+MOST_BYTES = 2**63 - 1
+#: Segments of later generations have names that nobody reads.
+MOST_GENERATIONS = 10**9 - 1
+
+# Numbers are bounded, as anybody may have made the name: Python refuses to read one of 5,000 digits.
+_SEGMENT = re.compile(r"([^/]+)/segments/(.+)/([0-9]{4,9})-([0-9]{20})(?:\.(gz|zst))?", re.DOTALL)
+_EPOCH = re.compile(r"epoch-([0-9]{8,15})")
+_MANIFEST = re.compile(r"([^/]+)/manifest\.json", re.DOTALL)
+_BLOCK_BYTES = 2**20
+#: A file is looked up again so often when a segment is gone by the time it is fetched: a seal takes them away once.
+_MOST_LOOKS = 5
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One segment as a listing shows it. `size_bytes` are those stored; `length_bytes` those of the file, None if not known."""
+
+    key: str
+    writer: str
+    path: str
+    generation: int
+    start: int
+    compression: str | None
+    size_bytes: int
+    modified_s: float | None = None
+    length_bytes: int | None = None
+    #: As the listing says them, of the stored bytes; None where it does not.
+    etag: str | None = None
+    crc32c: int | None = None
+
+    @property
+    def end(self) -> int | None:
+        """Where the next segment begins; None for the last one of a compressed file, which only its bytes can tell."""
+        return None if self.length_bytes is None else self.start + self.length_bytes
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a file is made of: the plain object, if it counts, then the segments that go on after it, without a gap.
+
+    `generation` is 0 for a file without segments.
+    """
+
+    path: str
+    plain: ObjectMeta | None
+    segments: tuple[Segment, ...]
+    generation: int = 0
+    writer: str | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The file's size as far as it is in the store; None where only the last, compressed segment can tell."""
+        if self.segments:
+            return self.segments[-1].end
+        return self.plain.size_bytes if self.plain is not None else 0
+
+
+def key_for(prefix: str, name: str) -> str:
+    """The key of a name below the mirror's URI, whose prefix is `prefix`."""
+    return f"{prefix}/{name}" if prefix else name
+
+
+def check_writer(name: str) -> str:
+    """The name of a writer, or ConfigError."""
+    if "/" in (name := check_name(name, what="writer's name")):
+        raise ConfigError(f"writer's name {name!r} holds a '/': it is one part of a key, such as rank0")
+    return name
+
+
+def writer_folder(writer: str) -> str:
+    """Below which name all lies that belongs to one writer, with a slash at its end."""
+    return f"{FOLDER}/{writer}/"
+
+
+def manifest_name(writer: str) -> str:
+    """The name of a writer's manifest."""
+    return f"{writer_folder(writer)}manifest.json"
+
+
+def epoch_name(writer: str, number: int) -> str:
+    """The name of the object that says: the writer's `number`-th process has begun."""
+    return f"{writer_folder(writer)}epoch-{number:08d}"
+
+
+def epoch_number(name: str) -> int | None:
+    """Read what epoch_name() wrote, from a name or a key."""
+    match = _EPOCH.fullmatch(name.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def segment_name(writer: str, path: str, generation: int, start: int, compression: str | None = None) -> str:
+    """The name of a segment of the file `path` that begins with its byte `start`."""
+    return f"{writer_folder(writer)}segments/{path}/{generation:04d}-{start:020d}{SUFFIXES[compression]}"
+
+
+def parse_segment(prefix: str, meta: ObjectMeta) -> Segment | None:
+    """Read the name of a segment; None for any other object, and for one whose numbers cannot be true."""
+    base = key_for(prefix, f"{FOLDER}/")
+    match = _SEGMENT.fullmatch(meta.key[len(base) :]) if meta.key.startswith(base) else None
+    if match is None or why_impossible(meta) or int(match[4]) + meta.size_bytes > MOST_BYTES:
+        return None
+    compression = _COMPRESSIONS[match[5] or ""]
+    length = None if compression else meta.size_bytes
+    return Segment(
+        meta.key, match[1], match[2], int(match[3]), int(match[4]), compression, meta.size_bytes, meta.modified_s, length,
+        meta.etag, meta.crc32c,
+    )  # fmt: skip
+
+
+def parse_manifest_key(prefix: str, key: str) -> str | None:
+    """The writer whose manifest has that key; None for any other key."""
+    base = key_for(prefix, f"{FOLDER}/")
+    match = _MANIFEST.fullmatch(key[len(base) :]) if key.startswith(base) else None
+    return match[1] if match else None
+
+
+def is_known(prefix: str, key: str) -> bool:
+    """Whether a key below the mirror's own folder has a name that this format gives a meaning to."""
+    name = key[len(key_for(prefix, f"{FOLDER}/")) :]
+    is_epoch = name.count("/") == 1 and epoch_number(name) is not None
+    return is_epoch or _MANIFEST.fullmatch(name) is not None or _SEGMENT.fullmatch(name) is not None
+
+
+def why_impossible(meta: ObjectMeta) -> str:
+    """Why what a listing says of an object cannot be true; empty if it can."""
+    if 0 <= meta.size_bytes <= MOST_BYTES:
+        return ""
+    size = "no size that can be read" if meta.size_bytes < 0 else f"more than {MOST_BYTES} bytes"
+    return f"the store's listing gives it {size}: look at it with another tool"
+
+
+def why_no_name(name: str) -> str:
+    """Why no file of a mirror can have this name, which anybody may have written; empty if one can."""
+    try:
+        is_own = check_name(name).partition("/")[0] == FOLDER
+    except ConfigError as error:
+        return str(error)
+    return f"the folder {FOLDER} is the mirror's own" if is_own else ""
+
+
+def is_folder_marker(meta: ObjectMeta) -> bool:
+    """Whether it is no file, but what buckets' consoles make to show an empty folder."""
+    return meta.key.endswith("/") and not meta.size_bytes
+
+
+def list_segments(store: ObjectStore, prefix: str, writer: str, path: str | None = None) -> list[Segment]:
+    """All segments of a writer, or of one file of his, by path, generation and start."""
+    below = f"{writer_folder(writer)}segments/" + (f"{path}/" if path is not None else "")
+    found = (parse_segment(prefix, meta) for meta in store.list(key_for(prefix, below)))
+    segments = [one for one in found if one is not None and path in (None, one.path)]
+    return sorted(segments, key=lambda one: (one.path, one.generation, one.start))
+
+
+def chain(segments: Iterable[Segment], generation: int = 0) -> tuple[Segment, ...]:
+    """The segments of the newest generation, at least `generation`, of one writer's file, up to the first gap.
+
+    Each has its length, except the last one of a compressed file.
+    """
+    newest = max((one.generation for one in segments), default=0)
+    if newest < generation:
+        return ()
+    ordered = sorted((one for one in segments if one.generation == newest), key=lambda one: one.start)
+    linked: list[Segment] = []
+    for one, following in zip_longest(ordered, ordered[1:]):
+        if linked and linked[-1].end != one.start:
+            break
+        if one.compression and following is not None:  # it was cut where the next one begins
+            one = replace(one, length_bytes=following.start - one.start)
+        linked.append(one)
+    return tuple(linked)
+
+
+def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], generation: int = 0) -> Assembly:
+    """Decide what a file is made of. `generation` is the newest that a manifest knows of.
+
+    Segments from the first byte on are the whole file. Where the first ones are gone they were sealed: the plain object has those
+    bytes, and segments go on where it ends. Of several writers of one file the last one counts.
+    """
+    by_writer: dict[str, list[Segment]] = {}
+    for one in segments:
+        by_writer.setdefault(one.writer, []).append(one)
+    chains = [linked for group in by_writer.values() if (linked := chain(group, generation))]
+    if not chains:
+        return Assembly(path, plain, ())
+    linked = max(chains, key=lambda links: (links[-1].modified_s or 0.0, links[-1].start))
+    first = linked[0]
+    if first.start == 0:
+        return Assembly(path, None, linked, first.generation, first.writer)
+    if plain is None or plain.size_bytes < first.start:
+        raise IntegrityError(
+            f"bytes {plain.size_bytes if plain else 0} to {first.start} are missing: the segments before {first.key} are gone, "
+            "and the sealed file does not reach so far",
+            operation="read",
+            uri=path,
+        )
+    beyond = tuple(one for one in linked if one.end is None or one.end > plain.size_bytes)
+    return Assembly(path, plain, beyond, first.generation, first.writer)
+
+
+def delete_segments(store: ObjectStore, from_end: Iterable[Segment], from_start: Iterable[Segment] = ()) -> None:
+    """Delete segments in few requests, so that a reader finds the beginning of a file at any moment, or all of it, should it be
+    cut short.
+
+    The plain object of the file has the bytes of those `from_start`: as soon as the first one is gone, it counts. The others are
+    part of no plain object of their file's name, so the first one of each generation goes last: without it, they would seem to go
+    on behind whatever has that name.
+    """
+    firsts, others = _firsts(from_end)
+    others.reverse()
+    for one in others:  # a listing does not show how long a compressed segment is, so a gap behind it cannot be seen
+        if one.compression:
+            store.delete(one.key)
+    store.delete_many([one.key for one in others if not one.compression])
+    store.delete_many([one.key for one in reversed(firsts)])
+    for group in _firsts(from_start):
+        store.delete_many([one.key for one in group])
+
+
+def _firsts(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """The first segment of each generation of each file, and the others."""
+    firsts: dict[tuple[str, str, int], Segment] = {}
+    in_order = sorted(segments, key=lambda one: (one.generation, one.start))
+    others = [one for one in in_order if firsts.setdefault((one.writer, one.path, one.generation), one) is not one]
+    return list(firsts.values()), others
+
+
+def survey(store: ObjectStore, prefix: str, generations: Mapping[str, int] | None = None) -> dict[str, Assembly]:
+    """What every file below the mirror's URI is made of, by path, from one listing.
+
+    `generations`: the newest generation of a file that the manifests know of, where it is known.
+    """
+    base = key_for(prefix, "")
+    plain: dict[str, ObjectMeta] = {}
+    segments: list[Segment] = []
+    for meta in store.list(base):
+        if (one := parse_segment(prefix, meta)) is not None:
+            segments.append(one)
+        elif not (meta.key.startswith(f"{base}{FOLDER}/") or is_folder_marker(meta)):
+            plain[meta.key[len(base) :]] = meta
+    segments.sort(key=lambda one: one.path)
+    grouped = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
+    known = generations or {}
+    return {
+        path: assemble(path, plain.get(path), grouped.get(path, ()), known.get(path, 0)) for path in sorted({*plain, *grouped})
+    }
+
+
+def look_up(store: ObjectStore, prefix: str, path: str, *, writer: str | None = None, generation: int = 0) -> Assembly:
+    """What one file is made of. NotFoundError if there is neither an object nor a segment of it.
+
+    Without a `writer` the segments of all are listed, to find out whose it is.
+    """
+    try:
+        plain = store.head(key_for(prefix, path))
+    except NotFoundError:
+        plain = None
+    if writer is not None:
+        segments = list_segments(store, prefix, writer, path)
+    else:
+        found = (parse_segment(prefix, meta) for meta in store.list(key_for(prefix, f"{FOLDER}/")))
+        segments = [one for one in found if one is not None and one.path == path]
+    if plain is None and not segments:
+        raise NotFoundError("no object and no segment has this name", operation="read", uri=key_for(prefix, path))
+    return assemble(path, plain, segments, generation)
+
+
+def reassemble(
+    store: ObjectStore,
+    prefix: str,
+    path: str,
+    *,
+    writer: str | None = None,
+    start: int = 0,
+    generation: int = 0,
+    scratch: Path | None = None,
+) -> Iterator[bytes]:
+    """Yield the file's bytes from `start` on, as far as they are in the store, in blocks of at most 1 MiB.
+
+    What is sealed meanwhile is read on from the plain object. Temporary files, one segment large, lie in `scratch`.
+    Raises NotFoundError, IntegrityError for a gap, for a segment that is not as long as its name says, and when the file was
+    begun anew while it was read.
+    """
+    at, looks, reading = start, 0, None
+    while True:
+        found = look_up(store, prefix, path, writer=writer, generation=generation)
+        if reading is not None and found.segments and found.generation != reading:
+            raise IntegrityError("the file was begun anew while it was read: read it again", operation="read", uri=path)
+        reading = found.generation or reading
+        try:
+            for block in read_assembly(store, found, start=at, scratch=scratch):
+                at += len(block)
+                yield block
+        except NotFoundError:
+            looks += 1
+            if looks == _MOST_LOOKS:
+                raise
+        else:
+            return
+
+
+def read_assembly(store: ObjectStore, found: Assembly, *, start: int = 0, scratch: Path | None = None) -> Iterator[bytes]:
+    """Yield the bytes of an assembly from `start` on. NotFoundError when a piece of it is gone by now."""
+    at = start
+    if found.plain is not None:
+        if at < found.plain.size_bytes:
+            with fetched(store, found.plain.key, scratch, start=at, end=found.plain.size_bytes) as file:
+                file.seek(at)
+                yield from _blocks(file.read)
+        at = max(at, found.plain.size_bytes)
+    for one in found.segments:
+        if one.end is not None and one.end <= at:
+            continue
+        skip, length = at - one.start, 0
+        for block in read_segment(store, one, scratch=scratch):
+            length += len(block)
+            if length > skip:
+                fresh = block[max(0, skip - (length - len(block))) :]
+                at += len(fresh)
+                yield fresh
+
+
+def read_segment(store: ObjectStore, segment: Segment, *, scratch: Path | None = None) -> Iterator[bytes]:
+    """Yield the file's bytes that a segment holds. IntegrityError if they are fewer or more than its neighbour says."""
+    with fetched(store, segment.key, scratch) as file:
+        yield from segment_blocks(segment, file)
+
+
+def segment_blocks(segment: Segment, stored: IO[bytes]) -> Iterator[bytes]:
+    """As read_segment(), of a segment whose stored bytes are in a file."""
+    length = 0
+    for block in inflated(stored, segment.compression, segment.length_bytes, segment.size_bytes, uri=segment.key):
+        length += len(block)
+        yield block
+    if segment.length_bytes not in (None, length):
+        raise IntegrityError(
+            f"the segment has {length} bytes of the file, {segment.length_bytes} were expected",
+            operation="read",
+            uri=segment.key,
+        )
+
+
+def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while block := read(_BLOCK_BYTES):
+        yield block
+
+
+def fetched(
+    store: ObjectStore,
+    key: str,
+    scratch: Path | None,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    if_match: str | None = None,
+) -> IO[bytes]:
+    """Bytes [start, end) of an object, at their offsets, in a file that has no name any more: it goes when it is closed.
+
+    So a copy of it in a forked child takes nothing away, and neither does anybody who tidies up the folder.
+    """
+    descriptor, name = tempfile.mkstemp(dir=scratch, prefix="read-")
+    file = os.fdopen(descriptor, "r+b")
+    try:
+        store.get_file(key, Path(name), start=start, end=end, if_match=if_match)
+    except BaseException:
+        file.close()
+        raise
+    finally:
+        os.unlink(name)
+    return file

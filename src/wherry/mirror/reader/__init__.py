@@ -1,0 +1,1 @@
+"""The reading side of a mirror: listings, copies, checks, and sealing without the folder."""

@@ -1,0 +1,448 @@
+"""pull: a mirrored prefix as a folder on this machine, once, or again and again while the run is live.
+
+Growing files grow in place, as they did where they were written: whoever follows the copy (``tail -f``, TensorBoard) sees what it
+would see there. Other files appear whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from wherry.checksum import crc32c_of_file
+from wherry.config import RetryConfig, TransferConfig
+from wherry.errors import (
+    BucketNotFoundError,
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    TransientError,
+    WherryError,
+)
+from wherry.mirror.format.layout import Assembly
+from wherry.mirror.format.rules import DEFAULT_RULES, Rules
+from wherry.mirror.reader.disk_room import RoomStore, full_disk
+from wherry.mirror.reader.growing import Growing, is_there, source_of, version_of
+from wherry.mirror.reader.places import check_place, folders_of, why_no_file
+from wherry.mirror.reader.pull_state import Copied, PullState
+from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader
+from wherry.mirror.reader.snapshot import Look
+from wherry.mirror.report import PullReport as PullReport
+from wherry.mirror.report import few, shown
+from wherry.mirror.writer.backoff_state import Outage
+from wherry.mirror.writer.budget import Budget, CountedStore
+from wherry.posix.send_threads import Lanes
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.environment import with_environment
+from wherry.store.registry import open_store
+from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
+from wherry.transfer.download import download
+from wherry.uri import StoreURI, parse_uri
+
+log = logging.getLogger("wherry.mirror")
+
+#: Files that are brought up to date side by side; the pieces of all of them together are `reader.IN_FLIGHT`.
+_FILES_AT_ONCE = 8
+#: While much is fetched the state is written down so often: what came since is fetched again after a kill, and compared.
+_SAVE_EVERY_S = 2.0
+#: A look that takes long, for there are many segments, is made more rarely: at most this part of the time is spent on looking.
+_SHARE_OF_LOOKING = 0.2
+#: What was sealed while it was fetched is looked up again so often; with `follow`, once all writers have sealed.
+_MOST_LOOKS = 5
+#: More requests than any pull makes: they are counted, and not limited.
+_ANY = 10**9
+#: A store that was down finds us a minute behind at most.
+_PATIENCE = RetryConfig(longest_wait_s=4.0)
+
+_T = TypeVar("_T")
+
+
+def pull(
+    uri: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    follow: bool = False,
+    interval_s: float = 10.0,
+    overwrite: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+    on_look: Callable[[PullReport], object] | None = None,
+    stop: threading.Event | None = None,
+) -> PullReport:
+    """Make `folder` what a mirror at `uri` has in the store, verified; with `follow`, again each `interval_s` until it is sealed.
+
+    A file that grows is appended to in place: its inode stays, and so does its beginning, unless it was begun anew at its source,
+    when it is truncated in place. Any other file is replaced at once by its new version. Files that go from the store stay here.
+    A pull that was killed or interrupted goes on where it was. `on_look` is told after each look; `stop` ends it between two.
+    Empty objects that stand for folders are left out; a name that no file can have is said in the report's `trouble`.
+
+    While it follows, troubles of the store are waited out, and a writer who is not heard of is warned of, once.
+
+    Raises ConfigError (the folder is a copy of another URI), SpoolError (another pull is at it); FileExistsError for a file that
+    is there, is not of an earlier pull and is not the beginning of what the store has, unless `overwrite` is given, and for a
+    link or a folder in the place of a file, or a file in that of a folder, even then; NotFoundError when there is nothing, and
+    not `follow`; AccessDeniedError, IntegrityError, OSError. All other files are up to date then.
+    """
+    if not interval_s > 0:
+        raise ConfigError(f"interval_s is {interval_s!r}: it must be a number of seconds, more than 0")
+    target, stop = parse_uri(uri), stop or threading.Event()
+    place = Path(folder).expanduser().absolute()
+    if target.scheme == "file" and _lie_in_one_another(place, Path("/", target.prefix)):
+        raise ConfigError(f"the folder {place} and the URI {target} lie in one another: choose places beside each other")
+    options = with_environment(target.scheme, storage_options or {}, os.environ)
+    with (
+        open_store(target, options, stall_timeout_s=TransferConfig().stall_timeout_s) as store,
+        Puller(store, target, place, overwrite=overwrite) as puller,
+    ):
+        return _follow(puller, interval_s, on_look, stop) if follow else _once(puller, on_look)
+
+
+def open_for_reading(uri: StoreURI, storage_options: Mapping[str, object] | None = None) -> RetryStore:
+    """The store of a mirror, with retries and a limit of calls at once."""
+    options = with_environment(uri.scheme, storage_options or {}, os.environ)
+    store = open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
+    return RetryStore(LimitStore(RoomStore(store), IN_FLIGHT), RetryConfig())
+
+
+def _lie_in_one_another(one: Path, other: Path) -> bool:
+    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _once(puller: Puller, on_look: Callable[[PullReport], object] | None) -> PullReport:
+    for looks in range(1, _MOST_LOOKS + 1):
+        report = puller.step()
+        if puller.seen.is_empty:
+            raise NotFoundError("there is no object of this name or below it", operation="pull", uri=report.uri)
+        if on_look is not None:
+            on_look(report)
+        if looks == _MOST_LOOKS or not puller.may_pass:
+            break
+    puller.raise_first()
+    return report
+
+
+def _follow(
+    puller: Puller, interval_s: float, on_look: Callable[[PullReport], object] | None, stop: threading.Event
+) -> PullReport:
+    outage = Outage(f"the pull of {puller.uri}", puller.retry)
+    is_first = True
+    was_sealed: object = None
+    looks = 0
+    while True:
+        try:
+            report = puller.step()
+        except BucketNotFoundError:
+            raise
+        except StoreError as error:
+            if is_first and not isinstance(error, TransientError):
+                raise
+            outage.note(error)
+            wait_s = max(interval_s, outage.wait_s())
+        else:
+            outage.over()
+            is_first = False
+            if on_look is not None:
+                on_look(report)
+            seal = puller.seal
+            looks = looks + 1 if seal is not None and seal == was_sealed else 0
+            if looks and (looks >= _MOST_LOOKS or not puller.may_pass):
+                puller.raise_first()
+                return report
+            # What was listed before the manifests were read may be older than the seal: look once more.
+            wait_s = 0.0 if seal != was_sealed else max(interval_s, puller.looking_s / _SHARE_OF_LOOKING)
+            was_sealed = seal
+        if stop.wait(wait_s):
+            return puller.report()
+
+
+class Puller:
+    """Brings a folder up to date, one look after another. Not for several threads; it uses some of its own.
+
+    `store` is asked with retries. A context manager.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        uri: StoreURI,
+        folder: Path,
+        *,
+        overwrite: bool = False,
+        retry: RetryConfig | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder: give the folder that shall hold the copy")
+        self.uri = uri
+        self.folder = folder
+        self._overwrite = overwrite
+        self.retry = retry or _PATIENCE
+        self._now = now
+        self._stop = threading.Event()
+        self._requests = Budget(_ANY)
+        self._store = _Stoppable(LimitStore(RoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
+        self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
+        self._pool = Lanes(_FILES_AT_ONCE, "wherry-pull")
+        self._rules = Rules(DEFAULT_RULES)
+        self._lock = threading.Lock()
+        self._state: PullState | None = None
+        self._errors: dict[str, BaseException] = {}
+        self._refused: dict[str, str] = {}
+        self._said: set[tuple[str, str]] = set()
+        self._was_broken: frozenset[str] = frozenset()
+        self._n_bytes = 0
+        #: The last look.
+        self.seen = Look()
+        #: How long it took.
+        self.looking_s = 0.0
+
+    def __enter__(self) -> Puller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        with ExitStack() as stack:
+            stack.callback(self._close_state)
+            stack.callback(self._pool.shutdown, cancel_futures=True)
+            stack.callback(self._reader.close)
+
+    def _close_state(self) -> None:
+        if self._state is not None:
+            state, self._state = self._state, None
+            try:
+                state.save()
+            except OSError as error:  # on a full disk; the next pull compares what is here from its beginning
+                log.info("the state of the copy could not be written: %s", error)
+            finally:
+                state.close()
+
+    def step(self) -> PullReport:
+        """Look at the store once, and bring every file up to date. Errors of single files are kept for raise_first().
+
+        OSError when the disk of the copy is full.
+        """
+        try:
+            return self._step()
+        except OSError as error:
+            if (told := full_disk(error, self.folder)) is not None:
+                raise told from error
+            raise
+
+    def _step(self) -> PullReport:
+        began_s = time.monotonic()
+        look = self.seen = self._reader.look()
+        self.looking_s = time.monotonic() - began_s
+        self._errors = {}
+        if not look.is_empty:
+            self._bring_all(look)
+        self._warn(look)
+        return self.report()
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether a second look may get over what went wrong: a seal was under way."""
+        gone = any(isinstance(error, NotFoundError) for error in self._errors.values())
+        return gone or bool(self.seen.broken)
+
+    @property
+    def seal(self) -> object:
+        """What the writers' last words were, when all of them have closed; None while somebody may still write."""
+        return tuple(sorted(self.seen.manifests.items())) if self.seen.is_sealed else None
+
+    def raise_first(self) -> None:
+        """Raise the error of the first file that has one."""
+        for path, reason in sorted(self.seen.trouble.items()):
+            raise IntegrityError(reason, operation="pull", uri=shown(f"{self.uri}/{path}"))
+        for path in sorted(self._errors):
+            raise self._errors[path]
+
+    def report(self) -> PullReport:
+        """How far it is."""
+        now_s, manifests = self._now(), self.seen.manifests.values()
+        states = {one.state_at(now_s) for one in manifests}
+        state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), self._unmirrored)
+        living = [one for one in manifests if one.state != "sealed"]
+        trouble = {**self.seen.trouble, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
+        return PullReport(
+            uri=str(self.uri),
+            folder=self.folder,
+            n_files=len(self.seen.files),
+            n_segments=self.seen.n_segments,
+            n_bytes=self._n_bytes,
+            state=state,
+            heard_s=max((now_s - one.heartbeat_s for one in living), default=None),
+            lag_s=max((one.lag_s for one in living), default=None),
+            lost=tuple(sorted(one.writer for one in manifests if one.state_at(now_s) == "lost")),
+            trouble=tuple(f"{shown(path)}: {reason}" for path, reason in sorted(trouble.items())),
+            n_requests=self._requests.spent,
+        )
+
+    @property
+    def _unmirrored(self) -> str:
+        """The state without a manifest: the mirror may only be about to begin, or there is none."""
+        return "unknown" if self.seen.is_mirror or self.seen.is_empty else "none"
+
+    def _warn(self, look: Look) -> None:
+        """Of each thing once, and again when it has come back meanwhile."""
+        now: dict[tuple[str, str], str] = {}
+        for one in look.manifests.values():
+            if one.state_at(self._now()) == "lost":
+                silent_s = self._now() - one.heartbeat_s
+                now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
+        for path, writers in look.contested.items():
+            now["contested", path] = f"{shown(path)}: {' and '.join(writers)} both write it; the last one counts"
+        # Of files that cannot be put together only when the next look shows them so, too: a seal may be under way.
+        broken = {path for path in look.broken if path in self._was_broken}
+        self._was_broken = frozenset(look.broken)
+        for path, reason in look.trouble.items():
+            if path in broken or path in look.flawed:
+                now["broken", path] = f"{shown(path)} cannot be read: {reason}"
+        if look.unknown:
+            now["unknown", ""] = (
+                f"{self.uri} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}"
+            )
+        if self._unmirrored == "none":
+            now["mirror", ""] = f"{self.uri} has no mirror: what is pulled are its objects as they are now"
+        for path, error in self._errors.items():
+            now["file", path] = f"{shown(path)} is not up to date: {_words(error)}"
+        for path, reason in self._refused.items():
+            now["name", path] = f"{shown(path)} is not pulled: {reason}"
+        for key in now.keys() - self._said:
+            log.warning("%s", now[key])
+        self._said = set(now)
+
+    # -- the files
+
+    def _bring_all(self, look: Look) -> None:
+        if self._state is None:
+            self._state = PullState(self.folder, str(self.uri))
+            self._reader.scratch = self._state.scratch
+        state = self._state
+        self._refused = {path: reason for path in look.files if (reason := why_no_file(path))}
+        files = {path: found for path, found in look.files.items() if path not in self._refused}
+        folders = {folder for path in files for folder in folders_of(path)}
+        for path in files:
+            # Written down before anything is written: after a kill we know that it is ours.
+            if path not in state.files and (self._overwrite or not os.path.lexists(self.folder / path)):
+                state.note(path, Copied())
+        state.save()
+        futures: dict[Future[None], str] = {
+            self._pool.submit(self._bring, state, look, found, is_folder_too=path in folders): path
+            for path, found in files.items()
+            if not self._is_current(state, found)
+        }
+        pending = set(futures)
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=_SAVE_EVERY_S)
+                for future in done:
+                    if (error := future.exception()) is not None:
+                        self._note(futures[future], error)
+                state.save()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _note(self, path: str, error: BaseException) -> None:
+        if not isinstance(error, (WherryError, OSError)):
+            raise error
+        if full_disk(error, self.folder) is not None:
+            raise error  # no other file would do better
+        self._errors[path] = error
+
+    def _is_current(self, state: PullState, found: Assembly) -> bool:
+        """Whether nothing is to be done, by a look at the local file's size and time."""
+        copied = state.files.get(found.path)
+        if copied is None or not copied.mtime_ns:
+            return False
+        if found.segments:
+            last = found.segments[-1]
+            end = last.end if last.end is not None else (copied.size if last.start < copied.size else None)
+            is_all_here = (copied.source, copied.size) == (source_of(found), end)
+        else:
+            assert found.plain is not None
+            is_all_here = (copied.version, copied.size) == (version_of(found.plain), found.plain.size_bytes)
+        try:
+            status = os.stat(self.folder / found.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return is_all_here and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
+
+    def _bring(self, state: PullState, look: Look, found: Assembly, *, is_folder_too: bool) -> None:
+        """Make one local file what the store has. `is_folder_too`: it has files below that name as well."""
+        path = self.folder / found.path
+        check_place(self.folder, found.path, is_folder_too=is_folder_too)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        copied = state.files.get(found.path)
+        if found.segments or (copied is not None and copied.source) or self._rules.kind(found.path) == "append":
+            growing = Growing(path, found, copied, functools.partial(state.note, found.path))
+            try:
+                growing.update(self._reader, look.entry(found))
+            finally:
+                self._count(growing.n_written)
+        else:
+            self._replace(state, found, path, copied)
+
+    def _replace(self, state: PullState, found: Assembly, path: Path, copied: Copied | None) -> None:
+        """A file that is not appended to: it appears whole."""
+        plain = found.plain
+        assert plain is not None
+        if copied is None and self._equals(path, plain):
+            copied = Copied()
+        elif copied is None:
+            raise is_there(path)
+        elif not self._equals(path, plain):
+            os.replace(self._downloaded(state, plain, found.path), path)
+            self._count(plain.size_bytes)
+        status = os.stat(path, follow_symlinks=False)
+        crc = crc32c_of_file(path)
+        state.note(found.path, Copied(status.st_size, crc, status.st_size, "", version_of(plain), status.st_mtime_ns))
+
+    def _equals(self, path: Path, plain: ObjectMeta) -> bool:
+        """Whether a local file is what the store has, by its checksum."""
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_size != plain.size_bytes:
+                return False
+        except FileNotFoundError:
+            return False
+        known = self._reader.store.head(plain.key)
+        return known.crc32c is not None and (known.size_bytes, known.crc32c) == (plain.size_bytes, crc32c_of_file(path))
+
+    def _downloaded(self, state: PullState, plain: ObjectMeta, name: str) -> Path:
+        """A verified download in our scratch folder. Its name there says nothing: TensorBoard would take it for an event file."""
+        scratch = state.scratch / sha256(name.encode(errors="surrogateescape")).hexdigest()[:24]
+        uri = self.uri.uri_for(plain.key)
+        download(self._store, plain.key, scratch, uri=uri, overwrite=True, transfer=TransferConfig(), retry=self.retry)
+        return scratch
+
+    def _count(self, n_bytes: int) -> None:
+        with self._lock:
+            self._n_bytes += n_bytes
+
+
+def _words(error: BaseException) -> str:
+    return error.strerror if isinstance(error, OSError) and not isinstance(error, WherryError) and error.strerror else str(error)
+
+
+class _Stoppable(WrappedStore):
+    """Makes no more calls once `stop` is set: a large download ends with the range that is under way."""
+
+    def __init__(self, inner: ObjectStore, stop: threading.Event) -> None:
+        super().__init__(inner)
+        self._stop = stop
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        if self._stop.is_set():
+            raise CancelledError
+        return call()

@@ -1,0 +1,304 @@
+"""Sealing without the folder: for a writer who is gone with his machine, from what he has sent.
+
+Of a file that was begun anew only the newest generation gets its name. Whether an earlier one was truncated, or renamed and is
+still wanted, only the writer has seen: what his last manifest does not tell is kept, as ``train.log.generation-0001``.
+
+A file that cannot be sealed is named and left as it is, and the others are sealed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count, groupby
+from pathlib import Path
+
+from wherry.checksum import crc32c_of_file, format_crc32c, parse_crc32c
+from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, PermanentError
+from wherry.mirror.format.fence import Fence
+from wherry.mirror.format.layout import (
+    Assembly,
+    Segment,
+    assemble,
+    delete_segments,
+    key_for,
+    list_segments,
+    manifest_name,
+    why_no_name,
+)
+from wherry.mirror.format.manifest import FileEntry, Manifest, State
+from wherry.mirror.reader.holders import Leftovers
+from wherry.mirror.reader.reader import MirrorReader, blocks
+from wherry.mirror.reader.snapshot import Look
+from wherry.mirror.writer.segment_sender import Courier
+from wherry.store import ObjectMeta, ObjectStore
+from wherry.uri import StoreURI
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A plain object that is there now. `note`: why it has another name than one would think."""
+
+    name: str
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Unsealed:
+    """A generation of a file that could not be sealed, and why. Its segments are as they were."""
+
+    path: str
+    error: PermanentError | ConfigError
+
+    @property
+    def reason(self) -> str:
+        """The error's words."""
+        return self.error.message if isinstance(self.error, PermanentError) else str(self.error)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One generation of one file. `name` is what it shall be called; empty: the manifest does not say."""
+
+    path: str
+    generation: int
+    segments: tuple[Segment, ...]
+    name: str
+    #: What the manifest says of it.
+    entry: FileEntry | None
+    #: The generation that the plain object may be of whose place it takes; 0: none that is not among the works.
+    displaced: int = 0
+
+
+def writers(look: Look) -> dict[str, str]:
+    """Who has segments or an open manifest here: name -> state as of now."""
+    now_s = time.time()
+    found = {name: str(one.state_at(now_s)) for name, one in look.manifests.items() if one.state != "sealed"}
+    for writer in look.writers:
+        if writer not in found:
+            found[writer] = "sealed" if writer in look.manifests else "lost"
+    return found
+
+
+def seal(
+    store: ObjectStore, uri: StoreURI, writer: str, scratch: Path, *, even_if_open: bool = False
+) -> Iterator[Sealed | Unsealed]:
+    """Make plain objects of a writer's segments, then remove those; yields each file when it is there, or that it cannot be.
+
+    A process that still writes under that name is fenced: it stops by itself. So a writer who was heard of lately is refused with
+    ConfigError, unless `even_if_open`. Files that were deleted in the folder stay segments. An earlier generation of a file goes
+    only where the manifest says that it was superseded, or sealed under another name; else it is sealed under a name of its own.
+    Nothing that is there under a plain name is replaced but by a newer state of the same file. It may be interrupted and made
+    again. Where the segments of a file do not join to their end, or cannot be read, nothing of that file is deleted, and the
+    writer stays incomplete.
+    """
+    with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
+        look = reader.look()
+        manifest = _check_writer(look, uri, writer, even_if_open=even_if_open)
+        fence = Fence(store, uri.prefix, writer, lambda: scratch / secrets.token_hex(8))
+        fence.take()
+        segments = list_segments(store, uri.prefix, writer)
+        growing = {path for path, one in look.files.items() if one.segments}
+        sealer = _Sealer(reader, Courier(scratch, uri, writer, store, scratch), growing | look.broken.keys(), look.plain)
+        works, unneeded = _plan(segments, manifest, sealer.holds)
+        told = manifest.files if manifest is not None else ()
+        known = {(one.path, one.generation): one for one in told if one.state in ("sealed", "deleted")}
+        failed: set[tuple[str, int]] = set()
+        for work in works:
+            displaced = max((generation for path, generation in failed if path == work.path), default=work.displaced)
+            try:
+                for entry, note in sealer.seal(replace(work, displaced=displaced)):
+                    known[entry.path, entry.generation] = entry
+                    if note is not None:
+                        yield Sealed(entry.name, entry.acked_bytes, note)
+            except BucketNotFoundError:
+                raise
+            except (PermanentError, ConfigError) as error:
+                failed.add((work.path, work.generation))
+                if work.entry is not None:
+                    known[work.path, work.generation] = work.entry
+                yield Unsealed(work.path, error)
+        fence.check()
+        state: State = "incomplete" if failed else "sealed"
+        sealer.courier.send_text(manifest_name(writer), _closed(writer, fence.epoch, state, known.values()).to_json())
+        # Those that a plain object of another name has, or nobody needs, go from their end on.
+        done = [work for work in works if (work.path, work.generation) not in failed]
+        own = [one for work in done if work.name == work.path for one in work.segments]
+        others = [*unneeded, *(one for work in done if work.name != work.path for one in work.segments)]
+        delete_segments(store, others, own)
+
+
+def _check_writer(look: Look, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
+    """The writer's manifest, if there is one; an error if there is nothing of him, or if he may not be sealed."""
+    if writer in look.refused:
+        raise IntegrityError(look.refused[writer], operation="seal", uri=str(uri))
+    manifest = look.manifests.get(writer)
+    if manifest is None and writer not in look.writers:
+        raise NotFoundError(f"nobody has mirrored here as {writer!r}", operation="seal", uri=str(uri))
+    now_s = time.time()
+    if manifest is not None and manifest.state_at(now_s) == "open" and not even_if_open:
+        raise ConfigError(
+            f"the writer {writer!r} of {uri} was heard of {now_s - manifest.heartbeat_s:.0f} s ago: end it, which seals, or "
+            "give --force, which stops it"
+        )
+    return manifest
+
+
+def _closed(writer: str, epoch: int, state: State, entries: Iterable[FileEntry]) -> Manifest:
+    """A manifest for a writer who says nothing more himself."""
+    files = tuple(sorted(entries, key=lambda one: (one.name, -one.generation)))
+    n_files = sum(one.state == "sealed" for one in files)
+    return Manifest(writer, epoch, state, time.time(), 1.0, 0.0, 0, n_files, files)
+
+
+def _plan(
+    segments: list[Segment], manifest: Manifest | None, holds: Callable[[FileEntry], bool]
+) -> tuple[list[_Work], list[Segment]]:
+    """What is to be sealed, by path and generation, and the segments that the manifest proves to be of no use any more.
+
+    `holds`: whether what the manifest says was sealed is there still, under the name that it says.
+    """
+    entries = {(one.path, one.generation): one for one in (manifest.files if manifest else ())}
+    is_closed = manifest is not None and manifest.state == "sealed"
+    told = dict(sorted(entries))
+    newest = {one.path: one.generation for one in segments}  # they come in order
+    first = {one.path: one for one in reversed(segments)}
+    works: list[_Work] = []
+    unneeded: list[Segment] = []
+    for (path, generation), group in groupby(segments, key=lambda one: (one.path, one.generation)):
+        entry = entries.get((path, generation))
+        is_newest = generation == newest[path]
+        was_elsewhere = entry is not None and entry.state == "sealed" and entry.name != path
+        is_elsewhere = entry is not None and was_elsewhere and holds(entry)
+        is_superseded = entry is not None and entry.state == "superseded" and not is_newest
+        if is_elsewhere or is_superseded or (is_closed and generation < told.get(path, 0)):
+            unneeded += group
+        elif entry is None or entry.state != "deleted" or not is_newest:
+            is_renamed = entry is not None and entry.state == "rotated" and not why_no_name(entry.name)
+            name = entry.name if entry is not None and is_renamed else path if is_newest and not was_elsewhere else ""
+            displaced = first[path].generation - 1 if first[path].start == 0 else 0
+            works.append(_Work(path, generation, tuple(group), name, entry, displaced))
+    return works, unneeded
+
+
+class _Sealer:
+    """Makes plain objects; `growing` are names that will be those of other files, `plain` the objects that are there, by name."""
+
+    def __init__(self, reader: MirrorReader, courier: Courier, growing: Collection[str], plain: Mapping[str, ObjectMeta]) -> None:
+        self._reader = reader
+        self._growing = growing
+        self._plain = plain
+        self.courier = courier
+
+    def seal(self, work: _Work) -> Iterator[tuple[FileEntry, str | None]]:
+        """Yield what the plain object is from now on, with a note; before it, that of a file whose place it takes.
+
+        The note is None for an object that was there already, under another name.
+        """
+        if reason := why_no_name(work.path):
+            raise ConfigError(reason)
+        path = self.courier.new_scratch()
+        try:
+            try:
+                size = self._join(work, path)
+            except IntegrityError:
+                name = Leftovers(self._reader, work.path, work.segments).holder(
+                    self._plain, work.entry.name if work.entry else ""
+                )
+                if name is None:
+                    raise
+                size = self._fetch(Assembly(work.path, self._plain[name], ()), path)
+                if name != work.path and name not in self._growing:  # it stays, and so it is sealed already
+                    yield _entry(work, name, path, size), None
+                    return
+            plain = self._head(work.path)
+            if work.name == work.path and work.displaced and plain is not None:
+                yield from self._keep(work, plain, size, crc32c_of_file(path))
+            yield self._put(work, path, size)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _join(self, work: _Work, path: Path) -> int:
+        """Put a file together in `path`; its size. IntegrityError if it is not whole."""
+        plain = self._head(work.path)
+        found = assemble(work.path, plain, work.segments)
+        if not found.segments and found.plain is None:
+            raise IntegrityError("its segments do not join", operation="seal", uri=work.path)
+        # What has the name by now may be another file than the one that these segments go on with.
+        if found.plain is not None and not Leftovers(self._reader, work.path, work.segments).are_in(found.plain):
+            words = f"its segments go on with another file than the object {work.path} is"
+            raise IntegrityError(words, operation="seal", uri=work.path)
+        size = self._fetch(found, path)
+        acked_bytes = work.entry.acked_bytes if work.entry is not None else 0
+        # The segments are deleted afterwards: all of their bytes, and all that the writer says are here, must be in it.
+        if size < acked_bytes or size <= max(one.start for one in work.segments):
+            raise IntegrityError(
+                f"its segments join up to byte {size} only, and there is more, so nothing of it was changed: look for the "
+                "one that is missing with wherry mirror verify; where the folder is, wherry mirror resume sends it again",
+                operation="seal",
+                uri=work.path,
+            )
+        return size
+
+    def holds(self, entry: FileEntry) -> bool:
+        """Whether there is a plain object as the entry says."""
+        there = None if why_no_name(entry.name) else self._head(entry.name)
+        return there is not None and (there.size_bytes, there.crc32c) == (entry.acked_bytes, parse_crc32c(entry.crc32c))
+
+    def _keep(self, work: _Work, plain: ObjectMeta, size: int, crc: int) -> Iterator[tuple[FileEntry, str | None]]:
+        """What was sealed of an earlier generation has the name that another file is about to get."""
+        if (plain.size_bytes, plain.crc32c) == (size, crc):  # it has it already: a seal was interrupted
+            return
+        path = self.courier.new_scratch()
+        try:
+            n_bytes = self._fetch(Assembly(work.path, plain, ()), path)
+            yield self._put(_Work(work.path, work.displaced, (), "", None), path, n_bytes)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _fetch(self, found: Assembly, path: Path) -> int:
+        size = 0
+        with open(path, "wb") as out:
+            for chunk in self._reader.chunks(found):
+                with closing(chunk):
+                    for block in blocks(chunk.data):
+                        size += out.write(block)
+        return size
+
+    def _put(self, work: _Work, path: Path, size: int) -> tuple[FileEntry, str]:
+        name, note = self._name(work, size, crc32c_of_file(path))
+        self.courier.send_whole(name, path, is_there=True)
+        return _entry(work, name, path, size), note
+
+    def _name(self, work: _Work, size: int, crc: int) -> tuple[str, str]:
+        """The name that it gets, and why if it is none of the folder's."""
+        if work.name == work.path or (work.name and self._is_free(work.name, size, crc)):
+            return work.name, ""
+        own = f"{work.path}.generation-{work.generation:04d}"
+        names = (own if number == 1 else f"{own}-{number}" for number in count(1))
+        note = (
+            f"an earlier {work.path}, renamed to {work.name}, which is another file here"
+            if work.name
+            else f"an earlier {work.path}: whether it was renamed or begun anew its writer could not say any more"
+        )
+        return next(name for name in names if self._is_free(name, size, crc)), note
+
+    def _is_free(self, name: str, size: int, crc: int) -> bool:
+        """Whether no other file has the name. One with the same bytes is ours: a seal was interrupted."""
+        there = self._head(name)
+        return name not in self._growing and (there is None or (there.size_bytes, there.crc32c) == (size, crc))
+
+    def _head(self, name: str) -> ObjectMeta | None:
+        try:
+            return self._reader.store.head(key_for(self.courier.prefix, name))
+        except NotFoundError:
+            return None
+
+
+def _entry(work: _Work, name: str, path: Path, size: int) -> FileEntry:
+    """What the manifest says of a file that is the plain object `name`, and whose bytes are in `path`."""
+    return FileEntry(work.path, name, "append", "sealed", work.generation, size, format_crc32c(crc32c_of_file(path)))

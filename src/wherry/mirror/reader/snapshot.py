@@ -1,0 +1,197 @@
+"""One look at a mirrored prefix: a listing and the manifests, sorted into files, writers, and what cannot be right.
+
+Whatever is wrong with one object is one entry about that object; everything else is read as if it were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wherry.errors import BucketNotFoundError, IntegrityError, PermanentError
+from wherry.mirror.format.layout import (
+    FOLDER,
+    Assembly,
+    Segment,
+    assemble,
+    is_folder_marker,
+    is_known,
+    key_for,
+    manifest_name,
+    parse_manifest_key,
+    parse_segment,
+    why_impossible,
+)
+from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest_at
+from wherry.store import ObjectMeta, ObjectStore
+
+
+@dataclass(frozen=True)
+class Look:
+    """One listing of a mirrored prefix, and its manifests.
+
+    `broken`: files that cannot be put together, with the reason; a seal under way may be one, so look again before you say so.
+    `flawed`: objects that cannot be right, by name, with the reason: another look does not help. `contested`: files that more
+    than one writer has segments of; the last one counts. `refused`: writers whose objects are of a newer format, with the
+    reason: nothing of theirs is in `files`. `plain`: all plain objects, by name.
+    """
+
+    files: Mapping[str, Assembly] = field(default_factory=dict)
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    flawed: Mapping[str, str] = field(default_factory=dict)
+    contested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    plain: Mapping[str, ObjectMeta] = field(default_factory=dict)
+    #: Names in the mirror's own folder that no object of this format has.
+    unknown: tuple[str, ...] = ()
+    #: All that have segments here.
+    writers: frozenset[str] = frozenset()
+    n_segments: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no object that a mirror or anybody else has made."""
+        return not (self.files or self.trouble or self.manifests or self.unknown or self.writers)
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether something here was made by a mirror."""
+        return bool(self.manifests or self.writers or self.refused)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether every writer has said that he is done, and there is at least one."""
+        return bool(self.manifests) and all(one.state == "sealed" for one in self.manifests.values())
+
+    @property
+    def trouble(self) -> dict[str, str]:
+        """What cannot be read, by name, with the reason."""
+        return {**self.flawed, **self.broken}
+
+    def entry(self, found: Assembly) -> FileEntry | None:
+        """What the manifest of its writer says of a file that has segments, if it speaks of this generation."""
+        manifest = self.manifests.get(found.writer or "")
+        entries = manifest.files if manifest is not None else ()
+        return next((one for one in entries if (one.path, one.generation) == (found.path, found.generation)), None)
+
+
+class Looker:
+    """Looks at one prefix again and again; manifests that have not changed are not fetched again. For one thread.
+
+    `pool` fetches manifests side by side; temporary files lie in `scratch`.
+    """
+
+    def __init__(self, store: ObjectStore, prefix: str, pool: Executor) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._pool = pool
+        self._known: dict[str, tuple[object, Manifest | PermanentError]] = {}
+
+    def look(self, scratch: Path | None) -> Look:
+        """List all below the prefix, and read the manifests that have changed."""
+        listed = _Listed(self._store, self._prefix)
+        manifests: dict[str, Manifest] = {}
+        refused: dict[str, str] = {}
+        for writer, found in self._manifests(listed, scratch).items():
+            if isinstance(found, Manifest):
+                manifests[writer] = found
+                continue
+            listed.flawed[manifest_name(writer)] = f"{found.message}: {found.hint}" if found.hint else found.message
+            if isinstance(found, NewerFormatError):
+                refused[writer] = listed.flawed[manifest_name(writer)]
+        newest = {
+            (one.writer, entry.path): max(entry.generation, 1)
+            for one in manifests.values()
+            for entry in sorted(one.files, key=lambda entry: entry.generation)
+            if entry.rule == "append"
+        }
+        files: dict[str, Assembly] = {}
+        broken: dict[str, str] = {}
+        contested: dict[str, tuple[str, ...]] = {}
+        for path in sorted({*listed.plain, *listed.segments}):
+            group = [one for one in listed.segments.get(path, ()) if one.generation >= newest.get((one.writer, path), 0)]
+            group = [one for one in group if one.writer not in refused]
+            if len(writers := {one.writer for one in group}) > 1:
+                contested[path] = tuple(sorted(writers))
+            try:
+                found_file = assemble(path, listed.plain.get(path), group)
+            except IntegrityError as error:
+                broken[path] = error.message
+                continue
+            if found_file.plain is not None or found_file.segments:
+                files[path] = found_file
+        segments = [one for group in listed.segments.values() for one in group]
+        return Look(
+            files,
+            manifests,
+            broken,
+            listed.flawed,
+            contested,
+            refused,
+            listed.plain,
+            tuple(sorted(listed.unknown)),
+            frozenset(one.writer for one in segments),
+            len(segments),
+        )
+
+    def _manifests(self, listed: _Listed, scratch: Path | None) -> dict[str, Manifest | PermanentError]:
+        """By writer; for one that cannot be read, or is none, the error."""
+        wanted: dict[str, Future[Manifest | None]] = {}
+        versions: dict[str, object] = {}
+        for writer, meta in listed.manifests.items():
+            versions[writer] = (meta.etag, meta.modified_s, meta.size_bytes)
+            if self._known.get(writer, (None,))[0] != versions[writer]:
+                wanted[writer] = self._pool.submit(_fetch_manifest, self._store, meta, writer, scratch)
+        for writer, future in wanted.items():
+            self._known.pop(writer, None)
+            try:
+                if (manifest := future.result()) is not None:
+                    self._known[writer] = (versions[writer], manifest)
+            except BucketNotFoundError:
+                raise
+            except PermanentError as error:  # a damaged one, or one that we may not read: it is a help and no need
+                # Its content stays what it is until it is replaced; the right to read it may be given at any time.
+                self._known[writer] = (versions[writer] if isinstance(error, IntegrityError) else None, error)
+        self._known = {writer: one for writer, one in self._known.items() if writer in versions}
+        return {writer: one for writer, (_, one) in self._known.items()}
+
+
+class _Listed:
+    """What a listing shows, sorted by what it is. Folders' markers are left out."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self.plain: dict[str, ObjectMeta] = {}
+        self.segments: dict[str, list[Segment]] = {}
+        #: By writer.
+        self.manifests: dict[str, ObjectMeta] = {}
+        self.flawed: dict[str, str] = {}
+        self.unknown: list[str] = []
+        base = key_for(prefix, "")
+        own = f"{base}{FOLDER}/"
+        for meta in store.list(base):
+            name = meta.key[len(base) :]
+            if is_folder_marker(meta):
+                continue
+            if reason := why_impossible(meta):
+                self.flawed[name] = reason
+            elif (one := parse_segment(prefix, meta)) is not None:
+                self.segments.setdefault(one.path, []).append(one)
+            elif not meta.key.startswith(own):
+                self.plain[name] = meta
+            elif (writer := parse_manifest_key(prefix, meta.key)) is not None:
+                self.manifests[writer] = meta
+            elif not is_known(prefix, meta.key):
+                self.unknown.append(name)
+            elif "/segments/" in name:
+                self.flawed[name] = "its name gives it a place where no file has bytes: look at it with another tool"
+
+
+def _fetch_manifest(store: ObjectStore, meta: ObjectMeta, writer: str, scratch: Path | None) -> Manifest | None:
+    check_manifest_size(meta.size_bytes, meta.key)
+    manifest = read_manifest_at(store, meta.key, scratch)
+    if manifest is not None and manifest.writer != writer:
+        raise IntegrityError("it is the manifest of another writer", operation="read", uri=meta.key)
+    return manifest

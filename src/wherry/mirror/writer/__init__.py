@@ -1,0 +1,1 @@
+"""The writing side of a mirror: from a folder that grows to objects in a store."""

@@ -1,0 +1,194 @@
+"""What is to be done with which file of a mirror, and in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from wherry.mirror.mirror_config import MirrorConfig
+from wherry.mirror.writer.file_tracker import Tracked, Tracker
+from wherry.mirror.writer.open_files import is_being_written
+from wherry.mirror.writer.segment_sender import WORTH_JOINING_BYTES
+
+What = Literal["send", "seal", "clean"]
+
+#: A file that is kept open for writing is waited for so many times `max_lag_s`; there are programs that never close theirs.
+_PATIENCE_WITH_OPEN = 10
+#: Files with fewer unsent bytes than this are sent last when the request budget is short.
+_QUIET_BYTES = 4096
+#: Sent a little early, for the next look comes a little late.
+_EARLY = 0.9
+#: What is larger keeps a sender busy for long: it must not take all of them, nor all of the budget.
+_LARGE_BYTES = 2**20
+#: Where both kinds wait for the budget, so many small tasks are begun for each large one.
+_SMALL_FOR_A_LARGE = 4
+#: At the end, a file that fails by itself is tried so often.
+FINAL_TRIES = 3
+#: A file that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
+_FINAL_GROWTH_S = 5.0
+#: So many files are cleaned in one task: the segments of all are listed once, and deleted together where the store can do that.
+_CLEANED_TOGETHER = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One thing to do: send what is new of a file, seal it, or delete the segments of sealed files.
+
+    `files` is one file, or several that are cleaned together. `n_bytes` are those to be read and sent, at most.
+    """
+
+    what: What
+    files: tuple[Tracked, ...]
+    urgency: float
+    n_bytes: int = 0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it may take long."""
+        return self.n_bytes >= _LARGE_BYTES
+
+
+class Agenda:
+    """Decides by the tracker's knowledge. `clock` is the mirror's, `now` the wall clock."""
+
+    def __init__(
+        self, tracker: Tracker, config: MirrorConfig, folder: Path, clock: Callable[[], float], now: Callable[[], float]
+    ) -> None:
+        self._tracker = tracker
+        self._config = config
+        self._folder = folder
+        self._clock = clock
+        self._now = now
+        #: Since when the end is under way, by the mirror's clock; None: it is not.
+        self.final_since_s: float | None = None
+        #: The last manifest is written: segments of sealed files need not stay for readers any more.
+        self.is_announced = False
+        self._n_small = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the end is under way: every byte is sent, then all is sealed."""
+        return self.final_since_s is not None
+
+    def due(self, *, force: bool) -> list[Task]:
+        """All that may be begun now, the most urgent first. `force`: every whole record, however new."""
+        wanted = self._tracker.wanted()
+        tasks = [*self._sends(wanted, force), *self._rotated(wanted), *self._last_seals(wanted), *self._cleanings()]
+        # What has failed by itself must not be what all depends on.
+        return sorted(tasks, key=lambda task: (any(one.n_errors for one in task.files), -task.urgency))
+
+    def in_turn(self, tasks: Sequence[Task]) -> Iterator[Task]:
+        """Yield them so that large ones have a share of what is begun, and small ones never wait for all of those."""
+        small, large = ([one for one in tasks if one.is_large is is_large][::-1] for is_large in (False, True))
+        while small or large:
+            is_turn_of_large = large and (not small or self._n_small >= _SMALL_FOR_A_LARGE)
+            self._n_small = 0 if is_turn_of_large else self._n_small + 1
+            yield (large if is_turn_of_large else small).pop()
+
+    def goes_on(self, tracked: Tracked) -> bool:
+        """Whether, at the end, it was waited for long enough that the file stops growing."""
+        since_s = self._clock() if self.final_since_s is None else self.final_since_s
+        return tracked.n_ends >= FINAL_TRIES and self._clock() - since_s >= _FINAL_GROWTH_S
+
+    def is_open(self, path: str, age_s: float) -> bool:
+        """Whether a file that is sent whole is still being written, by a writer who pauses."""
+        return age_s < self._config.max_lag_s * _PATIENCE_WITH_OPEN and is_being_written(self._folder / path)
+
+    def _may_be_begun(self, tracked: Tracked) -> bool:
+        is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
+        return not tracked.is_busy and tracked.not_before_s <= self._clock() and not is_given_up
+
+    # -- files with something to send
+
+    def _sends(self, wanted: set[str], force: bool) -> Iterator[Task]:
+        for tracked in filter(self._may_be_begun, self._tracker.active):
+            if tracked.found is None or tracked.since_s is None:
+                continue
+            age_s, n_bytes = self._clock() - tracked.since_s, tracked.unsent_bytes
+            if tracked.record.rule == "append":
+                is_due, urgency = self._is_growing_due(tracked, age_s, force), _urgency(age_s, n_bytes)
+            else:
+                is_due, urgency = tracked.record.at not in wanted and self._is_whole_due(tracked, age_s, force), _urgency(age_s)
+            if is_due:
+                yield Task("send", (tracked,), urgency, n_bytes)
+
+    def _is_growing_due(self, tracked: Tracked, age_s: float, force: bool) -> bool:
+        """Whether the next segment is to be cut."""
+        if self.is_final:
+            if self.goes_on(tracked):
+                return False
+            if not self._config.seal_on_close:
+                return True
+        is_much = tracked.unsent_bytes >= self._config.segment_bytes
+        return tracked.may_have_more and (force or self._is_late(age_s) or is_much)
+
+    def _is_whole_due(self, tracked: Tracked, age_s: float, force: bool) -> bool:
+        """Whether a file that is sent whole may go. One that never stands still is copied between two of its changes."""
+        if tracked.record.rule == "replace":
+            is_first = tracked.is_settled and tracked.record.state == "new"
+            return self.is_final or force or self._is_late(age_s) or is_first
+        if self.is_final or tracked.source is not None:
+            return True
+        is_finished = tracked.is_settled and self._clock() >= tracked.next_version_s
+        return is_finished and not self.is_open(tracked.record.at, age_s)
+
+    def _is_late(self, age_s: float) -> bool:
+        return age_s >= self._config.max_lag_s * _EARLY
+
+    # -- files to be sealed, and segments to be deleted
+
+    def _rotated(self, wanted: set[str]) -> Iterator[Task]:
+        for tracked in filter(self._may_be_begun, self._tracker.rotated):
+            quiet_s = self._clock() - tracked.changed_s - self._config.max_lag_s
+            is_due = self.is_final or (tracked.is_settled and quiet_s >= 0)
+            if tracked.found is not None and is_due and tracked.record.at not in wanted:
+                yield Task("seal", (tracked,), _urgency(quiet_s), tracked.found.size)
+
+    def _last_seals(self, wanted: set[str]) -> Iterator[Task]:
+        if not self.is_final or not self._config.seal_on_close:
+            return
+        for tracked in filter(self._may_be_begun, self._tracker.files.values()):
+            is_due = is_unsealed(tracked) and not self.goes_on(tracked) and self._clock() >= tracked.next_end_s
+            if is_due and tracked.record.at not in wanted:
+                yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
+
+    def _cleanings(self) -> Iterator[Task]:
+        """Those that have failed are tried alone, so that no file has to wait for what ails another."""
+        together: list[Tracked] = []
+        for tracked in filter(self._may_be_begun, self._tracker.leftovers):
+            is_over = self._now() - tracked.record.sealed_s >= self._config.grace_s
+            if tracked.record.state != "sealed" or not (is_over or self.is_announced):
+                continue
+            if tracked.n_errors:
+                yield Task("clean", (tracked,), _urgency(0.0))
+            else:
+                together.append(tracked)
+        for start in range(0, len(together), _CLEANED_TOGETHER):
+            yield Task("clean", tuple(together[start : start + _CLEANED_TOGETHER]), _urgency(0.0))
+
+
+def _urgency(age_s: float, n_bytes: int = 0) -> float:
+    """Where the budget is short, quiet files wait longest: ten times as long as one with 4 MiB unsent, and not for ever."""
+    return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
+
+
+def needs_segments(tracked: Tracked) -> bool:
+    """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
+    record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
+    if record.has_segments or tracked.n_ends:
+        return True
+    if record.state == "sealed" or record.base:  # it was sealed, and may have grown since: a small one is sent whole again
+        return n_bytes > record.acked and n_bytes >= WORTH_JOINING_BYTES
+    # Where segments of an earlier file of this name go on behind the plain object, that must not be replaced before this one has
+    # a chain of its own, which readers then prefer.
+    return record.generation > 1 and record.at == record.path
+
+
+def is_unsealed(tracked: Tracked) -> bool:
+    """Whether it is a growing file that has no plain object, or has grown since."""
+    record = tracked.record
+    is_behind = record.state == "live" or (record.state == "sealed" and tracked.since_s is not None)
+    return record.rule == "append" and is_behind and tracked.found is not None

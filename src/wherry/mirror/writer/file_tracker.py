@@ -1,0 +1,543 @@
+"""What has changed since the last look at the folder, and what that means for what was sent.
+
+what is found                                        what it means
+the same file, longer                                more to send
+the same file, shorter than what was sent            truncated (also copytruncate): the next generation begins
+another file, the old one under another name         rotated: the old one is finished there, the next generation begins here
+another file, the old one under an ignored name      deleted: what was sent stays
+a rotated file that is not what was sent             as if truncated: what was sent stays until the next generation is sealed
+another file that begins with what was sent          rewritten by a rename (rsync, editors): goes on
+another file that does not                           replaced: the next generation begins
+none, the old one nowhere                            deleted: what was sent stays
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wherry.checksum import crc32c_of_file
+from wherry.errors import ConfigError
+from wherry.mirror.format.layout import FOLDER, key_for, segment_name
+from wherry.mirror.format.rules import Kind, Rules
+from wherry.mirror.report import shown
+from wherry.mirror.writer.scan import Found, Scan
+from wherry.mirror.writer.state_db import Ledger, Record, Stored
+from wherry.uri import check_name
+
+log = logging.getLogger("wherry.mirror")
+
+
+@dataclass(eq=False)
+class Tracked:
+    """A file of the folder, or one that was there. `record` is what the ledger knows; the rest is forgotten with the process.
+
+    `since_s` is when the oldest bytes that are not sent were not there yet, by the mirror's clock; None: all is sent.
+    """
+
+    record: Record
+    found: Found | None = None
+    since_s: float | None = None
+    #: When it was last seen to be other than before.
+    changed_s: float = 0.0
+    #: It was not found; nothing more is done for it until it is there again.
+    is_gone: bool = False
+    #: It has not changed for `settle_s`: files that are sent whole go then.
+    is_settled: bool = False
+    #: A sender has it: nobody else may touch the record.
+    is_busy: bool = False
+    #: The size at which no whole record was found.
+    no_cut_at: int = -1
+    #: A sender found that the file does not begin with what was sent.
+    is_broken: str = ""
+    not_before_s: float = 0.0
+    n_errors: int = 0
+    #: How often it was sent whole, by this process, and when it may be again: each time of a file that goes on changing is later.
+    n_versions: int = 0
+    next_version_s: float = 0.0
+    #: Of what file the last version was. Another file under this name is not one that goes on changing.
+    version_inode: int = 0
+    #: An object that has its bytes, as it was renamed: that is copied inside the store, and may not be replaced before.
+    source: Stored | None = None
+    #: How often, since the end began, it was brought to its end, and when it may be again, should it go on.
+    n_ends: int = 0
+    next_end_s: float = 0.0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What is not in the store yet."""
+        if self.found is None or self.since_s is None:
+            return 0
+        return self.found.size - self.record.acked if self.record.rule == "append" else self.found.size
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a growing file is to be looked at: for whole records, or for what an answer that was lost has left in doubt."""
+        return self.record.in_doubt or (self.found is not None and self.no_cut_at != self.found.size)
+
+
+class _Pass:
+    """One comparison with the folder: what is there, and what came of it."""
+
+    def __init__(self, scan: Scan, since_s: float, now_s: float) -> None:
+        self.files = scan.files
+        self.now_s = now_s
+        self.since_s = since_s
+        #: Paths that belong to a rotated file.
+        self.claimed: set[str] = set()
+        #: Files that a sender has: under another name they are not new, but were renamed, which is looked at when he is done.
+        self.busy: set[tuple[int, int]] = set()
+        #: Records to be written down.
+        self.changed: list[Record] = []
+        self._unreadable = tuple(f"{folder}/" for folder in scan.trouble)
+        self._is_blind = "." in scan.trouble
+        self._places: dict[tuple[int, int], Found] | None = None
+
+    def place_of(self, record: Record) -> Found | None:
+        """Where the record's very file is now."""
+        if self._places is None:
+            self._places = {(one.device, one.inode): one for one in self.files.values()}
+        return self._places.get((record.device, record.inode))
+
+    def may_be_there(self, path: str) -> bool:
+        """Whether the path is where nothing could be read."""
+        return self._is_blind or path.startswith(self._unreadable)
+
+
+class Tracker:
+    """Knows every file by its path, and those that were rotated away or truncated besides. For one thread."""
+
+    def __init__(self, folder: Path, ledger: Ledger, rules: Rules, writer: str, prefix: str, settle_s: float) -> None:
+        self._folder = folder
+        self._ledger = ledger
+        self._rules = rules
+        self._writer = writer
+        self._prefix = prefix
+        self._settle_s = settle_s
+        self._kinds: dict[str, Kind] = {}
+        #: Name in the store -> the path that has it.
+        self._names: dict[str, str] = {}
+        self._generations: dict[str, int] = {}
+        self._previous_s: float | None = None
+        #: When each file has changed, the latest at the end; those that stand still are taken out.
+        self._changed: dict[str, float] = {}
+        self.files: dict[str, Tracked] = {}
+        self.rotated: list[Tracked] = []
+        self.superseded: list[Record] = []
+        #: Sealed, and their segments are still there.
+        self.leftovers: set[Tracked] = set()
+        #: Path -> why it is not mirrored.
+        self.refused: dict[str, str] = {}
+        #: Those with something to send.
+        self.active: set[Tracked] = set()
+        #: What the store has of finished files: by device and inode, and by name.
+        self._stored: dict[tuple[int, int], Stored] = {}
+        self._stored_at: dict[str, Stored] = {}
+
+    def load(self, records: Iterable[Record]) -> None:
+        """Begin with what the ledger knows."""
+        for record in sorted(records, key=lambda one: one.generation):
+            self.note_generation(record.path, record.generation)
+            tracked = Tracked(record)
+            if record.state == "superseded":
+                self.superseded.append(record)
+            elif record.state == "rotated":  # also one that has its old name again
+                self.rotated.append(tracked)
+            elif record.at == record.path:
+                if (earlier := self.files.get(record.path)) is not None:
+                    self.superseded.append(replace(earlier.record, state="superseded"))
+                self.files[record.path] = tracked
+                self._note_stored(record)
+            elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
+                self.leftovers.add(tracked)
+        for tracked in self.files.values():
+            if tracked.record.state == "sealed" and self._has_segments(tracked.record):
+                self.leftovers.add(tracked)
+
+    def note_generation(self, path: str, generation: int) -> None:
+        """That generation is in the store: the next one is a later one."""
+        self._generations[path] = max(generation, self._generations.get(path, 0))
+
+    def update(self, scan: Scan, now_s: float) -> None:
+        """Compare the folder with what was known. Files that a sender has are left alone until he is done."""
+        look = _Pass(scan, now_s if self._previous_s is None else self._previous_s, now_s)
+        for tracked in list(self.rotated):
+            self._follow(tracked, look)
+        for path, tracked in list(self.files.items()):
+            found = scan.files.get(path)
+            if tracked.is_busy:
+                look.busy.add((tracked.record.device, tracked.record.inode))
+            if tracked.is_busy or self.files.get(path) is not tracked or (found is None and tracked.is_gone):
+                continue
+            if path in look.claimed and self._displaced(tracked):
+                continue
+            if found is not None and found == tracked.found and not tracked.is_broken:
+                tracked.is_settled = self._is_quiet(tracked, now_s)
+            elif tracked.record.rule == "append":
+                self._compare(tracked, found, look)
+            elif found is not None:
+                self._see(tracked, found, look)
+            else:
+                self._gone(tracked, look)
+        for path in scan.files.keys() - self.files.keys() - look.claimed:
+            self._begin(scan.files[path], look)
+        if look.changed:
+            self._ledger.save(look.changed)
+        self._previous_s = now_s
+
+    def sent(self, tracked: Tracked, now_s: float) -> None:
+        """A sender has brought the record up to date. What has come since then is new."""
+        if tracked.record.rule != "append":
+            self._note_stored(tracked.record)
+        tracked.source = None
+        if tracked.found is not None and self._is_sent(tracked.record, tracked.found):
+            tracked.since_s = None
+            self.active.discard(tracked)
+        else:
+            tracked.since_s = now_s
+
+    def sealed(self, tracked: Tracked) -> None:
+        """A file is sealed. One that was rotated is from now on a file like any other, under its new name."""
+        old = tracked.record
+        self._note_stored(old)
+        if self._has_segments(old):
+            self.leftovers.add(tracked)
+        self.active.discard(tracked)
+        tracked.since_s = None
+        if tracked not in self.rotated:
+            return
+        self.rotated.remove(tracked)
+        if old.at in self.files or (kind := self._kind_of(old.at)) == "ignore":
+            return
+        generation = self._generations.get(old.at, 0) + 1 if kind == "append" else 0
+        was_another = any(one.path == old.at for one in self.superseded)  # its segments are still there, and go with this one's
+        record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=was_another, base=0)
+        self.note_generation(old.at, generation)
+        self.files[old.at] = Tracked(record, tracked.found)
+        if was_another:
+            self.leftovers.add(self.files[old.at])
+        self._ledger.save([record])
+
+    def cleaned(self, files: Iterable[Tracked]) -> None:
+        """The segments of sealed files are gone."""
+        kept: list[Record] = []
+        dropped: list[Record] = []
+        cleaned: dict[str, int] = {}
+        for tracked in files:
+            record = tracked.record
+            self.leftovers.remove(tracked)
+            cleaned[record.path] = max(record.generation, cleaned.get(record.path, 0))
+            if record.at != record.path:
+                dropped.append(record)
+            else:
+                record.has_segments = record.in_doubt
+                kept.append(record)
+        gone = [one for one in self.superseded if one.generation < cleaned.get(one.path, 0)]
+        if gone:
+            self.superseded = [one for one in self.superseded if one not in gone]
+        self._ledger.save(kept)
+        self._ledger.drop([*dropped, *gone])
+
+    def _has_segments(self, record: Record) -> bool:
+        """Whether there may be segments that a sealed file does not need any more, those of earlier generations included."""
+        earlier = record.at == record.path and any(one.path == record.path for one in self.superseded)
+        return record.has_segments or earlier
+
+    def n_changed(self, since_s: float) -> int:
+        """How many files have changed since then, by the looks at the folder."""
+        while self._changed and next(iter(self._changed.values())) < since_s:
+            del self._changed[next(iter(self._changed))]
+        return len(self._changed)
+
+    def wanted(self) -> set[str]:
+        """Names of objects that may not be replaced yet: to be copied, or segments of a renamed file go on behind them."""
+        copied = {one.source.name for one in (*self.active, *self.rotated) if one.source is not None}
+        return copied | {one.record.path for one in self.rotated if one.record.base}
+
+    def unsealed(self, path: str) -> frozenset[int]:
+        """Generations of a path that are to be sealed under other names."""
+        return frozenset(one.record.generation for one in self.rotated if one.record.path == path)
+
+    def stale(self, record: Record) -> frozenset[int]:
+        """Generations of which segments go on behind the plain object that a renamed file is going to replace."""
+        if record.at == record.path:
+            return frozenset()
+        here = self.files.get(record.at)
+        others = [*self.superseded, *([] if here is None else [here.record]), *(one.record for one in self.leftovers)]
+        return frozenset(one.generation for one in others if one.path == record.at and one.base)
+
+    def _note_stored(self, record: Record) -> None:
+        """The plain object of that name has that file's bytes from now on."""
+        if (before := self._stored_at.pop(record.at, None)) is not None and self._stored.get(before.file) is before:
+            del self._stored[before.file]
+        if record.state == "sealed" and record.acked:
+            file = (record.device, record.inode)
+            stored = Stored(record.at, file, record.size, record.mtime_ns, record.crc32c)
+            self._stored[file] = self._stored_at[record.at] = stored
+
+    def _source_of(self, found: Found) -> Stored | None:
+        """An object with the bytes of a file that was renamed: backups that are numbered anew at each rotation.
+
+        None if its own object is to become that one's, directly or by others: of two that have changed places both are sent.
+        """
+        stored = self._stored.get((found.device, found.inode))
+        if stored is None or (stored.size, stored.mtime_ns) != (found.size, found.mtime_ns) or stored.name == found.path:
+            return None
+        following: Stored | None = stored
+        while following is not None and following.name != found.path:
+            other = self.files.get(following.name)
+            following = None if other is None else other.source
+        return stored if following is None else None
+
+    def everything(self) -> Iterator[Tracked]:
+        """All files, those that were rotated away included."""
+        yield from self.files.values()
+        yield from self.rotated
+
+    def _is_sent(self, record: Record, found: Found) -> bool:
+        if record.rule == "append":
+            return found.size <= record.acked and not record.in_doubt
+        known = (record.size, record.mtime_ns, record.device, record.inode)
+        return record.state == "sealed" and known == (found.size, found.mtime_ns, found.device, found.inode)
+
+    def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
+        """Take over what was found, and whether there is something to send."""
+        tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, look.now_s
+        self._changed.pop(found.path, None)
+        self._changed[found.path] = look.now_s
+        is_whole = tracked.record.rule == "once" or (tracked.record.state == "rotated" and not tracked.record.has_segments)
+        tracked.source = self._source_of(found) if is_whole and not tracked.n_errors else None
+        if self._is_sent(tracked.record, found):
+            tracked.since_s = None
+            self.active.discard(tracked)
+        else:
+            tracked.since_s = look.since_s if tracked.since_s is None else tracked.since_s
+            self.active.add(tracked)
+
+    def _begin(self, found: Found, look: _Pass) -> None:
+        """A path that was not there, or a file that was not."""
+        if found.path in look.claimed or (found.device, found.inode) in look.busy:
+            return
+        kind = self._kind_of(found.path)
+        if kind == "ignore":
+            return
+        record = Record(found.path, 0, kind, "new", at=found.path, device=found.device, inode=found.inode)
+        if kind == "append":
+            record.generation, record.state = self._generations.get(found.path, 0) + 1, "live"
+            self.note_generation(found.path, record.generation)
+            look.changed.append(record)
+        self.files[found.path] = tracked = Tracked(record)
+        self._see(tracked, found, look)
+
+    def _kind_of(self, path: str) -> Kind:
+        """Found out once: what is refused is said once."""
+        kind = self._kinds.get(path)
+        if kind is None:
+            kind = self._kinds[path] = self._kind(path)
+        return kind
+
+    def _kind(self, path: str) -> Kind:
+        if (kind := self._rules.kind(path)) == "ignore":
+            return kind
+        try:
+            if path.partition("/")[0] == FOLDER:
+                raise ConfigError(f"the folder {FOLDER} is the mirror's own in the store: give yours another name")
+            name = check_name(path)
+            # The whole key has to fit; one of a segment is the longest that the file will have.
+            check_name(key_for(self._prefix, segment_name(self._writer, name, 1, 0, "zstd") if kind == "append" else name))
+            if (other := self._names.setdefault(name, path)) != path:
+                raise ConfigError(f"{other!r} has the same name but for its Unicode form, and is mirrored: rename one of them")
+        except ConfigError as error:
+            self.refused[path] = str(error)
+            log.warning("%r is not mirrored: %s", path, error)
+            return "ignore"
+        return kind
+
+    def _compare(self, tracked: Tracked, found: Found | None, look: _Pass) -> None:
+        """An append file that is not as it was."""
+        record = tracked.record
+        if found is not None and (found.device, found.inode) == (record.device, record.inode):
+            reason = tracked.is_broken or self._broken(record, found)
+            if reason:
+                self._supersede(tracked, found, reason, look)
+                return
+            if record.state == "deleted":  # it was elsewhere for a while
+                record.state = "live"
+                look.changed.append(record)
+            self._see(tracked, found, look)
+            return
+        elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
+        if elsewhere is not None and not record.may_be_there:  # nothing had to be finished, and an inode is soon reused
+            del self.files[record.path]
+            self.active.discard(tracked)
+            self._ledger.drop([record])
+            if found is not None:
+                self._begin(found, look)
+            return
+        if elsewhere is not None and self._kind_of(elsewhere.path) != "ignore" and self._begins_with(elsewhere, record):
+            self._rotate(tracked, elsewhere, look)
+            if found is not None:
+                self._begin(found, look)
+        elif found is None:
+            self._gone(tracked, look)
+        elif record.acked and self._begins_with(found, record):
+            record.device, record.inode, record.mtime_ns = found.device, found.inode, found.mtime_ns
+            record.state = "live" if record.state == "deleted" else record.state
+            look.changed.append(record)
+            self._see(tracked, found, look)
+        else:
+            self._supersede(tracked, found, "another file took its place", look)
+
+    def _broken(self, record: Record, found: Found) -> str:
+        """Why the file, by what a look at it shows, does not begin with what was sent; else empty.
+
+        One that has grown is looked at when more of it is sent.
+        """
+        if found.size < record.acked:
+            return "it was truncated"
+        if found.size > record.acked or found.mtime_ns == record.mtime_ns:
+            return ""
+        try:
+            crc = crc32c_of_file(self._folder / found.path, 0, record.acked)
+        except (OSError, EOFError):  # it is gone, shorter, or not ours to read: the next pass, or the sender, will see
+            return ""
+        if crc != record.crc32c:
+            return "it was rewritten"
+        record.mtime_ns = found.mtime_ns
+        return ""
+
+    def _begins_with(self, found: Found, record: Record) -> bool:
+        """Whether a file has the very bytes that were sent of another."""
+        if found.size < record.acked:
+            return False
+        try:
+            return crc32c_of_file(self._folder / found.path, 0, record.acked) == record.crc32c
+        except (OSError, EOFError):
+            return False
+
+    def _supersede(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
+        """Begin the file anew."""
+        old = tracked.record
+        if old.acked or tracked.is_broken:  # or a segment with other bytes lies under its name
+            log.warning("%s: %s: it is sent anew as generation %d", shown(old.path), reason, old.generation + 1)
+            del self.files[old.path]
+            self._leave(tracked, look)
+            self._begin(found, look)
+            return
+        # Nothing of it is in the store: it may as well be this file.
+        old.device, old.inode = found.device, found.inode
+        old.state = "live" if old.state == "deleted" else old.state
+        look.changed.append(old)
+        self._see(tracked, found, look)
+
+    def _rotate(self, tracked: Tracked, elsewhere: Found, look: _Pass) -> None:
+        """The file has another name now: what is left of it is read there."""
+        record = tracked.record
+        record.at = elsewhere.path
+        record.base = record.acked if record.state == "sealed" else record.base
+        record.state = "rotated"
+        del self.files[record.path]
+        self.rotated.append(tracked)
+        look.changed.append(record)
+        look.claimed.add(elsewhere.path)
+        if (other := self.files.get(elsewhere.path)) is not None:
+            self._displaced(other)
+        self._see(tracked, elsewhere, look)
+
+    def _displaced(self, other: Tracked) -> bool:
+        """A rotated file has taken this one's name: if there is nothing of it to look after, it is forgotten."""
+        if other.is_busy or (other.record.rule == "append" and other.record.may_be_there):
+            return False
+        del self.files[other.record.path]
+        self.active.discard(other)
+        self._ledger.drop([other.record])
+        return True
+
+    def _follow(self, tracked: Tracked, look: _Pass) -> None:
+        """A rotated file that is not finished may be renamed again, or deleted."""
+        if tracked.is_busy:
+            look.claimed.add(tracked.record.at)
+            return
+        record = tracked.record
+        found = look.place_of(record)
+        if found is not None and found.path == record.at and (tracked.is_broken or found.size < record.acked):
+            self._forsake(tracked, found, tracked.is_broken or "it was truncated", look)
+            return
+        if found is None or (found.path != record.at and not self._is_moved(found, record)):
+            if not look.may_be_there(record.at):
+                self._gone(tracked, look)
+            return
+        is_newest = record.generation >= self._generations.get(record.path, 0)
+        if found.path == record.path and record.path not in self.files and is_newest:  # it has its old name again
+            is_sealed = record.acked > 0 and not record.has_segments and record.base == record.acked
+            record.at = record.path
+            record.state, record.base = ("sealed", 0) if is_sealed else ("live", record.base)
+            look.changed.append(record)
+            self.rotated.remove(tracked)
+            self.files[record.path] = tracked
+            self._see(tracked, found, look)
+            return
+        if found.path != record.at:
+            record.at = found.path
+            look.changed.append(record)
+        look.claimed.add(found.path)
+        if found != tracked.found:
+            self._see(tracked, found, look)
+        else:
+            tracked.is_settled = self._is_quiet(tracked, look.now_s)
+
+    def _forsake(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
+        """What is at the rotated file's place is not what was sent of it: that one stays in segments, and this one is new."""
+        record = tracked.record
+        log.warning("%s: %s before it was finished under this name: it is sent anew", shown(record.at), reason)
+        self.rotated.remove(tracked)
+        self._leave(tracked, look)
+        if found.path not in self.files:
+            self._begin(found, look)
+
+    def _leave(self, tracked: Tracked, look: _Pass) -> None:
+        """What was sent of it is no file's any more: it goes with the segments of a later generation."""
+        record = tracked.record
+        record.state, record.at = "superseded", record.path
+        self.superseded.append(record)
+        look.changed.append(record)
+        self.active.discard(tracked)
+        self.leftovers.discard(tracked)
+        now = self.files.get(record.path)
+        if now is not None and now.record.state == "sealed":
+            self.leftovers.add(now)
+
+    def _is_quiet(self, tracked: Tracked, now_s: float) -> bool:
+        return now_s - tracked.changed_s >= self._settle_s
+
+    def _is_moved(self, found: Found, record: Record) -> bool:
+        return self._kind_of(found.path) != "ignore" and self._begins_with(found, record)
+
+    def _gone(self, tracked: Tracked, look: _Pass) -> None:
+        """There is no such file any more. What was sent of it stays."""
+        record = tracked.record
+        if look.may_be_there(record.at):
+            return
+        tracked.is_gone = True
+        if record.state == "deleted":
+            return
+        if tracked.since_s is not None:
+            n_bytes = tracked.unsent_bytes
+            log.warning("%s was deleted before its last %d bytes were sent", shown(record.at), n_bytes)
+        tracked.found = tracked.since_s = None
+        self.active.discard(tracked)
+        if record.rule != "append":
+            del self.files[record.path]
+            if record.state == "sealed":
+                self._ledger.drop([record])
+            return
+        if tracked in self.rotated:
+            self.rotated.remove(tracked)
+            self._leave(tracked, look)
+            return
+        if record.state != "sealed":  # else the plain object has it all
+            record.state = "deleted"
+            look.changed.append(record)
+            self.leftovers.discard(tracked)

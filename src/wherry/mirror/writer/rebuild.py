@@ -1,0 +1,173 @@
+"""The ledger made again from what is in the store and in the folder, when there is none: a new machine, a lost disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from itertools import groupby
+from pathlib import Path
+
+from wherry.checksum import combine_crc32c, crc32c_of_file
+from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, StoreError, TransientError
+from wherry.mirror.format.layout import FOLDER, MOST_BYTES, Segment, chain, key_for, parse_segment, why_impossible
+from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, read_manifest
+from wherry.mirror.format.rules import Rules
+from wherry.mirror.report import shown
+from wherry.mirror.writer.segment_sender import Courier
+from wherry.mirror.writer.segments import tail_of
+from wherry.mirror.writer.state_db import Record
+from wherry.store import ObjectMeta
+from wherry.uri import check_name
+
+log = logging.getLogger("wherry.mirror")
+
+
+def rebuild(courier: Courier, rules: Rules) -> list[Record]:
+    """A record of each append file that our writer has something of in the store, by one listing.
+
+    What is there is compared with the file in the folder, by its checksum: where they agree it goes on, where they do not the
+    file begins anew as the next generation. A file that is not in the folder is taken for deleted. Checksums are the
+    manifest's, then the segments' own, which costs a request each. A file of which something cannot be read there begins
+    anew, too: anybody may have put it.
+    """
+    plain: dict[str, ObjectMeta] = {}
+    segments: list[Segment] = []
+    base = key_for(courier.prefix, "")
+    for meta in courier.store.list(base):
+        if (one := parse_segment(courier.prefix, meta)) is not None:
+            if one.writer == courier.writer:
+                segments.append(one)
+        elif not meta.key.startswith(f"{base}{FOLDER}/") and not why_impossible(meta):
+            plain[meta.key[len(base) :]] = meta
+    segments.sort(key=lambda one: one.path)
+    by_path = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
+    if not plain and not by_path:
+        return []
+    try:
+        manifest = read_manifest(courier.store, courier.prefix, courier.writer, scratch=courier.scratch)
+    except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
+        raise
+    except IntegrityError:  # it is a help and no need
+        manifest = None
+    local = _names(courier.folder)
+    return [
+        _record(courier, path, local.get(path), plain.get(path), by_path.get(path, []), manifest)
+        for path in sorted({*plain, *by_path})
+        if rules.kind(local.get(path, path)) == "append" and (path in local or path in by_path)
+    ]
+
+
+def _names(folder: Path) -> dict[str, str]:
+    """Name in the store -> path in the folder, of regular files; they differ in the Unicode form at most."""
+    found: dict[str, str] = {}
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = (Path(base) / name).relative_to(folder).as_posix()
+            if (in_store := _name_of(path)) is not None and _is_file(Path(base) / name):
+                found[in_store] = path
+    return found
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it has just gone
+        return False
+
+
+def _name_of(path: str) -> str | None:
+    try:
+        return check_name(path)
+    except ConfigError:  # such a name was never sent
+        return None
+
+
+def _record(
+    courier: Courier,
+    path: str,
+    local: str | None,
+    plain: ObjectMeta | None,
+    segments: list[Segment],
+    manifest: Manifest | None,
+) -> Record:
+    entries = [one for one in manifest.files if one.path == path and one.rule == "append"] if manifest else []
+    entry = max(entries, key=lambda one: one.generation, default=None)
+    generation = max(1, entry.generation if entry else 0, *(one.generation for one in segments))
+    record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
+    try:
+        is_whole = _measure(courier, record, plain, chain(segments, generation), entry)
+    except (TransientError, BucketNotFoundError):
+        raise
+    except StoreError as error:
+        if error.waits_for is not None:
+            raise
+        log.warning("%s: what is in the store of it cannot be read, so it is sent anew: %s", shown(path), error)
+        is_whole = False
+    if not is_whole:
+        record.acked = record.crc32c = record.size = record.base = 0
+    if local is None:
+        record.state = "deleted"
+    elif not is_whole or not _goes_on(courier.folder / local, record):
+        record.state = "superseded"
+    return record
+
+
+def _measure(
+    courier: Courier, record: Record, plain: ObjectMeta | None, linked: tuple[Segment, ...], entry: FileEntry | None
+) -> bool:
+    """Note how much of the file is in the store, and its checksum; False if its beginning is not there."""
+    begins_at = linked[0].start if linked else 0
+    at = crc = 0
+    if not linked or begins_at > 0:
+        if plain is None or plain.size_bytes < begins_at:
+            return False
+        at, crc = plain.size_bytes, _crc_of_plain(courier, plain)
+        record.state = "sealed"
+    elif (
+        entry is not None
+        and entry.generation == record.generation
+        and any(entry.acked_bytes in (one.start, one.end) for one in linked)
+    ):
+        at, crc = entry.acked_bytes, int(entry.crc32c, 16)
+    for one in linked:
+        if one.start >= at:
+            if one.start != at:
+                break
+            length, segment_crc = courier.measure(one)
+            if at + length > MOST_BYTES:
+                raise IntegrityError("it ends beyond the end of any file", operation="read", uri=one.key)
+            at, crc = at + length, combine_crc32c(crc, segment_crc, length)
+            record.state = "live"
+    record.acked, record.crc32c, record.size = at, crc, at
+    record.base = begins_at if record.state == "live" else 0
+    return True
+
+
+def _goes_on(source: Path, record: Record) -> bool:
+    """Note which file it is, if it begins with what is in the store. One that cannot be read is sent anew when it can be."""
+    try:
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size < record.acked:
+            return False
+        if crc32c_of_file(source, 0, record.acked) != record.crc32c:
+            return False
+        record.tail, record.boundary = tail_of(file, record.acked), 0
+    except (FileNotFoundError, EOFError):  # it was replaced or truncated in this moment
+        return False
+    finally:
+        os.close(file)
+    record.device, record.inode, record.mtime_ns = status.st_dev, status.st_ino, status.st_mtime_ns
+    return True
+
+
+def _crc_of_plain(courier: Courier, plain: ObjectMeta) -> int:
+    found = courier.store.head(plain.key)
+    if found.crc32c is not None:
+        return found.crc32c
+    whole = Segment(plain.key, courier.writer, plain.key, 0, 0, None, plain.size_bytes)
+    return courier.measure(whole, found)[1]

@@ -1,0 +1,487 @@
+"""What a mirror sends: segments, whole files, its manifest. Each is verified, and may be sent again after any interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file, format_crc32c
+from wherry.config import RetryConfig, TransferConfig
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError, TransientError
+from wherry.mirror.format.layout import (
+    Segment,
+    chain,
+    delete_segments,
+    key_for,
+    list_segments,
+    parse_segment,
+    read_segment,
+    segment_name,
+    writer_folder,
+)
+from wherry.mirror.writer.packing import Piece, packed
+from wherry.mirror.writer.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
+from wherry.mirror.writer.state_db import Record, Stored
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
+from wherry.transfer.upload import Sender
+from wherry.uri import StoreURI, check_name
+
+log = logging.getLogger("wherry.mirror")
+
+_T = TypeVar("_T")
+_COPY_BYTES = 2**20
+#: Smaller files are sent again: one request, where listing, joining and tidying take four and more, each as long as a megabyte
+#: takes at 100 Mbit/s; ten thousand small files must not take four times as long to close.
+WORTH_JOINING_BYTES = 2**20
+#: After so many in a row the store is not asked for a while: each may have been tried for as long as a call may take.
+_MOST_FAILED_JOINS = 3
+_NO_JOINS_S = 600.0
+#: Of so many files the segments are found by listing those of all.
+_LISTED_TOGETHER = 20
+#: Opens a file without a name, which costs a tenth of one with a name and is gone with us; 0 where there is none, or no /proc.
+_O_TMPFILE = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
+
+
+class InlineExecutor(Executor):
+    """Does each piece of work at once, in the calling thread: so it works at interpreter exit, too, when pools do not."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Do it; the future is done."""
+        future: Future[_T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # it is raised where the result is taken
+            future.set_exception(error)
+        return future
+
+
+class Courier:
+    """Sends for one mirror. Safe from several threads, as long as each file is in one of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        uri: StoreURI,
+        writer: str,
+        store: ObjectStore,
+        scratch: Path,
+        *,
+        compression: str | None = None,
+        retry: RetryConfig | None = None,
+        transfer: TransferConfig | None = None,
+    ) -> None:
+        self.folder = folder
+        self.uri = uri
+        self.writer = writer
+        self.store = store
+        #: Where temporary files lie.
+        self.scratch = scratch
+        self._compression = compression
+        self._retry = retry or RetryConfig()
+        self._transfer = transfer or TransferConfig()
+        self._sender = Sender(None, InlineExecutor())
+        #: What was put, found there already, or deleted so far: by this one sees that it gets on.
+        self.n_done = 0
+        #: Bytes that puts have taken to the store.
+        self.sent_bytes = 0
+        self._failed_joins = 0
+        self._joins_from_s = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all keys."""
+        return self.uri.prefix
+
+    def new_scratch(self) -> Path:
+        """A path for a temporary file."""
+        return self.scratch / secrets.token_hex(8)
+
+    @contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        """A path of a temporary file, which is there or not yet: one without a name where the file system has such."""
+        try:
+            file = os.open(self.scratch, _O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600) if _O_TMPFILE else -1
+        except OSError:  # a full disk will say so again
+            file = -1
+        path = Path(f"/proc/self/fd/{file}") if file >= 0 else self.new_scratch()
+        try:
+            yield path
+        finally:
+            if file >= 0:
+                os.close(file)
+            else:
+                path.unlink(missing_ok=True)
+
+    def has_all_of(self, record: Record) -> bool:
+        """Whether the store has as many bytes of a growing file as it holds now, and nothing is in doubt."""
+        return not record.in_doubt and os.stat(self.folder / record.at, follow_symlinks=False).st_size == record.acked
+
+    def send_segment(self, record: Record, *, most: int, all_of_it: bool, save: Callable[[Record], object]) -> bool:
+        """Send the next segment of a file and bring `record` up to date; False if there is nothing to send.
+
+        `save` writes the record down, before the put and after it: so a segment whose put was cut short by a kill, or whose
+        answer was lost, is looked for, also when by then the file has nothing more to send. Raises BrokenPromise when the file,
+        or what is already there under the segment's name, is not what the record says.
+        """
+        name = segment_name(self.writer, check_name(record.path), record.generation, record.acked, self._compression)
+        with self._temporary() as scratch:
+            cut = cut_segment(
+                self.folder / record.at, record, scratch, most=most, compression=self._compression, all_of_it=all_of_it
+            )
+            if cut is None and not record.in_doubt:
+                return False
+            if cut is None:
+                cut = self._adopt(record, name, record.boundary)
+            else:
+                if not record.in_doubt:
+                    with self._lock:
+                        record.in_doubt = record.has_segments = True
+                        record.base = record.acked if record.state == "sealed" else record.base
+                    save(record)
+                try:
+                    self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
+                except AlreadyExistsError as error:
+                    cut = self._adopt(record, name, cut.boundary)
+                    if cut is None:
+                        raise TransientError("it was there, and is not any more", operation="put", uri=name) from error
+        with self._lock:
+            record.in_doubt = False
+            if cut is not None:
+                record.crc32c = combine_crc32c(record.crc32c, cut.crc32c, cut.end - cut.start)
+                record.acked, record.tail, record.boundary = cut.end, cut.tail, cut.boundary
+                record.size, record.mtime_ns = cut.end, cut.mtime_ns
+                record.state = "rotated" if record.state == "rotated" else "live"
+                self.n_done += 1
+        save(record)
+        return cut is not None
+
+    def snapshot(self, record: Record) -> Record:
+        """The record as it is between two segments, whoever is sending them."""
+        with self._lock:
+            return replace(record)
+
+    def seal(
+        self,
+        record: Record,
+        now_s: float,
+        *,
+        copied_from: Stored | None = None,
+        keep: Collection[int] = (),
+        stale: Collection[int] = (),
+    ) -> bool:
+        """Make the plain object of a file that is sent to its end, or of which nothing is sent; False if it has grown meanwhile.
+
+        What it holds now is what counts, should something in its middle have been rewritten unnoticed. Where that is what its
+        segments hold, the store joins them, if it can; else the file is sent. `copied_from`: as in send_whole().
+        `keep`: earlier generations that are still to be sealed, under other names. `stale`: those of another file, whose segments
+        go on behind the object that this one replaces: with this one they would be a mixture.
+        """
+        source = self.folder / record.at
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = check_promise(file, record)
+            size = status.st_size
+            if record.has_segments and size != record.acked:
+                return False
+            tail = tail_of(file, size)
+        finally:
+            os.close(file)
+        name = check_name(record.at)
+        crc = _sum(name, source, size)
+        if os.stat(source).st_size != size:
+            return False
+        if not size and record.generation > 1 and record.at == record.path:
+            self._remove(_earlier(self._segments_of(record.path), record, keep))  # behind an empty object they would be a gap
+        if stale:
+            self._remove([one for one in self._segments_of(name) if one.generation in stale])
+        try:
+            is_copied = copied_from is not None and copied_from.crc32c == crc and self._copy(copied_from, name, os.stat(source))
+            if not is_copied and not self._join(record, name, size, crc):
+                self._put_source(name, source, size, crc)
+        except IntegrityError:
+            if os.stat(source).st_size > size:  # between that look and the put
+                return False
+            raise
+        with self._lock:
+            record.acked = record.size = size
+            record.crc32c, record.tail, record.mtime_ns = crc, tail, status.st_mtime_ns
+            record.state, record.sealed_s = "sealed", now_s
+            if record.at == record.path:  # else what is left of its segments goes on behind the old object until it is tidied up
+                record.base = 0
+        return True
+
+    def _join(self, record: Record, name: str, size: int, crc: int) -> bool:
+        """Have the store make the plain object of the file's segments; False if it cannot, or they are not what the file is.
+
+        Those of a file that was sealed before go on where its plain object ends, which is then the first piece.
+        """
+        if self._compression or not self._may_join(size):
+            return False
+        if not record.has_segments or (record.acked, record.crc32c) != (size, crc):
+            return False
+        found = self._segments_of(record.path)
+        segments = chain([one for one in found if one.generation == record.generation], record.generation)
+        pieces = [Piece(one.key, one.start, one.size_bytes) for one in segments]
+        if any(one.compression for one in segments):
+            return False
+        if segments and segments[0].start > 0:
+            try:
+                plain = self.store.head(key_for(self.prefix, check_name(record.path)))
+            except NotFoundError:
+                return False
+            pieces = [Piece(plain.key, 0, plain.size_bytes), *(one for one in pieces if one.start >= plain.size_bytes)]
+        can = self.store.capabilities
+        if not _is_whole(pieces, size, can) or (parts := packed(pieces, can.min_joined_bytes or 0)) is None:
+            return False
+        return self._made_of_parts(name, parts, self.folder / record.at, size, crc)
+
+    def _made_of_parts(self, name: str, parts: Sequence[Piece], source: Path, size: int, crc: int) -> bool:
+        """As _made_of(), after what is to be joined but is no object of that size yet was put, for so long."""
+        mark = hashlib.sha256(name.encode()).hexdigest()[:16]
+        # Listings do not show such names. What a kill leaves the seal that is made again overwrites, and deletes.
+        packs = {
+            one.start: f"{writer_folder(self.writer)}{TEMPORARY_MARK}pack-{mark}-{one.start:020d}" for one in parts if not one.key
+        }
+        keys = [one.key or key_for(self.prefix, packs[one.start]) for one in parts]
+        try:
+            for one in parts:
+                if not one.key:
+                    self._put_range(packs[one.start], source, one.start, one.size_bytes)
+            return self._made_of(name, keys, size, crc)
+        finally:
+            if packs:
+                self.store.delete_many([key_for(self.prefix, one) for one in packs.values()])
+
+    def _put_range(self, name: str, source: Path, start: int, n_bytes: int) -> None:
+        """Make a range of somebody's file an object. What it has is compared with what all of the file has, when it is joined."""
+        with self._temporary() as scratch, open(source, "rb", opener=_open_no_link) as file, open(scratch, "wb") as out:
+            file.seek(start)
+            while n_bytes and (block := file.read(min(_COPY_BYTES, n_bytes))):
+                n_bytes -= out.write(block)
+            out.flush()
+            if n_bytes:
+                raise IntegrityError("it became shorter while it was read", operation="put", uri=name)
+            self._put(name, scratch, overwrite=True)
+
+    def _made_of(self, name: str, keys: Sequence[str], size: int, crc: int) -> bool:
+        """Have the store make the object `name` of others; False if it did not, or what came of it is not what `crc` says."""
+        metadata = {TOKEN_METADATA: secrets.token_hex(16), CRC32C_METADATA: format_crc32c(crc)}
+        try:
+            self.store.join(key_for(self.prefix, name), keys, size_bytes=size, crc32c=crc, metadata=metadata)
+        except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
+            self._failed_joins += 1
+            self._joins_from_s = time.monotonic() + (_NO_JOINS_S if self._failed_joins >= _MOST_FAILED_JOINS else 0.0)
+            log.info("%s is sent again, for the store did not make it of %d objects: %s", name, len(keys), error)
+            return False
+        self._failed_joins = 0
+        self.n_done += 1
+        return True
+
+    def _may_join(self, size: int) -> bool:
+        is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
+        return is_able and size >= WORTH_JOINING_BYTES
+
+    def clean(self, sealed: Sequence[tuple[Record, Collection[int]]]) -> None:
+        """Delete the segments of sealed files. Those of earlier generations go, too, but for those that are given with a record:
+        these are still to be sealed under other names.
+
+        What was sent after the seal, with an answer that was lost, is beyond the plain object's end, and stays until it is known
+        what it is.
+        """
+        by_path = self._segments_of_all([record.path for record, _ in sealed])
+        from_end: list[Segment] = []
+        from_start: list[Segment] = []
+        for record, keep in sealed:
+            found = by_path.get(record.path, [])
+            own = [one for one in found if one.generation == record.generation]
+            beyond = [one for one in own if one.start >= record.acked]
+            # Those of earlier generations, and of a rotated file, are another file's than the plain object of that name.
+            from_end += _earlier(found, record, keep)
+            from_end += [] if record.in_doubt else beyond
+            (from_start if record.at == record.path else from_end).extend(own[: len(own) - len(beyond)])
+        delete_segments(self.store, from_end, from_start)
+        self.n_done += len(from_end) + len(from_start)
+
+    def _segments_of_all(self, paths: Sequence[str]) -> dict[str, list[Segment]]:
+        if len(paths) < _LISTED_TOGETHER:
+            return {path: self._segments_of(path) for path in paths}
+        found: dict[str, list[Segment]] = {}
+        for one in list_segments(self.store, self.prefix, self.writer):
+            found.setdefault(one.path, []).append(one)
+        return {path: found.get(check_name(path), []) for path in paths}
+
+    def _segments_of(self, path: str) -> list[Segment]:
+        return list_segments(self.store, self.prefix, self.writer, check_name(path))
+
+    def _remove(self, segments: Sequence[Segment]) -> None:
+        """Delete segments that no plain object of their file's name has."""
+        delete_segments(self.store, segments)
+        self.n_done += len(segments)
+
+    def _adopt(self, record: Record, name: str, boundary: int) -> Cut | None:
+        """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.
+
+        BrokenPromise if it is not what the file has: it was truncated or replaced since.
+        """
+        try:
+            meta = self.store.head(key_for(self.prefix, name))
+        except NotFoundError:
+            return None
+        segment = parse_segment(self.prefix, meta)
+        assert segment is not None, "its name is ours"
+        length, crc = self.measure(segment, meta)
+        end = record.acked + length
+        source = self.folder / record.at
+        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = check_promise(file, record)
+            if not length or status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
+                raise BrokenPromise("other bytes than the file's are in the store already")
+            return Cut(record.acked, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
+        finally:
+            os.close(file)
+
+    def measure(self, segment: Segment, meta: ObjectMeta | None = None) -> tuple[int, int]:
+        """How many bytes of the file a segment has, and their CRC32C; read back where the store does not know."""
+        if segment.compression is None:
+            meta = meta or self.store.head(segment.key)
+            if meta.crc32c is not None:
+                return meta.size_bytes, meta.crc32c
+        length = crc = 0
+        for block in read_segment(self.store, replace(segment, length_bytes=None), scratch=self.scratch):
+            length, crc = length + len(block), crc32c(block, crc)
+        return length, crc
+
+    def send_whole(
+        self, name: str, source: Path, *, copied_from: Stored | None = None, is_there: bool = False
+    ) -> tuple[os.stat_result, int]:
+        """Make a whole file the plain object `name`: (its status, its CRC32C). IntegrityError if it changes meanwhile.
+
+        `copied_from`: an object that has its bytes, if it is still the file that it was. `is_there`: it may be in the store
+        already, so look first.
+        """
+        status = os.stat(source, follow_symlinks=False)
+        if copied_from is not None and self._copy(copied_from, name, status):
+            return status, copied_from.crc32c
+        crc = _sum(name, source, status.st_size)
+        if not (is_there and self._holds(name, status.st_size, crc)):
+            self._put_source(name, source, status.st_size, crc)
+        return status, crc
+
+    def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
+        """Have the store copy an object, and compare its checksum; False if it cannot, or the file is another by now."""
+        if ((status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns) != (stored.file, stored.size, stored.mtime_ns):
+            return False
+        if not self._may_join(stored.size) or stored.size > self.store.capabilities.max_part_size_bytes:
+            return False
+        return self._made_of(name, [key_for(self.prefix, check_name(stored.name))], stored.size, stored.crc32c)
+
+    def _holds(self, name: str, size: int, crc: int) -> bool:
+        try:
+            meta = self.store.head(key_for(self.prefix, name))
+        except NotFoundError:
+            return False
+        return (meta.size_bytes, meta.crc32c) == (size, crc)
+
+    def send_copy(self, name: str, source: Path) -> tuple[os.stat_result, int]:
+        """Make what a small file holds now the plain object `name`: (its status, its CRC32C). BrokenPromise if it changes."""
+        with self._temporary() as scratch:
+            file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                before = os.fstat(file)
+                with open(scratch, "wb") as out:
+                    at = 0
+                    while block := os.pread(file, _COPY_BYTES, at):
+                        out.write(block)
+                        at += len(block)
+                after = os.fstat(file)
+            finally:
+                os.close(file)
+            crc = crc32c_of_file(scratch)
+            is_changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size
+            if is_changed or (is_hot(after) and _sum(name, source, at) != crc):
+                raise BrokenPromise("it changed while it was read")
+            self._put(name, scratch, overwrite=True, crc32c=crc)
+            return before, crc
+
+    def _put_source(self, name: str, source: Path, size: int, crc: int) -> None:
+        """Make the first bytes of somebody's file the object `name`; IntegrityError, and nothing is put, if they change.
+
+        Of a small file a copy is put: as nobody writes to that, a local folder can link it, and it is not read back.
+        """
+        if size >= WORTH_JOINING_BYTES:
+            self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
+            return
+        with open(source, "rb", buffering=0, opener=_open_no_link) as file:
+            data = file.read(size)
+        if len(data) != size or crc32c(data) != crc:
+            raise IntegrityError("it changed while it was read", operation="put", uri=name)
+        with self._temporary() as scratch:
+            scratch.write_bytes(data)
+            self._put(name, scratch, overwrite=True, crc32c=crc)
+
+    def send_text(self, name: str, text: str) -> None:
+        """Make a text the object `name`."""
+        with self._temporary() as scratch:
+            scratch.write_text(text)
+            self._put(name, scratch, overwrite=True)
+
+    def _put(
+        self,
+        name: str,
+        path: Path,
+        *,
+        overwrite: bool,
+        crc32c: int | None = None,
+        frozen: bool = True,
+        size: int | None = None,
+    ) -> ObjectMeta:
+        """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
+        key = key_for(self.prefix, name)
+        size = path.stat().st_size if size is None else size
+        job = Job(
+            JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", size, overwrite,
+            secrets.token_hex(16), JobState.LEASED, 1, time.time(), crc32c=crc32c,
+        )  # fmt: skip
+        meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
+        self.sent_bytes += job.size_bytes
+        self.n_done += 1
+        return meta
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _earlier(found: Sequence[Segment], record: Record, keep: Collection[int]) -> list[Segment]:
+    """The segments of earlier generations, but for those to keep."""
+    return [one for one in found if one.generation < record.generation and one.generation not in keep]
+
+
+def _sum(name: str, source: Path, size: int) -> int:
+    try:
+        return crc32c_of_file(source, 0, size)
+    except EOFError as error:
+        raise IntegrityError(f"it changed while it was read: {error}", operation="put", uri=name) from error
+
+
+def _is_whole(pieces: Sequence[Piece], size: int, can: Capabilities) -> bool:
+    """Whether objects that follow one another are the whole file, and not larger or more than a store joins."""
+    at = 0
+    for one in pieces:
+        if one.start != at or one.size_bytes > can.max_part_size_bytes:
+            return False
+        at += one.size_bytes
+    return at == size and 0 < len(pieces) <= can.max_parts

@@ -1,0 +1,1 @@
+"""Accepted work on disk: the folder, its staged files and its journal."""

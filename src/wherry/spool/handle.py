@@ -1,0 +1,122 @@
+"""What upload_file() returns: a view of the upload's state in the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from wherry.errors import JobFailure, UploadFailed, upload_failed
+from wherry.spool.journal.jobs import Job, JobId, JobState
+from wherry.spool.journal.journal import Journal
+from wherry.store import ObjectMeta
+
+#: The state of a folder is that of its least finished file.
+_LEAST_FINISHED = (
+    JobState.LEASED,
+    JobState.QUEUED,
+    JobState.FAILED,
+    JobState.DISCARDED,
+    JobState.SUPERSEDED,
+    JobState.DONE,
+)
+
+
+class UploadHandle:
+    """One accepted upload: a file, or a folder of files under one name.
+
+    Reading it never starts anything, and dropping it cancels nothing. It can be used from any thread.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        ids: Sequence[JobId],
+        journal: Journal,
+        wait: Callable[[Sequence[JobId], float | None], bool],
+        *,
+        made: ObjectMeta | None = None,
+    ) -> None:
+        """`made`: what was uploaded at once, around the journal; there are no jobs then."""
+        self.uri = uri
+        self._made = made
+        self.ids = tuple(ids)
+        self._journal = journal
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"<UploadHandle {self.uri} {self.state.value}>"
+
+    def _jobs(self) -> list[Job]:
+        """The jobs, each superseded one replaced by what superseded it."""
+        found = self._journal.jobs(ids=self.ids)
+        newest: list[Job] = []
+        for job in found:
+            while job.state is JobState.SUPERSEDED and job.superseded_by is not None:
+                newer = self._journal.job(JobId(job.superseded_by))
+                if newer is None:
+                    break
+                job = newer
+            newest.append(job)
+        return newest
+
+    @property
+    def state(self) -> JobState:
+        """queued, leased, done, failed, superseded or discarded; of a folder, the least finished of its files."""
+        if self._made is not None:
+            return JobState.DONE
+        states = {job.state for job in self._journal.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
+        return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
+
+    @property
+    def is_exclusive(self) -> bool | None:
+        """Of an upload without `overwrite` that is done: whether the store itself saw to it that the name was free.
+
+        False: the store cannot, so that it was looked up first and written second; another writer at that very moment may
+        have lost its object, or replaced this one. None: not done yet, or it was to overwrite.
+        """
+        found = [job.exclusive for job in self._jobs()]
+        return None if not found or None in found else all(found)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the upload is verified in the store. True: it is, and the local file is needed no more. False: it is not
+        after `timeout_s`, and goes on in the background. `None`: as long as it takes.
+
+        Raises UploadFailed as result() does.
+        """
+        return self._made is not None or self._stored(timeout_s) is not None
+
+    def result(self, timeout_s: float | None = None) -> ObjectMeta:
+        """Wait, and describe the verified object; of a folder the sum of its files.
+
+        A superseded upload gives what its newer version became. Raises UploadFailed, which flush() and close() then do not
+        raise again for it, and which is an AlreadyExistsError, too, if the name was taken; TimeoutError after `timeout_s`.
+        """
+        if self._made is not None:
+            return self._made
+        if (jobs := self._stored(timeout_s)) is None:
+            raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
+        if len(jobs) == 1:
+            return ObjectMeta(
+                jobs[0].key, jobs[0].size_bytes, etag=jobs[0].etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].finished_s
+            )
+        return ObjectMeta(self.uri, sum(job.size_bytes for job in jobs))
+
+    def _stored(self, timeout_s: float | None) -> list[Job] | None:
+        """Wait for the jobs, or for what has superseded them; they are done then. None: not in that time. Raises UploadFailed."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        jobs: list[Job] = []
+        pending: Sequence[JobId] = self.ids
+        while pending:  # a job may be superseded while we wait for it
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            if not self._wait(pending, left_s):
+                return None
+            jobs = self._jobs()
+            pending = [job.id for job in jobs if not job.state.is_final]
+        if len(jobs) < len(self.ids) or any(job.state is JobState.SUPERSEDED for job in jobs):
+            why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
+            raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why, "JournalError")])
+        if bad := [job for job in jobs if job.state is not JobState.DONE]:
+            self._journal.mark_reported([job.id for job in bad])
+            failures = (JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded", job.error_kind) for job in bad)
+            raise upload_failed(list(failures))
+        return jobs

@@ -1,0 +1,1 @@
+"""Which uploads were accepted and how far each one is: an SQLite database in the spool."""

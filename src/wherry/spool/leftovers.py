@@ -1,0 +1,57 @@
+"""What programs that died have left in the spool: half-made snapshots are removed, whole ones without a row are set aside.
+
+A file that is being written has another name than a whole one (`spool.HALF`). A whole one is always followed by its row, so one
+without a row was accepted and its row is lost (a power cut took the end of the journal's log), or its program was killed in
+between. Nobody can tell which, so it is kept, listed and reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from wherry.spool.journal.journal import Journal
+from wherry.spool.spool import HALF, Spool, quarantine
+
+log = logging.getLogger("wherry")
+
+_NO_ROW = (
+    "these files were staged whole, but the journal knows nothing of them: a power cut took the end of its log, "
+    "or their program was killed while it handed them over. Upload what is missing in the store with wherry put"
+)
+
+
+def sweep(spool: Spool, journal: Journal) -> int:
+    """Clear up after clients that are gone: how many half-made snapshots and files of finished jobs were removed."""
+    # Listed before the rows are read: a job that is accepted in between is not taken for an orphan.
+    found = [entry.name for entry in os.scandir(spool.inside("objects"))]
+    living = spool.living_clients()
+    left = [name for name in found if name.rpartition("-")[0] not in living]
+    half = [name for name in left if name.endswith(HALF)]
+    whole = set(left).difference(half)
+    unneeded = whole - journal.referenced_objects() if whole else set()
+    finished = journal.known_objects(unneeded) if unneeded else set()
+    spool.free([*half, *finished])
+    if lost := sorted(unneeded - finished):
+        aside, listing = set_aside(spool, _NO_ROW, lost, {})
+        log.error("%d staged file(s) are set aside in %s: %s\n%s", len(lost), aside, _NO_ROW, listing)
+    return len(half) + len(finished)
+
+
+def set_aside(
+    spool: Spool, reason: str, names: Iterable[str], uris: dict[str, str], *, journal: bool = False
+) -> tuple[Path, str]:
+    """Move staged files, and the journal if it is damaged, into a folder of their own: (that folder, a line for each file)."""
+    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
+    moved = quarantine(spool, reason, stamp, names, journal=journal)
+    aside = spool.folder / "quarantine" / stamp
+    lines = []
+    for name in moved:
+        size = spool.inside("quarantine", stamp, "objects", name).lstat().st_size
+        lines.append(f"  {aside / 'objects' / name} ({size} bytes) was to become {uris.get(name, 'an unknown name')}")
+    listing = "\n".join(lines) if lines else "  (none)"
+    spool.inside("quarantine", stamp, "FILES").write_text(listing + "\n")
+    return aside, listing

@@ -1,0 +1,127 @@
+"""Room on the spool's disk that accepting may not use: with it, what was accepted can be finished on a disk that is full.
+
+To finish an upload is to write to the journal, and only then is its staged file removed. So a disk that is full of staged files
+would stay full for ever. The reserve is a file that takes real room. It is made before the first file is staged, and no file is
+staged while it is not whole; it is emptied when the journal finds no room to write.
+
+The journal's log is then moved into the database, which makes the log short again. Where a reader keeps that from happening, the
+log grows; but what the database needs for it stays in the reserve: otherwise neither could ever be written again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from wherry.spool.folder import SpoolFolder
+
+_MIB = 2**20
+#: SQLite moves its log into the database when it has 1,000 pages (4 KiB each); until then each write makes it longer.
+_LOG_BYTES = 4 * _MIB
+#: What finishing adds to the rows and their indexes (receipt, time, state), as a share of the database.
+_GROWTH_SHARE = 4
+_BLOCK_BYTES = 512  # what st_blocks counts in (stat(2))
+
+
+class Reserve:
+    """The reserve of one spool. Safe from several processes."""
+
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
+        #: What the journal's file will have when the log has been moved into it, as far as this process knows.
+        self._journal_bytes = 0
+        self._wanted_bytes = self._compute()
+
+    def missing_bytes(self) -> int:
+        """How much room it does not have yet that it should have."""
+        return max(0, self._wanted_bytes - _allocated_bytes(self._path))
+
+    def fill(self, journal_bytes: int = 0) -> None:
+        """Take the room that is missing. OSError (ENOSPC, EDQUOT) if the disk has not got it; then nothing has changed.
+
+        `journal_bytes`: what the journal's file will have when the log has been moved into it, where the caller knows.
+        """
+        if journal_bytes:
+            self._journal_bytes = max(self._journal_bytes, journal_bytes)
+            self._wanted_bytes = self._compute()
+        self._take(self._wanted_bytes)
+
+    def _take(self, wanted: int) -> None:
+        if _allocated_bytes(self._path) >= wanted:
+            return
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                _allocate(descriptor, wanted)
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def release(self) -> int:
+        """Give the room to the journal. How much there was, in bytes."""
+        if size_bytes := _allocated_bytes(self._path):
+            os.truncate(self._path, 0)
+        return size_bytes
+
+    def keep_for_database(self, journal_bytes: int) -> int:
+        """Take back what the database needs to take its log in, or as much of it as there is. How much that is, in bytes.
+
+        `journal_bytes`: what the journal's file will have when the log has been moved into it.
+        """
+        self._journal_bytes = max(self._journal_bytes, journal_bytes)
+        there = os.statvfs(self._path.parent)
+        room_bytes = there.f_bavail * there.f_frsize + _allocated_bytes(self._path)
+        with suppress(OSError):  # others were faster: the next call tries again
+            self._take(min(self._compute() - _LOG_BYTES, room_bytes))
+        return _allocated_bytes(self._path)
+
+    def exists(self) -> bool:
+        """Whether it was made, however much room it has."""
+        return self._path.exists()
+
+    def remove(self) -> None:
+        """Nothing is left to be finished: it is made again before the next file is staged."""
+        self._path.unlink(missing_ok=True)
+
+    @property
+    def _path(self) -> Path:
+        return self._folder.inside("reserve")
+
+    def _compute(self) -> int:
+        """The log until it is moved into the database, the pages in it that the database has not got, and the rows' growth."""
+        there = _size_bytes(self._folder.inside("journal.db"))
+        will_be = max(there, self._journal_bytes)
+        wanted = _LOG_BYTES + will_be - there + will_be // _GROWTH_SHARE
+        return -(-wanted // _MIB) * _MIB
+
+
+def _allocate(descriptor: int, size_bytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        else:
+            return
+    for at in range(0, size_bytes, _MIB):
+        os.pwrite(descriptor, bytes(_MIB), at)
+
+
+def _allocated_bytes(path: Path) -> int:
+    try:
+        return os.stat(path).st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

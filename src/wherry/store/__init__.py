@@ -1,0 +1,32 @@
+"""What any object store is: the contract of a backend, and what every store is wrapped in.
+
+`contract.py` is offered here, so that a backend's author writes ``from wherry.store import ObjectStore``.
+"""
+
+from wherry.store.contract import (
+    CRC32C_METADATA,
+    RANGES_METADATA,
+    TEMPORARY_MARK,
+    TOKEN_METADATA,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    ObjectStore,
+    Part,
+    PendingUpload,
+    StoredPart,
+)
+
+__all__ = [
+    "CRC32C_METADATA",
+    "RANGES_METADATA",
+    "TEMPORARY_MARK",
+    "TOKEN_METADATA",
+    "Capabilities",
+    "MultipartStore",
+    "ObjectMeta",
+    "ObjectStore",
+    "Part",
+    "PendingUpload",
+    "StoredPart",
+]

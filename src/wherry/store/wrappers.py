@@ -1,0 +1,345 @@
+"""Stores around stores: behaviour that fits every backend, each in its own wrapper.
+
+A worker uses ``RetryStore(LimitStore(backend))``: a retry gives its place back while it waits, and the limit sees every
+throttled answer. A wrapper is always a MultipartStore; its `capabilities` are the inner store's and say whether parts work.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from wherry.config import RetryConfig
+from wherry.errors import ConfigError, PermanentError, ThrottledError, TransientError
+from wherry.store import Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, PendingUpload, StoredPart
+from wherry.store.retry import call_with_retry
+
+_T = TypeVar("_T")
+
+
+class WrappedStore(MultipartStore):
+    """Forwards every call to `inner`, unchanged, through `_call`: a wrapper overrides that one method.
+
+    list() goes through it step by step, so that nothing is held while the caller works on an entry.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # read each time: a backend may learn its own late
+        """The inner store's."""
+        return self.inner.capabilities
+
+    @property
+    def endpoint(self) -> str | None:  # type: ignore[override]  # the inner store's, whatever that is
+        """The inner store's."""
+        return self.inner.endpoint
+
+    @property
+    def n_requests(self) -> int | None:
+        """The inner store's."""
+        return self.inner.n_requests
+
+    def probe(self, key_prefix: str) -> Mapping[str, bool]:
+        """As the inner store's."""
+        return self._call("probe", key_prefix, lambda: self.inner.probe(key_prefix))
+
+    def assume(self, findings: Mapping[str, bool]) -> None:
+        """As the inner store's."""
+        self.inner.assume(findings)
+
+    def can_share(self, key: str, path: Path) -> bool:
+        """As the inner store's."""
+        return self.inner.can_share(key, path)
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        """Make one call to the inner store. `operation` is the contract's verb: put, get, head, list ..."""
+        return call()
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        frozen: bool = False,
+    ) -> ObjectMeta:
+        """As the inner store's."""
+
+        def put() -> ObjectMeta:
+            return self.inner.put_file(key, path, if_absent=if_absent, crc32c=crc32c, metadata=metadata, frozen=frozen)
+
+        return self._call("put", key, put)
+
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
+        """As the inner store's."""
+        return self._call("get", key, lambda: self.inner.get_file(key, path, start=start, end=end, if_match=if_match))
+
+    def read(
+        self,
+        key: str,
+        take: Callable[[bytes | memoryview, int], object],
+        *,
+        start: int = 0,
+        end: int | None = None,
+        if_match: str | None = None,
+    ) -> None:
+        """As the inner store's."""
+        self._call("get", key, lambda: self.inner.read(key, take, start=start, end=end, if_match=if_match))
+
+    def head(self, key: str) -> ObjectMeta:
+        """As the inner store's."""
+        return self._call("head", key, lambda: self.inner.head(key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the inner store's."""
+        entries = self.inner.list(prefix)
+        while (meta := self._call("list", prefix, lambda: next(entries, None))) is not None:
+            yield meta
+
+    def delete(self, key: str) -> None:
+        """As the inner store's."""
+        self._call("delete", key, lambda: self.inner.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """As the inner store's."""
+        if keys:
+            self._call("delete_many", keys[0], lambda: self.inner.delete_many(keys))
+
+    def join(
+        self,
+        key: str,
+        sources: Sequence[str],
+        *,
+        size_bytes: int,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the inner store's."""
+
+        def join() -> ObjectMeta:
+            return self.inner.join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+
+        return self._call("join", key, join)
+
+    def close(self) -> None:
+        """Close the inner store."""
+        self.inner.close()
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the inner store's."""
+        parts = self._parts("begin", key)
+
+        def begin() -> str:
+            return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+
+        return self._call("begin", key, begin)
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the inner store's."""
+        parts = self._parts("put_part", key)
+        return self._call("put_part", key, lambda: parts.put_part(key, upload_id, path, part))
+
+    def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:  # type: ignore[valid-type]  # the builtin list
+        """As the inner store's."""
+        parts = self._parts("list_parts", key)
+        return self._call("list_parts", key, lambda: parts.list_parts(key, upload_id))
+
+    def complete(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[StoredPart],
+        *,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectMeta:
+        """As the inner store's."""
+        inner = self._parts("complete", key)
+
+        def complete() -> ObjectMeta:
+            return inner.complete(key, upload_id, parts, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+
+        return self._call("complete", key, complete)
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """As the inner store's."""
+        parts = self._parts("abort", key)
+        self._call("abort", key, lambda: parts.abort(key, upload_id))
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the inner store's."""
+        uploads = self._parts("list_uploads", prefix).list_uploads(prefix)
+        while (upload := self._call("list_uploads", prefix, lambda: next(uploads, None))) is not None:
+            yield upload
+
+    def _parts(self, operation: str, key: str) -> MultipartStore:
+        if isinstance(self.inner, MultipartStore):
+            return self.inner
+        raise PermanentError(
+            f"{type(self.inner).__name__} takes no parts",
+            operation=operation,
+            uri=key,
+            hint="read capabilities.multipart first, and use put_file()",
+        )
+
+
+class RetryStore(WrappedStore):
+    """Makes each call but begin() again after a TransientError, as `call_with_retry` does; `deadline_s` is for each call alone.
+
+    A call whose answer was lost may have worked: then the next attempt of a put or complete() with `if_absent` raises
+    AlreadyExistsError, and that of complete() NotFoundError, about our own object. The caller tells by the token in its metadata.
+
+    `on_retry(key, error, attempts, wait_s)` may be called from several threads at once.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        config: RetryConfig | None = None,
+        *,
+        deadline_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+        on_retry: Callable[[str, TransientError, int, float], None] | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self._config = config or RetryConfig()
+        self._deadline_s = deadline_s
+        self._sleep = sleep
+        self._rng = rng
+        self._on_retry = on_retry
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        return call_with_retry(
+            call,
+            config=self._config,
+            deadline_s=self._deadline_s,
+            sleep=self._sleep,
+            rng=self._rng,
+            on_retry=None if self._on_retry is None else functools.partial(self._on_retry, key),
+        )
+
+    def begin(
+        self,
+        key: str,
+        *,
+        size_bytes: int,
+        if_absent: bool = False,
+        crc32c: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """As the inner store's, and once only: an answer that is lost leaves an upload, so the caller notes each attempt."""
+        parts = self._parts("begin", key)
+        return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """As the inner store's; after an error it is begun again and skips what was given out (listings are in key order)."""
+        entries: Iterator[ObjectMeta] | None = None
+        last = b""
+
+        def step() -> ObjectMeta | None:
+            nonlocal entries
+            try:
+                if entries is None:
+                    entries = self.inner.list(prefix)
+                # surrogateescape: a local folder may hold names that are no UTF-8
+                return next((meta for meta in entries if meta.key.encode(errors="surrogateescape") > last), None)
+            except TransientError:
+                entries = None
+                raise
+
+        while (meta := self._call("list", prefix, step)) is not None:
+            last = meta.key.encode(errors="surrogateescape")
+            yield meta
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the inner store's; after an error it is begun again and leaves out what was given out."""
+        parts = self._parts("list_uploads", prefix)
+        uploads: Iterator[PendingUpload] | None = None
+        given: set[tuple[str, str]] = set()
+
+        def step() -> PendingUpload | None:
+            nonlocal uploads
+            try:
+                if uploads is None:
+                    uploads = parts.list_uploads(prefix)
+                return next((upload for upload in uploads if (upload.key, upload.upload_id) not in given), None)
+            except TransientError:
+                uploads = None
+                raise
+
+        while (upload := self._call("list_uploads", prefix, step)) is not None:
+            given.add((upload.key, upload.upload_id))
+            yield upload
+
+
+class LimitStore(WrappedStore):
+    """Lets at most `max_in_flight` calls through at once; the others wait. Throttled answers lower that for a while.
+
+    Additive increase, multiplicative decrease (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for
+    Congestion Avoidance", 1989): a ThrottledError halves the limit, at most once for the calls that were under way together,
+    and as many successes as the limit has places raise it by one. It is never below one.
+    """
+
+    def __init__(self, inner: ObjectStore, max_in_flight: int) -> None:
+        if max_in_flight < 1:
+            raise ConfigError(f"max_in_flight is {max_in_flight}: at least one call must be let through")
+        super().__init__(inner)
+        self._most = max_in_flight
+        self._limit = float(max_in_flight)
+        self._in_flight = 0
+        self._cuts = 0
+        self._changed = threading.Condition()
+
+    @property
+    def limit(self) -> int:
+        """How many calls are let through at once just now."""
+        return int(self._limit)
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        with self._place():
+            return call()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_flight < self.limit)
+            self._in_flight += 1
+            cuts = self._cuts
+        grow, throttled = False, False
+        try:
+            yield
+            grow = True
+        except ThrottledError:
+            throttled = True
+            raise
+        finally:
+            with self._changed:
+                self._in_flight -= 1
+                if grow:
+                    self._limit = min(self._most, self._limit + 1 / self._limit)
+                elif throttled and cuts == self._cuts:
+                    self._limit = max(1.0, self._limit / 2)
+                    self._cuts += 1
+                self._changed.notify_all()

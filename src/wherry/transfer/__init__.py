@@ -1,0 +1,1 @@
+"""Bytes on their way: uploads, downloads, and what an interrupted one leaves."""
