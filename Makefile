@@ -11,7 +11,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix test-extra test-slow fmt lint types bench clean
+.PHONY: help setup demo quick test matrix test-extra test-slow fmt lint types bench clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ setup: $(STAMP)  ## make the virtual environment, if it is missing or stale
 
 demo: setup  ## a real model trains, is killed, and goes on from the bucket
 	$(BIN)/wherry demo
+
+quick: setup  ## lint, types and the tests nearest to what changed, in 90 seconds at most
+	$(BIN)/python tests/quick.py
 
 test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST) -n 2 --dist worksteal
