@@ -11,10 +11,10 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test matrix test-extra test-slow fmt lint types bench clean
+.PHONY: help setup hooks demo quick test matrix test-extra test-slow fmt lint types bench release-check clean
 
 help:  ## say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt servers.txt
 	@echo "Making $(VENV): a minute or two"
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt servers.txt
 	touch $@
 
 setup: $(STAMP)  ## make the virtual environment, if it is missing or stale
+
+hooks: setup  ## have git run the checks: lint and types at each commit, make quick at each push
+	$(BIN)/pre-commit install
 
 demo: setup  ## a real model trains, is killed, and goes on from the bucket
 	$(BIN)/wherry demo
@@ -60,6 +63,10 @@ types: setup  ## check types, strictly
 
 bench: setup  ## measure, as ratios within one run
 	for one in benchmarks/bench_*.py; do $(BIN)/python $$one || exit 1; done
+
+release-check: setup  ## build wheel and sdist, look into both, install and use them; publishes nothing
+	$(PIP) install -c constraints.txt -e '.[dev,dev-release]'
+	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
 	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
