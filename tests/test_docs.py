@@ -35,3 +35,13 @@ def test_every_invariant_names_tests_that_exist() -> None:
     named = [name for _, names in rows for name in re.findall(r"`(test_\w+)`", names)]
     assert len(named) >= 10
     assert [] == [name for name in named if name not in tests and name not in suite]
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))), ids=str
+)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    """Named from the root of the repository, or from src/wherry. Earlier versions of the changelog name what there was."""
+    text = (ROOT / page).read_text()
+    named = set() if page.name == "CHANGELOG.md" else set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.toml|\.md|/))`", text))
+    assert [] == sorted(name for name in named if not any((folder / name).exists() for folder in (ROOT, ROOT / "src/wherry")))
