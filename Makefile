@@ -30,7 +30,7 @@ hooks: setup  ## have git run the checks: lint and types at each commit, make qu
 	$(BIN)/pre-commit install
 
 demo: setup  ## a real model trains, is killed, and goes on from the bucket
-	$(BIN)/wherry demo
+	PYTHONPATH=tests $(BIN)/python -m servers.demo
 
 quick: setup  ## lint, types and the tests nearest to what changed, in 90 seconds at most
 	$(BIN)/python tests/quick.py

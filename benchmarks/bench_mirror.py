@@ -22,6 +22,8 @@ from typing import TypeVar
 import psutil
 from measure import folder, machine, seconds, table
 
+from servers.proxy import fault_proxy
+from servers.real import S3Server, fast_folder, seaweedfs
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c, format_crc32c
 from wherry.config import RetryConfig
@@ -36,8 +38,6 @@ from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
 from wherry.mirror.writer.state_db import Ledger
 from wherry.store import CRC32C_METADATA, ObjectStore
 from wherry.store.wrappers import WrappedStore
-from wherry.testing.proxy import fault_proxy
-from wherry.testing.servers import S3Server, fast_folder, seaweedfs
 from wherry.uri import StoreURI, parse_uri
 
 _T = TypeVar("_T")

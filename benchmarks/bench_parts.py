@@ -20,11 +20,11 @@ import bench_verify
 import psutil
 from measure import MIB, folder, machine, make_file, seconds, spread, table
 
+from servers.gcs_server import strict_gcs
+from servers.real import fast_folder, seaweedfs
 from wherry import AgentConfig, Config, TransferConfig, Uploader
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import BLOCK_BYTES, crc32c, crc32c_of_file
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.servers import fast_folder, seaweedfs
 from wherry.transfer.upload import part_size_for
 from wherry.uri import StoreURI
 

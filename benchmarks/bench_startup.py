@@ -17,7 +17,7 @@ import psutil
 from measure import MIB, folder, machine, make_file, seconds, spread, table
 
 import wherry
-from wherry.testing.servers import fast_folder, seaweedfs
+from servers.real import fast_folder, seaweedfs
 
 ROUNDS = 7
 SIZES_MIB = [int(size) for size in os.environ.get("SIZES_MIB", "256,1024").split(",")]

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from measure import MIB, folder, machine, make_file, settle, spread, table
 
+from servers.real import fast_folder, seaweedfs
 from wherry.backends.local.store import LocalStore
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c_of_file
 from wherry.config import RetryConfig, TransferConfig
 from wherry.store import ObjectStore
-from wherry.testing.servers import fast_folder, seaweedfs
 from wherry.transfer.download import download
 from wherry.uri import StoreURI
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.testing.servers import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
+from servers.real import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
 
 pytest_plugins = ["matrix"]
 

@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from servers import tls
 from wherry.backends.s3.digests import encode_crc32c
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
-from wherry.testing import tls
 from wherry.uri import StoreURI
 
 Flaw = Literal[

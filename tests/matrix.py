@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.servers import S3Server, fast_folder
+from servers.gcs_server import strict_gcs
+from servers.real import S3Server, fast_folder
 from wherry.uri import StoreURI
 
 if TYPE_CHECKING:

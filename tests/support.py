@@ -30,6 +30,7 @@ __all__ = [
     "caller",
     "damage_journal",
     "end_agent",
+    "environment_with_tests",
     "file_of",
     "leased_job",
     "new_job",
@@ -83,6 +84,13 @@ def file_of(path: Path, size_bytes: int, seed: int = 0) -> Path:
     return path
 
 
+def environment_with_tests(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of this process and `env`, for a process that imports this module or `servers`."""
+    environment = {**os.environ, **(env or {})}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]))
+    return environment
+
+
 def run_script(
     text: str,
     *arguments: str | os.PathLike[str],
@@ -95,11 +103,9 @@ def run_script(
 
     It can import this module. `env` is added to the environment; `prefix` runs the interpreter (``unshare ...``).
     """
-    environment = {**os.environ, **(env or {})}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [*prefix, sys.executable, "-c", textwrap.dedent(text), *(os.fspath(argument) for argument in arguments)],
-        env=environment,
+        env=environment_with_tests(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

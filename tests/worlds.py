@@ -15,12 +15,12 @@ from urllib.parse import quote
 import botocore.session
 from botocore.config import Config as SDKConfig
 
+from servers.gcs_server import GCSServer
+from servers.proxy import Answer, FaultProxy, gcs_error, s3_error
+from servers.real import S3Server, Server
 from wherry import Uploader
 from wherry.config import AgentConfig, Config, RetryConfig, TransferConfig
 from wherry.store import MultipartStore
-from wherry.testing.gcs_server import GCSServer
-from wherry.testing.proxy import Answer, FaultProxy, gcs_error, s3_error
-from wherry.testing.servers import S3Server, Server
 
 SMALL_BYTES = 40_000
 RANGE_BYTES = 2**16

@@ -22,6 +22,10 @@ from typing import Any
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.proxy import Answer, CutAnswer, Extend, When, fault_proxy
+from servers.real import Server, tls_terminator
+from servers.tls import make_certificates
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import (
@@ -40,10 +44,6 @@ from wherry.errors import (
 )
 from wherry.store import TEMPORARY_MARK, Part, StoredPart
 from wherry.store.registry import BACKENDS, open_store
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.proxy import Answer, CutAnswer, Extend, When, fault_proxy
-from wherry.testing.servers import Server, tls_terminator
-from wherry.testing.tls import make_certificates
 from wherry.uri import StoreURI
 
 

@@ -22,9 +22,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import Server
+from support import environment_with_tests
 from wherry.checksum import crc32c
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import Server
 
 CHUNK = 256 * 1024
 
@@ -535,13 +536,17 @@ def test_objects_outlive_the_server(tmp_path: Path) -> None:
 def test_server_dies_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib\n"
-        "from wherry.testing.gcs_server import strict_gcs\n"
+        "from servers.gcs_server import strict_gcs\n"
         "with strict_gcs(pathlib.Path(sys.argv[1])) as server:\n"
         "    print(server.port, flush=True)\n"
         "    sys.stdin.read()\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(tmp_path)],
+        env=environment_with_tests(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with parent:
         assert parent.stdout is not None

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.proxy import Action, Answer, BlackHole, CutAnswer, DropAnswer, Reset, When, fault_proxy, gcs_error
+from servers.real import Server
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c, crc32c_of_file
 from wherry.errors import (
@@ -27,9 +30,6 @@ from wherry.errors import (
     TransientError,
 )
 from wherry.store import TOKEN_METADATA, MultipartStore, Part, StoredPart
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.proxy import Action, Answer, BlackHole, CutAnswer, DropAnswer, Reset, When, fault_proxy, gcs_error
-from wherry.testing.servers import Server
 from wherry.uri import StoreURI
 
 CHUNK = 256 * 1024

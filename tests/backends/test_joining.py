@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
+from servers.real import S3Server, fast_folder
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -17,9 +20,6 @@ from wherry.config import RetryConfig
 from wherry.errors import NotFoundError, PermanentError, TransientError
 from wherry.store import MultipartStore
 from wherry.store.wrappers import RetryStore
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import StoreURI
 
 PATIENT = RetryConfig(call_deadline_s=60, first_wait_s=0, longest_wait_s=0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
 from support import SETTINGS, file_of, new_job
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.local.store import LocalStore
@@ -20,7 +21,6 @@ from wherry.spool.journal.journal import Journal
 from wherry.store import MultipartStore, ObjectMeta
 from wherry.store.wrappers import RetryStore
 from wherry.testing import Fault, FaultyStore
-from wherry.testing.gcs_server import GCSServer, strict_gcs
 from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
 

@@ -15,6 +15,8 @@ from socket import socket
 
 import pytest
 
+from servers import tls
+from servers.real import S3Server
 from wherry.backends.s3.probe import AMAZON
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -32,8 +34,6 @@ from wherry.errors import (
     TransientError,
 )
 from wherry.store import Part
-from wherry.testing import tls
-from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI, parse_uri
 
 MIB = 2**20

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, Kept, LaxServer, lax_server, store_at
+from servers.proxy import Answer, Do, When, fault_proxy
 from support import CALLER, end_agent, leased_job
 from wherry import Uploader
 from wherry.checksum import crc32c
@@ -18,7 +19,6 @@ from wherry.config import Config, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
 from wherry.store import ObjectMeta, Part
 from wherry.store.wrappers import WrappedStore
-from wherry.testing.proxy import Answer, Do, When, fault_proxy
 from wherry.transfer.upload import Sender
 
 DATA = b"0123456789"

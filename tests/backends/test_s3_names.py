@@ -16,13 +16,13 @@ import pytest
 from botocore.config import Config
 
 from lax_s3 import lax_server, store_at
+from servers import tls
+from servers.real import S3Server
 from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, StoreError
 from wherry.store import Part
-from wherry.testing import tls
-from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
 
 DATA = b"0123456789" * 100

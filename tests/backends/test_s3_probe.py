@@ -15,14 +15,14 @@ import pytest
 from botocore.config import Config
 
 from lax_s3 import Flaw, lax_server, store_at
+from servers import tls
+from servers.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_error
+from servers.real import S3Server
 from wherry.backends.s3.probe import AMAZON, Findings
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, TransientError
 from wherry.store import Part
-from wherry.testing import tls
-from wherry.testing.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_error
-from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
 
 PREFIX = "run/.wherry-tmp-probe-1/"

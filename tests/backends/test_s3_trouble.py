@@ -16,11 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from wherry.backends.s3.store import S3Store
-from wherry.checksum import crc32c
-from wherry.errors import AccessDeniedError, IntegrityError, PermanentError, StoreError, ThrottledError, TransientError
-from wherry.store import Part
-from wherry.testing.proxy import (
+from servers.proxy import (
     Action,
     Answer,
     BlackHole,
@@ -34,7 +30,11 @@ from wherry.testing.proxy import (
     fault_proxy,
     s3_error,
 )
-from wherry.testing.servers import S3Server, fast_folder, tls_terminator
+from servers.real import S3Server, fast_folder, tls_terminator
+from wherry.backends.s3.store import S3Store
+from wherry.checksum import crc32c
+from wherry.errors import AccessDeniedError, IntegrityError, PermanentError, StoreError, ThrottledError, TransientError
+from wherry.store import Part
 from wherry.uri import StoreURI
 
 MIB = 2**20

@@ -11,15 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from servers import real as servers
+from servers.real import ServerError, fake_gcs, fast_folder
+from support import environment_with_tests, run_script
 from wherry.errors import ConfigError
-from wherry.testing import servers
-from wherry.testing.servers import ServerError, fake_gcs, fast_folder
 
 #: Starts a server in the folder it is told, says so, and then waits for its end.
 PROGRAM = """
 import sys
 from pathlib import Path
-from wherry.testing.servers import fake_gcs
+from servers.real import fake_gcs
 with fake_gcs(Path(sys.argv[1])) as server:
     print(server.url, flush=True)
     sys.stdin.read()
@@ -31,7 +32,7 @@ WAIT_S = 60
 def starter(tmp_path: Path) -> subprocess.Popen[str]:
     """A process that has a server running."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment_with_tests(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def guard_and_server(starter: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -83,11 +84,8 @@ def test_no_secret_is_on_a_command_line(seaweedfs_server: servers.S3Server, juic
 
 
 def test_folder_of_a_killed_process_is_removed_by_the_next_and_no_other_is() -> None:
-    program = (
-        "import os; from wherry.testing.servers import fast_folder\nwith fast_folder() as f: print(f, flush=True); os._exit(0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=True)
-    abandoned = Path(done.stdout.strip())
+    program = "import os; from servers.real import fast_folder\nwith fast_folder() as f: print(f, flush=True); os._exit(0)"
+    abandoned = Path(run_script(program).strip())
     with fast_folder() as held:
         assert abandoned.exists()  # too young to be judged
         for folder in (abandoned, held):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from servers.gcs_server import strict_gcs
 from wherry.backends.fsspec.store import FsspecStore
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.local.store import LocalStore
@@ -24,7 +25,6 @@ from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AlreadyExistsError
 from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part
-from wherry.testing.gcs_server import strict_gcs
 from wherry.uri import StoreURI
 
 ROUNDS = 200

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine
+from servers.gcs_server import strict_gcs
+from servers.proxy import DropAnswer, When, fault_proxy, s3_error
+from servers.real import S3Server, fast_folder
 from support import file_of, new_job
 from wherry import Uploader
 from wherry.checksum import crc32c_of_file
@@ -22,9 +25,6 @@ from wherry.spool.spool import Spool
 from wherry.store import TEMPORARY_MARK, MultipartStore, Part
 from wherry.store.registry import open_store, split_options
 from wherry.store.server_features import Endpoints
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.proxy import DropAnswer, When, fault_proxy, s3_error
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.transfer.resume import Version, partial_beside
 from wherry.uri import StoreURI
 

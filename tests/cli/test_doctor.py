@@ -13,13 +13,13 @@ import pytest
 
 from command_line import CommandLine
 from lax_s3 import Flaw, lax_server
+from servers.proxy import When, fault_proxy, gcs_error
+from servers.real import S3Server, Server
 from support import end_agent, file_of
 from wherry.cli.doctor import Level
 from wherry.cli.doctor_store import examine_store
 from wherry.errors import UploadFailed
 from wherry.store.registry import open_store
-from wherry.testing.proxy import When, fault_proxy, gcs_error
-from wherry.testing.servers import S3Server, Server
 from wherry.uploader import Uploader
 from wherry.uri import parse_uri
 

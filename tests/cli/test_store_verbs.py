@@ -12,9 +12,9 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate
+from servers.real import S3Server
 from support import end_agent, file_of
 from wherry.checksum import crc32c, format_crc32c
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture

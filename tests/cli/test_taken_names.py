@@ -10,11 +10,11 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate, wait_until
+from servers.real import S3Server
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 
 

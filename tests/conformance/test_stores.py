@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server, Server, fast_folder
 from wherry.backends.fsspec.store import FsspecStore
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.local.store import LocalStore
@@ -24,8 +26,6 @@ from wherry.errors import AlreadyExistsError, StoreError
 from wherry.store import ObjectMeta, ObjectStore, StoredPart, contract
 from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.testing import FaultyStore, StoreConformance
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server, Server, fast_folder
 from wherry.uri import StoreURI
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import wherry
+from servers.real import S3Server
 from support import CALLER, file_of, run_script
-from wherry.testing.servers import S3Server
 
 MIB = 2**20
 

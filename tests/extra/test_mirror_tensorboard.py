@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from servers.real import S3Server
 from support import wait_until
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.testing.servers import S3Server
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
 

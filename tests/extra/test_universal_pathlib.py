@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.testing.servers import S3Server
+from servers.real import S3Server
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from gate import DRAIN, Gate, kill, wait_until
+from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture

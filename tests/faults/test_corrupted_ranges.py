@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from servers.proxy import Corrupt, FaultProxy, When, fault_proxy
 from wherry import Config, Uploader
 from wherry.checksum import PIECE_BYTES, crc32c, format_crc32c, parse_range_sums
 from wherry.config import AgentConfig, TransferConfig
 from wherry.errors import AccessDeniedError, IntegrityError
 from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, Part
-from wherry.testing.proxy import Corrupt, FaultProxy, When, fault_proxy
 from worlds import QUICK, World, some_bytes
 
 RANGE = PIECE_BYTES

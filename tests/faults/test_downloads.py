@@ -25,6 +25,8 @@ import botocore.session
 import pytest
 from botocore.config import Config as SDKConfig
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server, Server, fast_folder
 from support import wait_until
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store, _describe
@@ -33,8 +35,6 @@ from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError
 from wherry.store import ObjectMeta, ObjectStore, Part
 from wherry.testing.faulty import Fault, FaultyStore
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server, Server, fast_folder
 from wherry.transfer.download import download
 from wherry.transfer.resume import clean_stale_downloads
 from wherry.uri import StoreURI

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from gate import kill, wait_until
+from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
-from wherry.testing.servers import S3Server
 
 FIRST = """
 import sys, wherry

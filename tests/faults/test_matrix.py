@@ -16,11 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry import Uploader
-from wherry.checksum import crc32c
-from wherry.config import AgentConfig, Config
-from wherry.errors import UploadFailed
-from wherry.testing.proxy import (
+from servers.proxy import (
     Action,
     Answer,
     BlackHole,
@@ -37,7 +33,11 @@ from wherry.testing.proxy import (
     When,
     fault_proxy,
 )
-from wherry.testing.servers import S3Server
+from servers.real import S3Server
+from wherry import Uploader
+from wherry.checksum import crc32c
+from wherry.config import AgentConfig, Config
+from wherry.errors import UploadFailed
 from worlds import (
     DATA_STEPS,
     IMPATIENCE_S,

@@ -17,10 +17,7 @@ from typing import Literal
 
 import pytest
 
-from wherry.checksum import crc32c
-from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, StoreError
-from wherry.store.registry import open_store
-from wherry.testing.proxy import (
+from servers.proxy import (
     Action,
     Answer,
     Corrupt,
@@ -35,6 +32,9 @@ from wherry.testing.proxy import (
     When,
     fault_proxy,
 )
+from wherry.checksum import crc32c
+from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, StoreError
+from wherry.store.registry import open_store
 from wherry.uri import StoreURI
 from worlds import IMPATIENCE_S, OTHER, RANGE_BYTES, SMALL_BYTES, World, slug, some_bytes, uploader_of
 

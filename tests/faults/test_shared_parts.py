@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from servers.gcs_server import strict_gcs
+from servers.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
+from servers.real import S3Server, fast_folder
 from support import end_agent, file_of, wait_until
 from wherry import Uploader
 from wherry.config import MIB, AgentConfig, Config, TransferConfig
 from wherry.spool.journal.jobs import JobState
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
-from wherry.testing.servers import S3Server, fast_folder
 
 PART = 5 * MIB
 SIZE = 24 * PART + 12345

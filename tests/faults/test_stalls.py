@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.proxy import BlackHole, When, fault_proxy
 from support import file_of
 from wherry import Uploader
 from wherry.config import AgentConfig, Config, RetryConfig
-from wherry.testing.proxy import BlackHole, When, fault_proxy
 from worlds import World, transfer_of
 
 #: One attempt a call: what it says is what is logged.

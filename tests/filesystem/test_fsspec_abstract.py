@@ -17,9 +17,9 @@ from fsspec.tests.abstract import (
 )
 
 from chained import chained
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server
 from wherry.filesystem.filesystem import WherryFileSystem
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture(scope="module")

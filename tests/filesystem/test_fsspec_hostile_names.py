@@ -11,9 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from chained import chained
+from servers.gcs_server import GCSServer, strict_gcs
 from wherry.errors import ConfigError
 from wherry.filesystem.filesystem import WherryFileSystem
-from wherry.testing.gcs_server import GCSServer, strict_gcs
 
 
 @pytest.fixture(scope="module")

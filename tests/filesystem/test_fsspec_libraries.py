@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_distribut
 from upath import UPath
 
 from chained import chained, held
+from servers.real import S3Server
 from wherry.errors import ConfigError
 from wherry.filesystem.filesystem import WherryFileSystem
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 from upath import UPath
 
 from chained import chained
+from servers.real import S3Server
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.filesystem.filesystem import WherryFileSystem
-from wherry.testing.servers import S3Server
 
 SECRET = "AWS_SECRET_ACCESS_KEY"
 

@@ -14,11 +14,11 @@ import fsspec
 import pytest
 
 from chained import chained
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server
 from support import run_script
 from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, ConfigError, IntegrityError, UploadFailed
 from wherry.filesystem.filesystem import WherryFileSystem
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture(scope="module")

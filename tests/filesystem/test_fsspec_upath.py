@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from upath import UPath
 
+from servers.real import S3Server
 from support import end_agent
-from wherry.testing.servers import S3Server
 
 
 @pytest.fixture(params=["file", "s3"])

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from servers.real import S3Server
 from support import end_agent, run_script
 from wherry.config import AgentConfig, Config, RetryConfig
 from wherry.errors import StoreError, TransientError, UploadFailed
@@ -29,7 +30,6 @@ from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.loggers.logger import Logger
 from wherry.loggers.run.event import Event
 from wherry.loggers.run.state import State
-from wherry.testing.servers import S3Server
 
 TIMEOUT_S = 60.0
 #: Without agents, whose starts would be most of the time.

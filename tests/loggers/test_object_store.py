@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from gate import wait_until
+from servers.real import S3Server
 from wherry.config import AgentConfig, Config
 from wherry.errors import ConfigError, NotFoundError, UploadFailed
 from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
 from wherry.spool.handle import UploadHandle
 from wherry.spool.journal.jobs import JobState
-from wherry.testing.servers import S3Server
 
 TIMEOUT_S = 60.0
 

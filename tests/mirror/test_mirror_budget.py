@@ -13,12 +13,12 @@ import pytest
 
 from gate import wait_until
 from mirrors import ONCE, Rig, lines
+from servers.proxy import fault_proxy
+from servers.real import S3Server
 from wherry import Mirror, MirrorConfig
 from wherry.backends.memory import MemoryStore
 from wherry.store import ObjectMeta
 from wherry.store.wrappers import WrappedStore
-from wherry.testing.proxy import fault_proxy
-from wherry.testing.servers import S3Server
 from wherry.uri import StoreURI
 
 _T = TypeVar("_T")

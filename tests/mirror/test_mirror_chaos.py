@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mirror_chaos import Nursery, Place, local_place, nursery, play
+from servers.proxy import CutAnswer, Delay, DropAnswer, Reset, When, fault_proxy, s3_error
+from servers.real import S3Server, fast_folder
 from wherry.backends.s3.store import S3Store
-from wherry.testing.proxy import CutAnswer, Delay, DropAnswer, Reset, When, fault_proxy, s3_error
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import parse_uri
 
 

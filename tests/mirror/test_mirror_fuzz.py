@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mirror_fuzz import play
+from servers.real import fast_folder
 from wherry.mirror.writer import due as agenda
 from wherry.mirror.writer import segment_sender as sender
-from wherry.testing.servers import fast_folder
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import pytest
 
 from gate import wait_until
 from mirrors import lines, log_in_a_child
+from servers.gcs_server import strict_gcs
+from servers.real import S3Server, fast_folder
 from support import run_script
 from wherry import ConfigError, Mirror, MirrorConfig, SpoolError
 from wherry.backends.local.store import LocalStore
@@ -26,8 +28,6 @@ from wherry.mirror.format.layout import reassemble
 from wherry.mirror.format.manifest import read_manifest
 from wherry.store import ObjectStore
 from wherry.store.registry import open_store
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import parse_uri
 
 QUICK = MirrorConfig(max_lag_s=0.1, settle_s=0.1, give_up_s=2.0)

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from mirrors import ONCE, Rig, lines
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.proxy import FaultProxy, fault_proxy
+from servers.real import S3Server, fast_folder
 from support import run_script
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store
@@ -22,9 +25,6 @@ from wherry.errors import AccessDeniedError, IntegrityError, StoreError, Transie
 from wherry.mirror import MirrorConfig
 from wherry.store import MultipartStore
 from wherry.testing import Fault, FaultyStore
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.proxy import FaultProxy, fault_proxy
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import StoreURI
 
 MIB = 2**20

@@ -16,6 +16,8 @@ import wherry
 from command_line import CommandLine
 from gate import wait_until
 from mirrors import Rig, files_below, lines
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server, fast_folder
 from wherry.config import RetryConfig
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, TransientError
 from wherry.mirror import Mirror, MirrorConfig
@@ -23,8 +25,6 @@ from wherry.mirror.reader.pull import Puller, PullReport, _follow, pull
 from wherry.mirror.reader.pull_state import FOLDER
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server, fast_folder
 
 LIVELY = MirrorConfig(max_lag_s=0.2, settle_s=0.2, segment_bytes=20_000, max_requests_per_hour=10_000_000, exit_on_sigterm=False)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mirrors import ONCE, Rig, lines
+from servers.gcs_server import strict_gcs
+from servers.real import S3Server, fast_folder
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store
 from wherry.mirror import MirrorConfig
 from wherry.mirror.reader.pull import Puller
 from wherry.store import ObjectStore
 from wherry.testing import FaultyStore
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.uri import StoreURI
 
 SMALL = MirrorConfig(segment_bytes=1000, retry=ONCE)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.real import S3Server
 from support import CALLER, end_agent, file_of, run_script, spool_texts
 from wherry.errors import AccessDeniedError, BucketNotFoundError, UploadFailed
-from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from servers.gcs_server import GCSServer, strict_gcs
+from servers.real import S3Server, fast_folder
 from support import IMPATIENT, caller, file_of, leased_job
 from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c_of_file
@@ -24,8 +26,6 @@ from wherry.config import MIB, SpoolConfig, TransferConfig
 from wherry.errors import ConfigError, PermanentError, SpoolError, UploadFailed
 from wherry.store import MultipartStore, Part
 from wherry.testing import FaultyStore
-from wherry.testing.gcs_server import GCSServer, strict_gcs
-from wherry.testing.servers import S3Server, fast_folder
 from wherry.transfer.upload import Sender
 from wherry.uploader import Uploader
 from wherry.uri import StoreURI

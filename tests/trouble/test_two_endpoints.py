@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
+from servers.gcs_server import strict_gcs
+from servers.proxy import Do, When, fault_proxy
+from servers.real import fast_folder
 from support import end_agent, file_of
 from wherry import Uploader
 from wherry.config import AgentConfig, Config
 from wherry.spool.journal.jobs import JobState
-from wherry.testing.gcs_server import strict_gcs
-from wherry.testing.proxy import Do, When, fault_proxy
-from wherry.testing.servers import fast_folder
 
 URI = "gs://wherry/run"
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from servers.proxy import When, fault_proxy, s3_error
+from servers.real import S3Server
 from support import SETTINGS, end_agent, file_of, new_job, own_mounts, run_script, wait_until
 from wherry.errors import AccessDeniedError, UploadFailed
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
 from wherry.store.registry import split_options
-from wherry.testing.proxy import When, fault_proxy, s3_error
-from wherry.testing.servers import S3Server
 from wherry.uploader import Uploader
 
 READ_ONLY = """

@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from servers.real import S3Server
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.backends.s3.store import S3Store
@@ -35,7 +36,6 @@ from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, Tran
 from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
 from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
-from wherry.testing.servers import S3Server
 from wherry.transfer.download import _publish, download, place
 from wherry.uri import StoreURI
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.real import S3Server
 from support import CALLER, file_of
 from wherry import Uploader
-from wherry.testing.servers import S3Server
 
 
 @pytest.mark.parametrize(("overwrite", "expected"), [(False, True), (True, None)])

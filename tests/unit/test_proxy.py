@@ -17,11 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.s3.store import S3Store
-from wherry.checksum import crc32c
-from wherry.errors import AccessDeniedError, NotFoundError, TransientError
-from wherry.store import Part
-from wherry.testing.proxy import (
+from servers.proxy import (
     Action,
     Answer,
     BlackHole,
@@ -40,7 +36,11 @@ from wherry.testing.proxy import (
     gcs_error,
     s3_error,
 )
-from wherry.testing.servers import S3Server
+from servers.real import S3Server
+from wherry.backends.s3.store import S3Store
+from wherry.checksum import crc32c
+from wherry.errors import AccessDeniedError, NotFoundError, TransientError
+from wherry.store import Part
 from wherry.uri import StoreURI
 
 DATA = random.Random(3).randbytes(3 * 2**20 + 1)

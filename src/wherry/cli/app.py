@@ -190,9 +190,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 @app.command(cls=Verb)
 def demo(
-    uri: Annotated[
-        str | None, typer.Option("--uri", metavar="URI", help="Where to upload; else an S3 server made for it, or a folder.")
-    ] = None,
+    uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="Where to upload; by default a local folder.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's folder for a look.")] = False,
 ) -> None:
     """Show on this machine what it is all about.
@@ -204,4 +202,4 @@ def demo(
     """
     from wherry.demo.demo import run
 
-    raise typer.Exit(run(uri, keep=keep))
+    raise typer.Exit(run([] if uri is None else [(uri, {})], keep=keep))

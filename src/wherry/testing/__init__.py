@@ -1,4 +1,4 @@
-"""What tests of stores and of wherry itself are made of: real servers, faults, one conformance suite."""
+"""Tools for tests of your own: a conformance suite for stores, and a store that fails by plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Fault", "FaultyStore", "StoreConformance"]
 
 
 def __getattr__(name: str) -> object:
-    # Late, because the suite needs pytest, and the servers beside it are used without.
+    # Late, because the suite needs pytest, and FaultyStore does not.
     if name != "StoreConformance":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest

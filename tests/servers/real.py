@@ -1,9 +1,9 @@
-"""Real object-store servers as child processes, for tests and for ``wherry demo``.
+"""Real object-store servers as child processes, for tests, benchmarks and ``make demo``.
 
 Each is a context manager that yields once the server has answered a real request and ends the process when it is left; the
 process also ends when this one is killed (guard.py). Everything listens on 127.0.0.1, on free ports. Keys are made anew for each
-run and handed over in a file or the environment, never on a command line. The programs are optional: ``servers.txt`` of the
-repository lists the packages that carry them.
+run and handed over in a file or the environment, never on a command line. The programs are optional: ``servers.txt`` lists
+the packages that carry them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from servers import tls
 from wherry.errors import ConfigError, WherryError
-from wherry.testing import tls
 
 #: A loaded two-core machine needs 10 s for the slowest server's first answer.
 _START_S = 90.0
@@ -125,7 +125,7 @@ def fast_folder() -> Iterator[Path]:
 
     What a killed process has left of its own is removed by the next call: a folder that nobody holds a lock on.
     """
-    shm = Path("/dev/shm")  # noqa: S108  the folder made there is private
+    shm = Path("/dev/shm")
     fast = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= _FAST_ROOM_BYTES
     parent = shm if fast else Path(tempfile.gettempdir())
     for old in parent.glob(f"{_FAST_PREFIX}*"):
@@ -188,7 +188,7 @@ def seaweedfs(folder: Path, bucket: str = "wherry") -> Iterator[S3Server]:
             "-s3.autoCreateBucket=false",
             "-s3.allowDeleteBucketNotEmpty=false",
         ]
-        sockets = [f"/tmp/seaweedfs-{name}-grpc-{grpc}.sock" for name, _, grpc in named]  # noqa: S108  no flag moves them
+        sockets = [f"/tmp/seaweedfs-{name}-grpc-{grpc}.sock" for name, _, grpc in named]
         # It waits ten seconds for its own clients to hang up.
         return _Command(arguments, grace_s=0.5, leftovers=sockets)
 

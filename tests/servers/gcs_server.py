@@ -8,7 +8,7 @@ Not there: XML API, batches, ACLs, object versions, rewrite, `fields` (answers a
 Sources: the pages "Cloud Storage JSON API", "Perform resumable uploads", "Request preconditions" and "HTTP status and error codes
 for JSON" of the Cloud Storage documentation. Where these say nothing, the stricter behaviour was chosen.
 
-``python -m wherry.testing.gcs_server --folder DIR [--port N] [--bucket NAME]`` prints its address. The tokens come in the
+``python -m servers.gcs_server --folder DIR [--port N] [--bucket NAME]`` prints its address. The tokens come in the
 environment, so that no process list shows them.
 """
 
@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
-from wherry.testing.gcs_model import CHUNK_BYTES, Conditions, Draft, GCSError, Model, Session, Source, Stored
-from wherry.testing.servers import Server, ServerError, _ask, _Command, _running
+from servers.gcs_model import CHUNK_BYTES, Conditions, Draft, GCSError, Model, Session, Source, Stored
+from servers.real import Server, ServerError, _ask, _Command, _running
 
 _TOKEN, _FORBIDDEN_TOKEN, _CREATOR_TOKEN = "WHERRY_GCS_TOKEN", "WHERRY_GCS_FORBIDDEN_TOKEN", "WHERRY_GCS_CREATOR_TOKEN"
 _BLOCK_BYTES = 2**20
@@ -86,7 +86,7 @@ def strict_gcs(folder: Path, bucket: str = "wherry") -> Iterator[GCSServer]:
     log = folder / "strict-gcs.log"
 
     def command(ports: Sequence[int]) -> _Command:
-        module = [sys.executable, "-m", "wherry.testing.gcs_server"]
+        module = [sys.executable, "-m", "servers.gcs_server"]
         where = ["--folder", str(folder / "strict-gcs"), "--port", str(ports[0]), "--bucket", bucket]
         # The package may be importable through PYTHONPATH only, which servers are not given.
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -532,7 +532,7 @@ def _time(seconds: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(prog="python -m wherry.testing.gcs_server", description="A strict Google Cloud Storage.")
+    parser = argparse.ArgumentParser(prog="python -m servers.gcs_server", description="A strict Google Cloud Storage.")
     parser.add_argument("--folder", type=Path, required=True, help="where objects are kept")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket, unless it is there")
@@ -545,7 +545,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for bucket in given.bucket:
         model.make_bucket(bucket, again=True)
     with _HTTPServer(given.port, model, *tokens) as server:
-        print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)  # noqa: T201  what a command line tool says
+        print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
         server.serve_forever()
 
 

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_the_guard)
     except OSError as error:
-        print(f"cannot run {command[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201  stderr is the server's log
+        print(f"cannot run {command[0]}: {error.strerror}", file=sys.stderr)
         return 127
     threading.Thread(target=_end_in_time, args=(child, parent, grace_s), daemon=True).start()
     status = child.wait()

@@ -8,7 +8,7 @@
 It listens on 127.0.0.1, in a thread of its own. Heads pass unchanged, so that a client signs for the proxy's own host and port
 and the server finds just that signed. Bodies pass block by block. Each request has a connection to the server for itself.
 
-Plain HTTP only. What the actions do stands in `wherry.testing.proxy_plan`.
+Plain HTTP only. What the actions do stands in `servers.proxy_plan`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from wherry.testing.proxy_exchange import Exchange, Side, carry_out
-from wherry.testing.proxy_http import STREAM_LIMIT_BYTES, Head, read_head
-from wherry.testing.proxy_plan import (
+from servers.proxy_exchange import Exchange, Side, carry_out
+from servers.proxy_http import STREAM_LIMIT_BYTES, Head, read_head
+from servers.proxy_plan import (
     Action,
     Answer,
     BlackHole,

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from wherry.testing.proxy_http import STREAM_LIMIT_BYTES, Head, framed, read_body, read_head, write
-from wherry.testing.proxy_plan import (
+from servers.proxy_http import STREAM_LIMIT_BYTES, Head, framed, read_body, read_head, write
+from servers.proxy_plan import (
     Action,
     Answer,
     BlackHole,
