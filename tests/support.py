@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gate import wait_until
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
+from wherry.posix.locks import is_free
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal, NewJob
 from wherry.spool.spool import Spool
@@ -134,7 +135,7 @@ def own_mounts() -> tuple[str, ...]:
 def agent_gone(spool: Path) -> bool:
     """Whether the agent and all of its workers are gone, and their memory with them."""
     lock = spool / "agent.lock"
-    return not lock.exists() or Spool.is_free(lock)
+    return not lock.exists() or is_free(lock)
 
 
 @contextmanager

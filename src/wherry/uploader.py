@@ -27,7 +27,7 @@ from wherry.config import Config
 from wherry.downloads import Reader
 from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
 from wherry.posix.file_copy import require_regular
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
 from wherry.spool.drain import Patience, wait_until_drained
 from wherry.spool.handle import UploadHandle
@@ -340,7 +340,7 @@ class Uploader(Reader):
 
     def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
-        with Lanes(POOL_THREADS, "wherry-put") as pool:
+        with DaemonThreadPool(POOL_THREADS, "wherry-put") as pool:
             sender = Sender(None, pool)
             made: list[ObjectMeta] = []
             for file, file_name in sources:

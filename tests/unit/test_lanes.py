@@ -1,4 +1,4 @@
-"""Lanes: a pool of threads that works while the interpreter ends."""
+"""DaemonThreadPool: a pool of threads that works while the interpreter ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from support import run_script
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 
 
 def threads_of(name: str) -> list[threading.Thread]:
@@ -18,7 +18,7 @@ def threads_of(name: str) -> list[threading.Thread]:
 
 
 def test_lanes_work_side_by_side_and_give_back_errors() -> None:
-    lanes = Lanes(2, "test-lanes")
+    lanes = DaemonThreadPool(2, "test-lanes")
     meet = threading.Barrier(2, timeout=10)
     futures = [lanes.submit(meet.wait) for _ in range(2)]
     assert {0, 1} == {future.result(10) for future in futures}
@@ -29,7 +29,7 @@ def test_lanes_work_side_by_side_and_give_back_errors() -> None:
 
 
 def test_no_more_threads_than_lanes_and_than_calls_are_started() -> None:
-    lanes = Lanes(3, "few-lanes")
+    lanes = DaemonThreadPool(3, "few-lanes")
     for _ in range(2):
         lanes.submit(int).result(10)
     assert 1 <= len(threads_of("few-lanes")) <= 2
@@ -39,7 +39,7 @@ def test_no_more_threads_than_lanes_and_than_calls_are_started() -> None:
 
 
 def test_a_pool_that_was_shut_down_takes_nothing_and_cancels_what_waits() -> None:
-    lanes = Lanes(1, "shut-lanes")
+    lanes = DaemonThreadPool(1, "shut-lanes")
     begun, may_end = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -59,7 +59,7 @@ def test_a_pool_that_was_shut_down_takes_nothing_and_cancels_what_waits() -> Non
 
 
 def test_the_threads_of_a_pool_that_was_dropped_end() -> None:
-    lanes = Lanes(2, "dropped-lanes")
+    lanes = DaemonThreadPool(2, "dropped-lanes")
     lanes.start()
     del lanes
     gc.collect()
@@ -74,9 +74,9 @@ def test_calls_are_made_while_the_interpreter_ends(begun: str) -> None:
     """Also by a pool none of whose threads was started in time: by the thread that submits."""
     script = f"""
     import atexit
-    from wherry.posix.send_threads import Lanes
+    from wherry.posix.thread_pool import DaemonThreadPool
 
-    lanes = Lanes(2, "lanes")
+    lanes = DaemonThreadPool(2, "lanes")
     {begun}
 
     @atexit.register

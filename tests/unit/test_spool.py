@@ -19,6 +19,7 @@ from wherry.checksum import crc32c
 from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
 from wherry.posix.file_copy import copy_out
+from wherry.posix.locks import is_free
 from wherry.spool.spool import Spool, Staged
 
 CLIENT = "1-client"
@@ -292,8 +293,8 @@ def test_two_files_of_one_client_never_share_a_place(spool: Spool, source: Path)
 
 def test_a_lock_of_the_spool_is_held_by_one_at_a_time(spool: Spool) -> None:
     with spool.locked("some.lock"):
-        assert not Spool.is_free(spool.folder / "some.lock")
-    assert Spool.is_free(spool.folder / "some.lock")
+        assert not is_free(spool.folder / "some.lock")
+    assert is_free(spool.folder / "some.lock")
 
 
 def test_a_spool_without_an_agent_says_so(spool: Spool) -> None:

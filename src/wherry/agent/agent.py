@@ -8,7 +8,6 @@ It is single-threaded and imports no vendor library and no torch, so that it can
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -156,23 +155,18 @@ def run_agent(
 def _take_lock(spool: object) -> int | None:
     """The spool's lock, or None if a living agent has it."""
     from wherry.agent.wakeup import ring
+    from wherry.posix.locks import lock_and_sign
     from wherry.spool.spool import Spool
 
     assert isinstance(spool, Spool)
     lock = os.open(spool.inside("agent.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # noqa: PERF203  waits between rounds
-            if ring(spool.inside("bell")) or time.monotonic() > until_s:
-                os.close(lock)
-                return None
-            time.sleep(0.05)  # flock has no time-out; the holder is starting, leaving, or a dead agent's last worker
-        else:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
-            return lock
+    while lock_and_sign(lock, str(os.getpid())) is not None:
+        if ring(spool.inside("bell")) or time.monotonic() > until_s:
+            os.close(lock)
+            return None
+        time.sleep(0.05)  # flock has no time-out; the holder is starting, leaving, or a dead agent's last worker
+    return lock
 
 
 class Agent:

@@ -6,7 +6,6 @@ the prefix of all that the trial makes.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from wherry.posix.locks import lock, try_lock
 from wherry.spool.abandoned_uploads import Tried
 from wherry.store import MultipartStore, ObjectStore
 
@@ -31,7 +31,7 @@ class Trials:
         path = self._folder / secrets.token_hex(8)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd)
             os.write(fd, json.dumps([store_id, prefix]).encode())
             yield
             path.unlink(missing_ok=True)
@@ -43,7 +43,8 @@ class Trials:
         found = []
         for path in sorted(self._folder.glob("*")):
             with suppress(OSError), open(path, "rb") as file:  # it has just gone, or its trial is under way
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not try_lock(file.fileno()):
+                    continue
                 try:
                     store_id, prefix = json.loads(file.read())
                     found.append((path, int(store_id), str(prefix)))

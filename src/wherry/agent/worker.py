@@ -25,7 +25,7 @@ from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.wakeup import ring
 from wherry.config import AgentConfig
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
@@ -385,7 +385,7 @@ class Caller:
     """An agent's work, done in the calling thread. Of no use after a fork: the threads of its pool are not there any more."""
 
     def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
-        self._pieces = Lanes(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
+        self._pieces = DaemonThreadPool(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
         name = f"{_CALLER}{client}"
         sender = Sender(journal, self._pieces, worker=name)
         self._performer = Performer(spool, journal, stores, name, sender, in_caller=True)

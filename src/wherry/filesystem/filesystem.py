@@ -29,7 +29,7 @@ from wherry.filesystem.file_objects import CompressedWriter, ObjectReader, Objec
 from wherry.filesystem.portable_secrets import Portable
 from wherry.filesystem.storage_options import place_and_options, strip_scheme
 from wherry.filesystem.uploaders import Uploaders
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store.registry import check_usable
 from wherry.uploader import Uploader
 
@@ -480,7 +480,7 @@ class WherryFileSystem(Portable, ChainedFileSystem):  # type: ignore[misc]  # fs
         for uploader, name in doomed:
             if not name.endswith("/"):  # such a name is never queued
                 uploader.withdraw(name)
-        with Lanes(_DELETERS, "wherry-rm") as pool:
+        with DaemonThreadPool(_DELETERS, "wherry-rm") as pool:
             deleted = pool.map(lambda each: each[0].view().delete(each[0].uri.key_for(each[1])), doomed)
             collections.deque(deleted, maxlen=0)  # raises the first error
 

@@ -15,7 +15,7 @@ from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.warn_once import Reports
-from wherry.posix.child_lock import ChildLock
+from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger

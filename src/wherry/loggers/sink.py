@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from wherry.errors import ConfigError
 from wherry.loggers.warn_once import Reports
-from wherry.posix.child_lock import ChildLock
+from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
     from wherry.loggers.run.state import State

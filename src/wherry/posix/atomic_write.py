@@ -11,7 +11,19 @@ from pathlib import Path
 _numbers = count()
 
 
-class WholeFiles:
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Write a small file so that every reader sees the old contents or the new, and never a part. Not synced to the disk."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+class AtomicFiles:
     """Writes files in `folder` first and moves them to their names then. It must be of the same file system."""
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
@@ -27,6 +39,12 @@ class WholeFiles:
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Make the file `path` of these bytes, in place of one that has the name."""
+        with self.temporary(path.suffix) as temporary:
+            temporary.write_bytes(data)
+            self.replace(temporary, path)
 
     def replace(self, temporary: Path, path: Path) -> None:
         """Give the file the name `path`; what had it is gone, and was there until then."""

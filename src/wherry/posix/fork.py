@@ -1,7 +1,8 @@
-"""What a forked child does with what its parent has open: it lets go of it, and neither accepts nor discards it.
+"""What a forked child does with what its parent has open.
 
 A child of os.fork() that ends by sys.exit(), or falls off its end, finalises copies of all objects of its parent: a copied
 ``with`` block closes its file, a copied buffer is flushed, a copied temporary folder is removed. Only the parent may do that.
+And a lock that another thread of the parent held at the fork is never released in the child, which has no such thread.
 """
 
 from __future__ import annotations
@@ -9,26 +10,51 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+_locks: weakref.WeakSet[ChildLock] = weakref.WeakSet()
+#: In the order of the calls of call_in_children().
+_handlers: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 
 
-class Disowns(Protocol):
-    """An object that belongs to the process which made it."""
+class ChildLock:
+    """A re-entrant lock that is free in a forked child, also when another thread of the parent held it at the fork.
 
-    def disown(self) -> None:
-        """In a forked child: let go of everything, without a trace on the disk. Called before any other code of the child."""
+    With a plain lock a DataLoader's worker that logs would wait forever, and the training for that worker.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        """In a forked child. The thread that forked may hold the lock itself, and goes on to release it."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
 
 
-_owned: weakref.WeakSet[Disowns] = weakref.WeakSet()
+def call_in_children(owner: _T, handler: Callable[[_T], object]) -> None:
+    """Have `handler(owner)` called in every forked child, before any other code of it, while `owner` lives. One handler an owner.
 
-
-def disown_in_children(owned: Disowns) -> None:
-    """Have `owned.disown()` called in every child that is forked while the object lives. Keeps no reference to it."""
-    _owned.add(owned)
+    Keeps no reference to `owner`; pass the plain function (``Logger._start_anew``), as a bound method would be such a reference.
+    In a grandchild it is called again. Locks (ChildLock) are free by then.
+    """
+    _handlers[owner] = handler
 
 
 @contextmanager
@@ -46,10 +72,11 @@ def temporary_folder(prefix: str = "wherry-", parent: Path | None = None) -> Ite
             shutil.rmtree(folder)
 
 
-def _disown_all() -> None:
-    for owned in list(_owned):
-        owned.disown()
-    _owned.clear()
+def _after_fork_in_child() -> None:
+    for lock in list(_locks):
+        lock.renew()
+    for owner, handler in list(_handlers.items()):
+        handler(owner)
 
 
-os.register_at_fork(after_in_child=_disown_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -19,7 +19,6 @@ Never a bare hard link of a file that its owner keeps: an in-place rewrite would
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -35,6 +34,7 @@ from wherry.checksum import PIECE_BYTES, join_crc32c
 from wherry.config import SpoolConfig, default_spool_folder
 from wherry.errors import SourceChangedError, SpoolError
 from wherry.posix.file_copy import CANNOT, copy_and_sum, reflink, require_regular, sync_folder
+from wherry.posix.locks import is_free, lock, try_lock
 from wherry.spool.folder import HeldFile, SpoolFolder, lack_of_inodes
 from wherry.spool.reserve import Reserve
 
@@ -295,7 +295,7 @@ class Spool:
         """Hold the lock file `name` in the spool, waiting for whoever has it."""
         descriptor = self._open_lock(name)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -307,9 +307,7 @@ class Spool:
     def try_lock(self, name: str) -> int | None:
         """The descriptor that holds the lock file `name`, until it is closed; None if somebody else does."""
         descriptor = self._open_lock(name)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             os.close(descriptor)
             return None
         return descriptor
@@ -320,7 +318,7 @@ class Spool:
         while True:
             with self.explained("its mark of a living client"):
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            lock(descriptor, shared=True)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                     return descriptor
@@ -346,29 +344,16 @@ class Spool:
             if entry.name.endswith(".bell"):
                 continue
             with suppress(FileNotFoundError):  # it signed off while we looked
-                (dead if self.is_free(Path(entry.path)) else living).add(entry.name)
+                (dead if is_free(Path(entry.path)) else living).add(entry.name)
         return living, dead
-
-    @staticmethod
-    def is_free(path: Path) -> bool:
-        """Whether nobody holds the lock of the file."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        else:
-            return True
-        finally:
-            os.close(descriptor)
 
     def agent_pid(self) -> int | None:
         """The process id of the agent of this spool, or None if there is none."""
-        lock = self.inside("agent.lock")
+        lock_file = self.inside("agent.lock")
         try:
-            if self.is_free(lock):
+            if is_free(lock_file):
                 return None
-            return int(lock.read_text() or 0) or None
+            return int(lock_file.read_text() or 0) or None
         except (FileNotFoundError, ValueError):
             return None
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
-from wherry.posix.fork import disown_in_children
+from wherry.posix.fork import call_in_children
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,7 +45,7 @@ class SpoolWriter(io.BufferedIOBase):
         self.handle: UploadHandle | None = None
         #: Whether this is a forked child's copy.
         self.is_disowned = False
-        disown_in_children(self)
+        call_in_children(self, SpoolWriter.disown)
 
     def disown(self) -> None:
         """In a forked child: close the descriptor only. The buffer is a copy: flushed, its bytes would be in the file twice."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import threading
 import time
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from wherry.errors import StoreError
+from wherry.posix.atomic_write import write_atomically
 from wherry.store import TEMPORARY_MARK, ObjectStore
 
 log = logging.getLogger("wherry.store.server_features")
@@ -147,11 +147,7 @@ class Endpoints:
         if self._path is None:
             return
         kept = {name: one.as_json() for name, one in {**self._read(), endpoint: found}.items()}
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            temporary.touch(mode=0o600)  # the names of servers are the user's own business
-            temporary.write_text(json.dumps(kept, indent=1))
-            temporary.replace(self._path)
+            write_atomically(self._path, json.dumps(kept, indent=1).encode(), mode=0o600)  # the names of servers are private
         except OSError as error:  # a full disk: this process knows it all the same
             log.warning("%s cannot be written: %s", self._path, error)
-            temporary.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from pathlib import Path
 from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c, parse_range_sums, regroup_crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import IntegrityError, NotFoundError
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
 from wherry.store.retry import call_with_retry
 from wherry.transfer.resume import Partial, Version, forget_partial, partial_beside, temporary_beside
@@ -274,7 +274,7 @@ class _Fetch:
                 done(number)  # an object of one range is judged as a whole
             return
         waiting, running = deque(numbers), dict[Future[int], int]()
-        pool = Lanes(min(len(numbers), self._in_flight), "wherry-get")
+        pool = DaemonThreadPool(min(len(numbers), self._in_flight), "wherry-get")
         try:
             while waiting or running:
                 while waiting and len(running) < self._in_flight:

@@ -15,7 +15,6 @@ file with a random name, and begins at the first byte. So does one on a file sys
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from wherry.errors import IntegrityError, NotFoundError
+from wherry.posix.locks import try_lock, unlock
 from wherry.store import TEMPORARY_MARK
 
 #: A download that was not called again for a week will not be.
@@ -84,7 +84,7 @@ class Partial:
         if not (keep and self.recorded):
             self.path.unlink(missing_ok=True)
             _record_of(self.path).unlink(missing_ok=True)
-        fcntl.flock(self._record, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file open, too
+        unlock(self._record)  # a child that was forked meanwhile has the file open, too
         os.close(self._record)
 
 
@@ -119,7 +119,7 @@ def temporary_beside(destination: Path, size_bytes: int) -> Iterator[tuple[Path,
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
         with suppress(OSError):  # where there are no locks its age alone protects it from being cleaned away
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(fd)
         yield temporary, fd
     finally:
         os.close(fd)
@@ -235,10 +235,9 @@ def _lock_record(path: Path) -> int | None:
         # One name only: a hard link, in a folder for all, may lead to a file that nobody wants to be written to.
         is_usable = _is_ours(status) and status.st_nlink == 1
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
+            if not try_lock(fd):
+                os.close(fd)
+                return None
         except OSError:  # no locks on this file system
             is_usable = False
         if is_usable and _is_at(path, status):
@@ -314,10 +313,9 @@ def _remove(path: Path, before_s: float | None = None) -> bool:
 
 def _may_lock(fd: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return not isinstance(error, BlockingIOError)  # where there are no locks, age must do
-    return True
+        return try_lock(fd)
+    except OSError:
+        return True  # where there are no locks, age must do
 
 
 def _another_call_may_do(error: BaseException) -> bool:

@@ -18,13 +18,13 @@ import sys
 import termios
 import threading
 import tty
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from wherry.loggers.capture import writer_process as scribe
 from wherry.loggers.capture.tee import tap_standard_stream
+from wherry.posix.fork import ChildLock, call_in_children
 
 log = logging.getLogger("wherry")
 
@@ -80,7 +80,7 @@ class Capture:
         for end in self._ends:
             end.take(functools.partial(self._add_printed, end))
         _stack.append(self)
-        _alive.add(self)
+        call_in_children(self, Capture.after_fork_in_child)
         self._listener = threading.Thread(target=self._listen, name="wherry-file-log", daemon=True)
         self._listener.start()
 
@@ -383,8 +383,7 @@ def _identity(fd: int) -> tuple[int, int, int]:
 
 #: Captures whose pipes are, or were, in place of the descriptors; each on top of those before it.
 _stack: list[Capture] = []
-_stack_lock = threading.Lock()
-_alive: weakref.WeakSet[Capture] = weakref.WeakSet()
+_stack_lock = ChildLock()
 
 
 def _unwind() -> None:
@@ -392,13 +391,3 @@ def _unwind() -> None:
     with _stack_lock:
         while _stack and _stack[-1].is_over:
             _stack.pop().put_back()
-
-
-def _after_fork_in_child() -> None:
-    global _stack_lock
-    _stack_lock = threading.Lock()
-    for capture in list(_alive):
-        capture.after_fork_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

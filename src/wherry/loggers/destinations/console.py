@@ -19,7 +19,7 @@ from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import format_json
 from wherry.loggers.warn_once import Reports
-from wherry.posix.child_lock import ChildLock
+from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

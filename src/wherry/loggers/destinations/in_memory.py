@@ -15,7 +15,7 @@ from wherry.loggers.values.checks import check_counts
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.tables import check_table
-from wherry.posix.child_lock import ChildLock
+from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from wherry.loggers.capture.uncaught import before_traceback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_counts
-from wherry.posix.child_lock import ChildLock
+from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger

@@ -17,7 +17,7 @@ from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.tracker import TrackerLogger
 from wherry.loggers.overrides import overrides
-from wherry.posix.atomic_write import WholeFiles
+from wherry.posix.atomic_write import AtomicFiles
 from wherry.posix.fork import temporary_folder
 from wherry.spool.handle import UploadHandle
 
@@ -142,10 +142,7 @@ class RunNames:
 
     def _keep(self, record: _Record) -> None:
         path = self._root() / _RECORD
-        files = WholeFiles(path.parent / ".tmp")
-        with files.temporary(".json") as temporary:
-            temporary.write_text(json.dumps(asdict(record)) + "\n")
-            files.replace(temporary, path)
+        AtomicFiles(path.parent / ".tmp").write(path, (json.dumps(asdict(record)) + "\n").encode())
 
 
 class FreeNames:

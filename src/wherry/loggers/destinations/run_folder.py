@@ -6,7 +6,6 @@ import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.values.safe_name import safe_name
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.tables import check_table
+from wherry.posix.fork import call_in_children
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,8 +43,6 @@ _OURS = frozenset({"t", "step", "phase"})
 _MOST_WHOLE, _MOST_FLOAT = 2**63 - 1, 2**1023
 #: What a cell of a table takes in memory, more or less: for the bound on what waits.
 _CELL_BYTES = 100
-
-_all: weakref.WeakSet[RunFolderLogger] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class RunFolderLogger(LoggerDestination):
         self._counts: dict[str, Iterator[int]] = {}
         self._finished = self._make_finished()
         self._is_closed = False
-        _all.add(self)
+        call_in_children(self, RunFolderLogger._start_afresh)
 
     def __repr__(self) -> str:
         return f"<RunFolderLogger {self._folder}{' closed' if self._is_closed else ''}>"
@@ -482,14 +480,6 @@ def _positive(rate: float, key: str, what: str) -> float:
 def _sample_state() -> State:
     """To find a bad template now and not after the first epoch."""
     return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
-
-
-def _forget_parents_files() -> None:
-    for logger in list(_all):
-        logger._start_afresh()
-
-
-os.register_at_fork(after_in_child=_forget_parents_files)
 
 
 def _as_float(number: int) -> float:

@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -24,6 +23,7 @@ import google_crc32c
 
 from wherry.loggers.event_files.protobuf import binary, double, float32, string, varint
 from wherry.loggers.event_files.summaries import scalar_prefix
+from wherry.posix.fork import call_in_children
 
 log = logging.getLogger("wherry")
 
@@ -35,7 +35,6 @@ _WALL_TIME, _STEP, _SUMMARY, _VALUE = 0x09, b"\x10", b"\x2a", b"\x0a"  # a field
 _MOST_PREFIXES = 10_000
 
 _numbers = count()
-_all_files: weakref.WeakSet[EventFile] = weakref.WeakSet()
 
 
 class EventFile:
@@ -71,7 +70,7 @@ class EventFile:
         self._is_closed = False
         self._name_time_s = 0
         self._start_afresh()
-        _all_files.add(self)
+        call_in_children(self, EventFile._start_afresh)
 
     def _start_afresh(self) -> None:
         """Also in a fork's child: file, lock (which some thread may have held) and closed files are the parent's."""
@@ -251,11 +250,3 @@ def _masked_crc32c(data: bytes) -> bytes:
     """Rotated and shifted, as checksums of data that holds checksums would be weak."""
     crc = google_crc32c.value(data)
     return _CHECKSUM.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _forget_parents_files() -> None:
-    for file in list(_all_files):
-        file._start_afresh()
-
-
-os.register_at_fork(after_in_child=_forget_parents_files)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from wherry.loggers.capture.terminal import printable
+from wherry.posix.fork import call_in_children
 
 log = logging.getLogger("wherry")
-
-_all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 @dataclass
@@ -40,7 +37,7 @@ class Background:
         self._max_pending_bytes = max_pending_bytes
         self._is_closed = False
         self._start_afresh()
-        _all.add(self)
+        call_in_children(self, Background._start_afresh)
 
     def _start_afresh(self) -> None:
         """Also in a fork's child: the thread is the parent's, and the lock may have been held by it."""
@@ -130,11 +127,3 @@ class Background:
                 self._error = error
             else:
                 log.debug("%s: another error", self._name, exc_info=error)
-
-
-def _forget_parents_jobs() -> None:
-    for background in list(_all):
-        background._start_afresh()
-
-
-os.register_at_fork(after_in_child=_forget_parents_jobs)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import socket
-import weakref
 from contextlib import suppress
 from pathlib import Path
 
 from wherry.loggers.files.json_lines import is_same_file
+from wherry.posix.fork import call_in_children
+from wherry.posix.locks import lock_and_sign
 
 log = logging.getLogger("wherry")
 
 _NAME = ".lock"
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-_all: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 class FolderLock:
@@ -34,7 +33,7 @@ class FolderLock:
         self._has_made_folder = not folder.exists()
         self._descriptor = self._take()
         self._folder_descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        _all.add(self)
+        call_in_children(self, FolderLock.forget)
 
     def is_held(self) -> bool:
         """Whether the folder is still locked; it, or the lock's file, may have been removed."""
@@ -78,23 +77,20 @@ class FolderLock:
                 os.close(descriptor)
                 raise
             if is_same_file(descriptor, self._path):  # and not one that was removed by who released it just now
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
                 return descriptor
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            raise RuntimeError(
-                f"the folder {self.folder} is being written by {who}: end that first, or give this run another name"
-            ) from None
+            who = lock_and_sign(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n")
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
             log.warning("%s: its file system has no locks (%s), so make sure that only one run writes it", self.folder, error)
+            return
+        if who is not None:
+            text = f"the folder {self.folder} is being written by {who}: end that first, or give this run another name"
+            raise RuntimeError(text)
 
     def forget(self) -> None:
         """Close the descriptor that a fork's child got; the lock stays its parent's."""
@@ -106,11 +102,3 @@ class FolderLock:
     def __del__(self) -> None:
         if hasattr(self, "_folder_descriptor"):
             self.forget()
-
-
-def _forget_parents_locks() -> None:
-    for lock in list(_all):
-        lock.forget()
-
-
-os.register_at_fork(after_in_child=_forget_parents_locks)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wherry.loggers.files.json_lines import JsonLines, json_line
 from wherry.loggers.values.safe_name import safe_name
-from wherry.posix.atomic_write import WholeFiles
+from wherry.posix.atomic_write import AtomicFiles
 
 #: Kind -> folder and suffix.
 _KINDS = {
@@ -45,7 +45,7 @@ class MediaIndex:
     ``<step>-<number>``: the first number that is free, from 0 or 1 on. No file is replaced.
     """
 
-    def __init__(self, folder: Path, index: JsonLines, files: WholeFiles) -> None:
+    def __init__(self, folder: Path, index: JsonLines, files: AtomicFiles) -> None:
         self._folder = folder
         self._index = index
         self._files = files

@@ -16,7 +16,7 @@ from wherry.loggers.files.media_index import MediaIndex
 from wherry.loggers.files.parquet import has_parquet, write_parquet
 from wherry.loggers.values.safe_name import safe_name
 from wherry.loggers.values.text import format_json
-from wherry.posix.atomic_write import WholeFiles
+from wherry.posix.atomic_write import AtomicFiles
 
 log = logging.getLogger("wherry")
 
@@ -28,7 +28,7 @@ _FILES = ("hparams.json", "metrics.jsonl", "metrics.parquet", "text.jsonl", "tra
 class RunFiles:
     """The folder `root`, which this process alone writes. Any thread of it may call.
 
-    What grows is JSON Lines (see `JsonLines`); all other files appear whole (see `WholeFiles`, whose folder is ``.tmp``).
+    What grows is JSON Lines (see `JsonLines`); all other files appear whole (see `AtomicFiles`, whose folder is ``.tmp``).
 
     When somebody removes the folder, the next call that writes finds out, says it in the log "wherry", makes and locks the
     folder anew, with the files of merge_json() as they were, and goes on there.
@@ -39,7 +39,7 @@ class RunFiles:
         self._fsync = fsync
         self._mutex = threading.RLock()
         self._lock = lock
-        self._whole = WholeFiles(root / ".tmp", fsync=fsync)
+        self._whole = AtomicFiles(root / ".tmp", fsync=fsync)
         self._lines: dict[str, JsonLines] = {}
         self._merged: dict[Path, dict[str, object]] = {}  # what merge_json() has written, in the order of the first calls
         #: Files that went with a removed folder, which was said once for all.
@@ -154,9 +154,7 @@ class RunFiles:
                 self._write_object(path, known)
 
     def _write_object(self, path: Path, known: Mapping[str, object]) -> None:
-        with self._whole.temporary(path.suffix) as temporary:
-            temporary.write_bytes(_readable(known))
-            self._whole.replace(temporary, path)
+        self._whole.write(path, _readable(known))
 
 
 def _new_folder(parent: Path) -> Path:

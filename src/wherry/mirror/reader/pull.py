@@ -42,7 +42,7 @@ from wherry.mirror.report import PullReport as PullReport
 from wherry.mirror.report import few, shown
 from wherry.mirror.writer.backoff_state import Outage
 from wherry.mirror.writer.budget import Budget, CountedStore
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.environment import with_environment
 from wherry.store.registry import open_store
@@ -193,7 +193,7 @@ class Puller:
         self._requests = Budget(_ANY)
         self._store = _Stoppable(LimitStore(RoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
-        self._pool = Lanes(_FILES_AT_ONCE, "wherry-pull")
+        self._pool = DaemonThreadPool(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)
         self._lock = threading.Lock()
         self._state: PullState | None = None

@@ -8,7 +8,6 @@ copy/.wherry-pull/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -16,6 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from wherry.errors import ConfigError, SpoolError
+from wherry.posix.atomic_write import write_atomically
+from wherry.posix.locks import lock_and_sign
 
 FOLDER = ".wherry-pull"
 _FORMAT = 1
@@ -61,13 +62,8 @@ class PullState:
         self._saved: dict[str, Copied] = dict(self.files)
 
     def _take(self, folder: Path) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(self._lock, 100, 0).decode(errors="replace").strip() or "another process"
-            raise SpoolError(f"{who} is pulling into {folder} already: one at a time, so end that one first") from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()}\n".encode(), 0)
+        if (who := lock_and_sign(self._lock, f"process {os.getpid()}\n")) is not None:
+            raise SpoolError(f"{who} is pulling into {folder} already: one at a time, so end that one first")
 
     def _load(self, folder: Path) -> dict[str, Copied]:
         try:
@@ -104,9 +100,7 @@ class PullState:
         if files == self._saved:
             return
         text = json.dumps({"format": _FORMAT, "uri": self._uri, "files": {path: asdict(one) for path, one in files.items()}})
-        temporary = self._place / "state.json.new"
-        temporary.write_text(text)
-        os.replace(temporary, self._place / "state.json")
+        write_atomically(self._place / "state.json", text.encode())
         self._saved = files
 
     def close(self) -> None:

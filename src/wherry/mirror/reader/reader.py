@@ -18,7 +18,7 @@ from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, Pe
 from wherry.mirror.format.layout import FOLDER, Assembly, Segment, fetched, key_for, segment_blocks
 from wherry.mirror.format.manifest import FileEntry
 from wherry.mirror.reader.snapshot import Look, Looker
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 
 #: Requests under way at once. One a round trip of 50 ms makes 20 segments a second; so many make what a connection carries.
@@ -86,7 +86,7 @@ class MirrorReader:
         self.prefix = prefix
         self.scratch = scratch
         self.in_flight = in_flight
-        self._pool = Lanes(in_flight, "wherry-read")
+        self._pool = DaemonThreadPool(in_flight, "wherry-read")
         self._looker = Looker(store, prefix, self._pool)
 
     def __enter__(self: _Self) -> _Self:

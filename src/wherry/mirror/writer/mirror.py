@@ -27,7 +27,7 @@ from wherry.mirror.writer.segment_sender import Courier
 from wherry.mirror.writer.segments import compressor
 from wherry.mirror.writer.state_db import Ledger, MirrorLock, place_for
 from wherry.mirror.writer.watcher import Watcher, can_watch
-from wherry.posix.send_threads import Lanes
+from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
 from wherry.store.registry import check_usable, open_store
@@ -107,7 +107,7 @@ class Mirror:
                 transfer=transfer,
             )
             self._ledger = Ledger(self._lock.ledger_path(f"{self.uri} {self.writer}"))
-            self._lanes = Lanes(self.config.sends_in_flight, "wherry-mirror")
+            self._lanes = DaemonThreadPool(self.config.sends_in_flight, "wherry-mirror")
             self._lanes.start()  # and not when there is something to send: the interpreter may have begun to end by then
             self._engine = Engine(
                 courier, self._ledger, self.config, budget, self._lanes, prepare=self._prepare, wake=self._woken.set

@@ -8,17 +8,17 @@ spool/mirrors/<folder's hash>/
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
 
 from wherry.errors import SpoolError
+from wherry.posix.fork import call_in_children
+from wherry.posix.locks import lock_and_sign
 from wherry.spool.journal.database import Database, JournalDamaged
 
 _SCHEMA = """
@@ -32,8 +32,6 @@ CREATE TABLE files (
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID
 """
 _VERSION = 3
-
-_all_locks: weakref.WeakSet[MirrorLock] = weakref.WeakSet()
 
 
 @dataclass
@@ -159,20 +157,13 @@ class MirrorLock:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "another process"
-            os.close(descriptor)
-            raise SpoolError(
-                f"the folder {folder} is being mirrored by {who}: one mirror at a time, so end that one first"
-            ) from None
+            if (who := lock_and_sign(descriptor, f"process {os.getpid()}\n")) is not None:
+                raise SpoolError(f"the folder {folder} is being mirrored by {who}: one mirror at a time, so end that one first")
         except BaseException:
             os.close(descriptor)
             raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
-        _all_locks.add(self)
+        call_in_children(self, MirrorLock.release)
 
     @property
     def scratch(self) -> Path:
@@ -206,11 +197,3 @@ def place_for(spool: Path, folder: Path) -> Path:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
-
-
-def _release_parents_locks() -> None:
-    for lock in list(_all_locks):
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_release_parents_locks)

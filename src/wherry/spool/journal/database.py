@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 from wherry.config import Durability
 from wherry.errors import JournalError
+from wherry.posix.locks import lock
 
 _BUSY_TIMEOUT_S = 30.0
 _REPLACEMENT_S = 1.0
@@ -226,7 +226,7 @@ class Database:
         """
         folder = os.open(os.path.dirname(os.path.abspath(self.path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            lock(folder)
             until_s = time.monotonic() + _MIGRATION_WAIT_S
             while not self._has_brought_up():
                 if time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""Lanes: a small pool of threads that still works while the interpreter ends, and delays nothing then.
+"""A small pool of threads that still works while the interpreter ends, and delays nothing then.
 
 A ThreadPoolExecutor takes no work from the moment on when the interpreter begins to end, which is before any atexit function is
 called; and from Python 3.12 on no thread can be started then at all. What has to be done at the end must not depend on either.
@@ -32,14 +32,14 @@ class _Call:
             self.future.set_result(result)
 
 
-class Lanes(Executor):
-    """Runs calls side by side in at most `n_lanes` daemon threads, which are started as they are needed, or by start().
+class DaemonThreadPool(Executor):
+    """Runs calls side by side in at most `n_threads` daemon threads, which are started as they are needed, or by start().
 
     Where no thread can be started and none is there, submit() makes the call itself. Calls must not wait for one another.
     """
 
-    def __init__(self, n_lanes: int, name: str) -> None:
-        self._n_lanes = n_lanes
+    def __init__(self, n_threads: int, name: str) -> None:
+        self._n_threads = n_threads
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -50,7 +50,7 @@ class Lanes(Executor):
     def start(self) -> None:
         """Start all threads now, for work that may come when the interpreter ends."""
         with self._lock:
-            while len(self._threads) < self._n_lanes and self._start_one():
+            while len(self._threads) < self._n_threads and self._start_one():
                 pass
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
@@ -60,7 +60,7 @@ class Lanes(Executor):
             if self._is_shut:
                 raise RuntimeError(f"{self._name} was shut down")
             self._n_unfinished += 1
-            if len(self._threads) < min(self._n_unfinished, self._n_lanes):
+            if len(self._threads) < min(self._n_unfinished, self._n_threads):
                 self._start_one()
             has_threads = bool(self._threads)
         call.future.add_done_callback(self._finished)
