@@ -13,9 +13,9 @@ from wherry.loggers.logger import Logger
 from wherry.loggers.overrides import overrides
 from wherry.loggers.run.event import Event
 from wherry.loggers.sink import BaseLogger, BaseLoggerConfig, CollectingLogger, config_as_dict
-from wherry.loggers.typed.lazy import Once
 from wherry.loggers.typed.multi import FRAMES_PER_S, at_rate, check_rate
 from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.lazy import Once
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.text import format_json
 from wherry.loggers.warn_once import Reports

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError, UploadFailed
 from wherry.loggers.sink import BaseLogger
-from wherry.loggers.typed.lazy import Once
 from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.lazy import Once
 from wherry.loggers.warn_once import Reports
 from wherry.posix.fork import ChildLock
 
