@@ -145,7 +145,8 @@ def test_media_are_copied_by_the_log_call_and_brought_into_their_form_once_when_
         memory.log_video(video, "x")
 
     def read() -> None:
-        found[:] = [memory.images["x"][0].value, memory.audio["x"][0].value, memory.videos["x"][0].value]
+        images, sounds, videos = memory.images["x"], memory.audio["x"], memory.videos["x"]
+        found[:] = [images[0].value.images, sounds[0].value.samples, videos[0].value.frames]
 
     found: list[Any] = []
     conversions = {"to_images", "to_audio", "to_video"}
@@ -157,9 +158,10 @@ def test_media_are_copied_by_the_log_call_and_brought_into_their_form_once_when_
     first = list(found)
     assert set() == conversions & called_in(read)
     assert [True] * 3 == [one is other for one, other in zip(first, found, strict=True)]
-    images, audio, clip = found
-    assert [{128}, {0.5}, {128}] == [set(array.reshape(-1).tolist()) for array in (images.images[0], audio.samples, clip.frames)]
-    assert ([(3, 4, 5)], (4, 5)) == ([one.shape for one in images.images], images.masks["truth"][0].shape)
+    images, samples, frames = found
+    assert [{128}, {0.5}, {128}] == [set(array.reshape(-1).tolist()) for array in (images[0], samples, frames)]
+    masks = memory.images["x"][0].value.masks
+    assert ([(3, 4, 5)], (4, 5)) == ([one.shape for one in images], masks["truth"][0].shape)
 
 
 def test_several_threads_that_read_get_the_same_arrays(memory: InMemoryLogger) -> None:

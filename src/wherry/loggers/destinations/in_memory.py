@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from wherry.errors import MissingExtraError
-from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.typed.lazy import Once
+from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.checks import check_counts
 from wherry.loggers.values.deep_copy import own_copy
-from wherry.loggers.values.steps import to_step
-from wherry.loggers.values.tables import check_table
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
@@ -61,58 +59,12 @@ class Kept(Generic[_T]):
     value: _T
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table: `rows` is n x len(columns), the values copies of what was logged."""
+class InMemoryLogger(ValueDestination):
+    """Keeps everything, in shapes that are always the same (those of `values/canonical.py`), and independent of what was given::
 
-    columns: list[str]
-    rows: list[list[object]]
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """The images of one call, each (C,H,W) uint8 with C of 1, 3 or 4; for each name of a mask one (H,W) an image."""
-
-    images: list[NDArray[np.uint8]]
-    masks: dict[str, list[NDArray[np.integer]]] = field(default_factory=dict)
-    mask_class_labels: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Audio:
-    """Sound: `samples` is (T,) float32 within -1..1."""
-
-    samples: NDArray[np.float32]
-    sample_rate_hz: int
-
-
-@dataclass(frozen=True, eq=False)
-class Video:
-    """A video: `frames` is (T,C,H,W) uint8."""
-
-    frames: NDArray[np.uint8]
-    frames_per_s: float
-
-
-class _Shelf(Generic[_T]):
-    """Things by name, the newest few of each, perhaps still to be made."""
-
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._things: dict[str, list[Callable[[], Kept[_T]]]] = {}
-
-    def add(self, name: object, thing: Callable[[], Kept[_T]]) -> None:
-        things = self._things.setdefault(str(name), [])
-        things.append(thing)
-        if self._most is not None and len(things) > self._most:
-            del things[0]
-
-    def all(self) -> dict[str, list[Callable[[], Kept[_T]]]]:
-        return {name: list(things) for name, things in self._things.items()}
-
-
-class InMemoryLogger(LoggerDestination):
-    """Keeps everything, in shapes that are always the same (those of `values/canonical.py`), and independent of what was given.
+        memory = InMemoryLogger()
+        memory.log_metrics({"loss": 0.5}, step=1)
+        memory.series("loss").values  # array([0.5])
 
     Figures are read by series(), `most_recent_values` and to_pandas(); the rest by `hyperparameters`, `traces`, and by
     `tables`, `images`, `texts`, `histograms`, `audio`, `videos` and `point_clouds`: name -> list of `Kept`, oldest first.
@@ -122,6 +74,8 @@ class InMemoryLogger(LoggerDestination):
     A value that cannot be kept, such as a figure of many elements, is a ValueError, after the rest of the call was kept.
     """
 
+    needs: ClassVar[Mapping[str, tuple[str, str]]] = {}  # nothing is encoded
+
     def __init__(self, *, config: InMemoryLoggerConfig | None = None) -> None:
         super().__init__()
         self._config = config or InMemoryLoggerConfig()
@@ -129,16 +83,7 @@ class InMemoryLogger(LoggerDestination):
         self._steps: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}
         self._hyperparameters: dict[str, object] = {}
-        most = self._config.max_kept
-        self._traces: _Shelf[object] = _Shelf(most)
-        self._tables: _Shelf[Table] = _Shelf(most)
-        self._images: _Shelf[Images] = _Shelf(most)
-        self._texts: _Shelf[str] = _Shelf(most)
-        self._histograms: _Shelf[HistogramData] = _Shelf(most)
-        self._audio: _Shelf[Audio] = _Shelf(most)
-        self._videos: _Shelf[Video] = _Shelf(most)
-        self._point_clouds: _Shelf[NDArray[np.float32]] = _Shelf(most)
-        self._n_calls = 0
+        self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -183,42 +128,42 @@ class InMemoryLogger(LoggerDestination):
     @property
     def traces(self) -> dict[str, list[Kept[object]]]:
         """Traces by name; their step counts the calls."""
-        return self._read(self._traces)
+        return self._read("traces")
 
     @property
     def tables(self) -> dict[str, list[Kept[Table]]]:
         """Tables by name."""
-        return self._read(self._tables)
+        return self._read(Table.kind)
 
     @property
     def images(self) -> dict[str, list[Kept[Images]]]:
         """Images by name, with their masks."""
-        return self._read(self._images)
+        return self._read(Images.kind)
 
     @property
     def texts(self) -> dict[str, list[Kept[str]]]:
         """Texts by name."""
-        return self._read(self._texts)
+        return self._read(Text.kind)
 
     @property
     def histograms(self) -> dict[str, list[Kept[HistogramData]]]:
         """Histograms by name."""
-        return self._read(self._histograms)
+        return self._read(Histogram.kind)
 
     @property
     def audio(self) -> dict[str, list[Kept[Audio]]]:
         """Sounds by name."""
-        return self._read(self._audio)
+        return self._read(Audio.kind)
 
     @property
     def videos(self) -> dict[str, list[Kept[Video]]]:
         """Videos by name."""
-        return self._read(self._videos)
+        return self._read(Video.kind)
 
     @property
     def point_clouds(self) -> dict[str, list[Kept[NDArray[np.float32]]]]:
         """Point clouds by name, each (B,N,3) float32."""
-        return self._read(self._point_clouds)
+        return self._read(PointCloud.kind)
 
     def to_pandas(self) -> pd.DataFrame:
         """All figures as a table: a row a step in ascending order (index "step"), a column a figure, NaN where there is no
@@ -253,7 +198,7 @@ class InMemoryLogger(LoggerDestination):
         from wherry.loggers.values.canonical import to_scalar
 
         self._check_open()
-        at = self._at(step)
+        at = self._step(step, "metrics")
         wrong: list[ValueError] = []
         for key, value in metrics.items():
             try:
@@ -263,77 +208,24 @@ class InMemoryLogger(LoggerDestination):
         if wrong:
             raise ValueError("; ".join(map(str, wrong))) from wrong[0]
 
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Keep the images as (C,H,W) uint8 each, and the masks as (H,W) each. ValueError for shapes that do not fit."""
-        from wherry.loggers.values.canonical import copy_images, to_images
-        from wherry.loggers.values.masks import masks_of
-
-        self._check_open()
-        copies = copy_images(images, name, channels_last=channels_last or None)
-        kept_masks, wrong = masks_of(masks, copies, name)
-        labels = dict(mask_class_labels or {})
-        self._keep_for_later(self._images, name, step, lambda: Images(to_images(copies, name), kept_masks, labels))
-        if wrong is not None:
-            raise wrong
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Keep a copy of the table. ValueError for rows that are not as long as there are columns."""
-        self._check_open()
-        checked = [[own_copy(value) for value in row] for row in check_table(columns, rows, name)]
-        self._keep(self._tables, name, step, Table([str(column) for column in columns], checked))
-
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Keep copies of the traces."""
         self._check_open()
-        at = self._at(None)
+        at = self._step(None, "traces")
         for name, value in traces.items():
-            self._keep(self._traces, name, at, own_copy(value))
+            self._keep("traces", str(name), at, own_copy(value))
 
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Keep the text."""
-        self._check_open()
-        self._keep(self._texts, name, step, str(text))
-
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Keep how the values are distributed, in 64 bins."""
-        from wherry.loggers.values.canonical import to_histogram
-
-        self._check_open()
-        self._keep(self._histograms, name, step, to_histogram(values, name))
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Keep the sound as (T,) float32."""
-        from wherry.loggers.values.canonical import copy_audio, to_audio
-
-        self._check_open()
-        samples = copy_audio(audio, name)
-        self._keep_for_later(self._audio, name, step, lambda: Audio(to_audio(samples, name), sample_rate_hz))
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Keep the video as (T,C,H,W) uint8."""
-        from wherry.loggers.values.canonical import copy_video, to_video
-
-        self._check_open()
-        frames = copy_video(video, name)
-        self._keep_for_later(self._videos, name, step, lambda: Video(to_video(frames, name), frames_per_s))
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Keep the points as (B,N,3) float32."""
-        from wherry.loggers.values.canonical import to_point_cloud
-
-        self._check_open()
-        self._keep(self._point_clouds, name, step, to_point_cloud(points, name))
+    def write(self, value: Value, step: int) -> None:
+        """Keep the value."""
+        match value:
+            case Text():
+                self._keep(value.kind, value.name, step, value.text)
+            case Histogram():
+                self._keep(value.kind, value.name, step, value.data())
+            case PointCloud():
+                self._keep(value.kind, value.name, step, value.clouds)
+            case _:
+                self._keep(value.kind, value.name, step, value)
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Take no more; what was kept can still be read. Closing again does nothing."""
@@ -345,12 +237,17 @@ class InMemoryLogger(LoggerDestination):
         if self._is_closed:
             raise RuntimeError("this InMemoryLogger is closed: make a new one to go on logging")
 
-    def _at(self, step: int | None) -> int:
-        if step is not None:
-            return to_step(step, "log")
-        with self._lock:
-            self._n_calls += 1
-            return self._n_calls - 1
+    def _is_taking(self) -> bool:
+        self._check_open()
+        return True
+
+    def _step(self, step: int | None, counter: str) -> int:
+        """Without a step, all calls are counted together."""
+        return super()._step(step, counter if step is not None else "calls")
+
+    def _put(self, value: Value, step: int | None) -> None:
+        with self._lock:  # of two threads, who counts first is kept first
+            super()._put(value, step)
 
     def _add_point(self, key: str, step: int, value: float) -> None:
         most = self._config.max_points
@@ -362,20 +259,11 @@ class InMemoryLogger(LoggerDestination):
                 del steps[:-most]
                 del values[:-most]
 
-    def _keep(self, shelf: _Shelf[_T], name: object, step: int | None, value: _T) -> None:
+    def _keep(self, kind: str, name: str, step: int, value: object) -> None:
         with self._lock:
-            shelf.add(name, partial(_itself, Kept(self._at(step), value)))
+            kept = self._kept.setdefault(kind, {}).setdefault(name, deque(maxlen=self._config.max_kept))
+            kept.append(Kept(step, value))
 
-    def _keep_for_later(self, shelf: _Shelf[_T], name: object, step: int | None, make: Callable[[], _T]) -> None:
+    def _read(self, kind: str) -> dict[str, list[Kept[Any]]]:
         with self._lock:
-            at = self._at(step)
-            shelf.add(name, Once(lambda: Kept(at, make())))
-
-    def _read(self, shelf: _Shelf[_T]) -> dict[str, list[Kept[_T]]]:
-        with self._lock:
-            found = shelf.all()
-        return {name: [thing() for thing in things] for name, things in found.items()}  # log calls need not wait for this
-
-
-def _itself(value: _T) -> _T:
-    return value
+            return {name: list(kept) for name, kept in self._kept.get(kind, {}).items()}
