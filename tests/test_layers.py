@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,16 @@ def test_imports_go_down_the_rooms() -> None:
             elif room and ROOMS.index(room) < ROOMS.index(own):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} imports {module}, which is above it")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_circle_between_modules() -> None:
+    """Each file's imports, those under TYPE_CHECKING and inside functions too. A room's front door counts as a module."""
+    graph = {}
+    for path in sources():
+        module = module_of(path)
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        graph[module] = {imported for _, imported in imports_of(path, package) if is_module(imported)} - {module}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 def test_the_contract_needs_the_standard_library_only() -> None:

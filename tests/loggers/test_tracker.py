@@ -11,8 +11,8 @@ import pytest
 
 from wherry.errors import ConfigError, MissingExtraError, SpoolError, StoreError, UploadFailed
 from wherry.loggers import Logger, State
-from wherry.loggers.destination import OnError
 from wherry.loggers.destinations.tracker import TrackerConfig, TrackerLogger, as_ours
+from wherry.loggers.route import OnError
 
 
 class Run:

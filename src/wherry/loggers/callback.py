@@ -1,14 +1,10 @@
-"""What a training loop calls: one method an event, and two to close."""
+"""Callback: one method for each event of a training loop, and two that close."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.event import Event, to_event
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
-    from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State
 
 
 class Callback:
@@ -21,6 +17,10 @@ class Callback:
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
         """Call the method of `event`."""
         getattr(self, to_event(event).value)(state, logger)
+
+    def _overrides(self, method: str) -> bool:
+        """Whether `method` is not the default, which does nothing."""
+        return overrides(self, method, Callback)
 
     def close(self, state: State, logger: Logger) -> None:
         """Finish writing. Others can still be used; may be called again."""
@@ -147,3 +147,8 @@ class Callback:
 
     def predict_end(self, state: State, logger: Logger) -> None:
         """Prediction has ended."""
+
+
+def overrides(who: object, name: str, base: type) -> bool:
+    """Whether `who` has a `name` that is not the one of `base`, in its class or set on itself."""
+    return name in vars(who) or getattr(type(who), name, None) is not getattr(base, name)

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from wherry.loggers.callback import Callback
+from wherry.loggers.callback import Callback, overrides
 from wherry.loggers.legacy.metric_levels import sort_leaves
 from wherry.loggers.legacy.old_names import tie_old_names, warn_of_old_name
-from wherry.loggers.overrides import overrides
+from wherry.loggers.route import OnError
 from wherry.loggers.run.level import LogLevel
-
-if TYPE_CHECKING:
-    from wherry.loggers.run.state import State
-
-OnError = Literal["warn", "raise", "disable"]
+from wherry.loggers.run.state import State
 
 
 class LoggerDestination(Callback):
@@ -49,6 +44,9 @@ class LoggerDestination(Callback):
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Ignore all arguments, as Composer's base class does, so that a subclass may hand on its own to all of its bases."""
         del args, kwargs
+
+    def _overrides(self, method: str) -> bool:
+        return overrides(self, method, LoggerDestination)
 
     def name_templates(self) -> Iterable[str]:
         """The templates of names that it fills with the state (see `State.fill`), all or some of them.
@@ -81,7 +79,7 @@ class LoggerDestination(Callback):
         figures, texts, others = sort_leaves(data)
         if figures:
             self.log_metrics(figures, step)
-        if overrides(self, "log_text", LoggerDestination):
+        if self._overrides("log_text"):
             for name, text in texts.items():
                 self.log_text(text, name, step)
         else:
@@ -156,7 +154,7 @@ class LoggerDestination(Callback):
 
         Where this is False, `Logger.upload_file` hands over nothing. A class with the old names only is asked by the old name.
         """
-        return overrides(self, "upload_file", LoggerDestination)
+        return self._overrides("upload_file")
 
     def log_file_artifact(
         self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import sys
 import time
@@ -12,18 +13,14 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
-from wherry.loggers.callback import Callback
 from wherry.loggers.capture.exit_hooks import before_exit
-from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.failures import raise_first
 from wherry.loggers.legacy.old_names import warn_of_old_name
 from wherry.loggers.log_methods import Data, LogCalls
-from wherry.loggers.lost_names import without_lost_names
-from wherry.loggers.notebook import logger_html
-from wherry.loggers.overrides import overrides
-from wherry.loggers.route import Route
+from wherry.loggers.route import Route, RoutedDestination
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.state import State, needs_run_name
@@ -33,7 +30,7 @@ from wherry.loggers.warn_once import Reports
 from wherry.spool.shared_snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
-_Kind = TypeVar("_Kind", bound=Callback)
+_Kind = TypeVar("_Kind")
 _CALLS = (
     "log_hyperparameters",
     "log_metrics",
@@ -48,6 +45,27 @@ _CALLS = (
 )
 #: What metric() logs can be taken by any of these, see LoggerDestination.log_metric().
 _METRIC_CALLS = ("log_metric", "log_metrics", "log_text", "log_traces")
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """What a `Logger` calls of a `Callback`; described there."""
+
+    def _overrides(self, method: str) -> bool: ...
+
+    def run_event(self, event: Event, state: State, logger: Logger) -> None:
+        """Tell it of an event."""
+
+    def close(self, state: State, logger: Logger) -> None:
+        """Have it finish writing."""
+
+    def post_close(self) -> None:
+        """Have it free what it holds."""
+
+
+@runtime_checkable
+class Destination(RoutedDestination, Listener, Protocol):
+    """What a `Logger` calls of a `LoggerDestination`; described there."""
 
 
 class Logger(LogCalls):
@@ -72,14 +90,15 @@ class Logger(LogCalls):
     def __init__(
         self,
         state: State,
-        destinations: LoggerDestination | Sequence[LoggerDestination] | None = None,
-        callbacks: Callback | Sequence[Callback] | None = None,
+        destinations: Destination | Sequence[Destination] | None = None,
+        callbacks: Listener | Sequence[Listener] | None = None,
         *,
-        backends: LoggerDestination | Sequence[LoggerDestination] | None = None,
+        backends: Destination | Sequence[Destination] | None = None,
     ) -> None:
         self.state = state
-        self.destinations = (*_all_of(LoggerDestination, destinations), *_all_of(LoggerDestination, backends))
-        self.callbacks = _all_of(Callback, callbacks)
+        given = (*_as_tuple(destinations), *_as_tuple(backends))
+        self.destinations = _checked(given, Destination, "LoggerDestination")  # type: ignore[type-abstract]
+        self.callbacks = _checked(_as_tuple(callbacks), Listener, "Callback")  # type: ignore[type-abstract]
         #: The exception that ended the ``with`` block or the program, for those who are closed because of it; else None.
         self.error: BaseException | None = None
         self._reports = Reports()
@@ -89,7 +108,7 @@ class Logger(LogCalls):
         #: Destinations of the first generation know log_metric() alone, so they get by it what log_metrics() is given.
         today = self._overriding(*_METRIC_CALLS[1:])
         self._first_generation = tuple(route for route in self._overriding("log_metric") if route not in today)
-        self._listening: dict[str, tuple[tuple[Callback, ...], tuple[Route, ...]]] = {}
+        self._listening: dict[str, tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]] = {}
         self._has_begun = False
         self._closed = False
         self._close_by_s: float | None = None
@@ -97,7 +116,7 @@ class Logger(LogCalls):
         self._called: set[str] = set()
 
     @property
-    def backends(self) -> tuple[LoggerDestination, ...]:
+    def backends(self) -> tuple[Destination, ...]:
         """The destinations, by the name that they had in Composer 0.3."""
         return self.destinations
 
@@ -106,8 +125,18 @@ class Logger(LogCalls):
         return f"<Logger of {self.state.run_name!a} to {names}{' closed' if self._closed else ''}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
-        return logger_html(self, "closed" if self._closed else "logging" if self._has_begun else "not begun")
+        """For notebooks: a table of the run, how far it is, and where it logs to. Names are the user's, so they are escaped."""
+        state, time = self.state, self.state.timestamp
+        rows = [
+            ("run", state.run_name or "(no name)"),
+            ("rank", f"{state.rank} of {state.world_size}"),
+            ("progress", f"{state.phase}, epoch {time.epoch}, batch {time.batch}"),
+            ("status", "closed" if self._closed else "logging" if self._has_begun else "not begun"),
+            *(("destination", repr(destination)) for destination in self.destinations),
+            *(("callback", repr(callback)) for callback in self.callbacks),
+        ]
+        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
+        return f"<table>{cells}</table>"
 
     # -- settings and figures
 
@@ -208,7 +237,8 @@ class Logger(LogCalls):
         errors: list[Exception] = []
         self._wake(errors)
         for route in routes:
-            route.run_event(event, self.state, self, errors)
+            if not route.is_disabled:
+                route.attempt(event.value, partial(route.destination.run_event, event, self.state, self), errors)
         self._wake(errors)
         self._close_first(event.value)
         self._raise(errors)
@@ -251,7 +281,7 @@ class Logger(LogCalls):
             raise
         self._raise(errors)
 
-    def _end(self, who: Callback, what: str, failed: Callable[[str, Exception], None], closed: set[int]) -> None:
+    def _end(self, who: Listener, what: str, failed: Callable[[str, Exception], None], closed: set[int]) -> None:
         """Call close() and note whether that worked, or post_close() if it did."""
         try:
             if what == "close":
@@ -262,7 +292,7 @@ class Logger(LogCalls):
         except Exception as error:
             failed(what, error)
 
-    def _callback_failed(self, callback: Callback, what: str, error: Exception, errors: list[Exception]) -> None:
+    def _callback_failed(self, callback: Listener, what: str, error: Exception, errors: list[Exception]) -> None:
         if isinstance(error, UploadFailed):
             errors.append(error)
         else:
@@ -315,7 +345,7 @@ class Logger(LogCalls):
                     if needs_run_name(template):
                         self.state.fill(template)  # which raises, and says the remedy
 
-    def _overriding(self, *calls: str) -> tuple[Route, ...]:
+    def _overriding(self, *calls: str) -> tuple[Route[Destination], ...]:
         return tuple(route for route in self._routes if any(route.serves(call) for call in calls))
 
     def _step(self, step: int | None) -> int:
@@ -338,16 +368,18 @@ class Logger(LogCalls):
         names = ", ".join(dict.fromkeys(type(destination).__name__ for destination in self.destinations))
         self._reports.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
 
-    def _wanting(self, level: LogLevel, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    def _wanting(self, level: LogLevel, routes: tuple[Route[Destination], ...]) -> tuple[Route[Destination], ...]:
         """Those who want a figure of this level. Asked at every figure: nothing is made as long as nobody does."""
         state = self.state
-        wanting: tuple[Route, ...] = ()
+        wanting: tuple[Route[Destination], ...] = ()
         for route in routes:
             if route.wants(state, level):
                 wanting += (route,)
         return wanting
 
-    def _log_metric(self, level: LogLevel, data: Data | Callable[[], Data], wanting: tuple[Route, ...], step: int) -> None:
+    def _log_metric(
+        self, level: LogLevel, data: Data | Callable[[], Data], wanting: tuple[Route[Destination], ...], step: int
+    ) -> None:
         if callable(data):
             where = _where(data)
             try:
@@ -363,7 +395,7 @@ class Logger(LogCalls):
             route.log(self.state, "log_metric", (epoch, step, level, own_copy(data)), errors, is_own=True)
         self._raise(errors)
 
-    def _find_listening(self, event: Event) -> tuple[tuple[Callback, ...], tuple[Route, ...]]:
+    def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]:
         """Who acts at the event. Most act at few, and a batch has a dozen."""
         found = (
             tuple(callback for callback in self.callbacks if _listens(callback, event)),
@@ -372,7 +404,7 @@ class Logger(LogCalls):
         self._listening[event.value] = found
         return found
 
-    def _run_callbacks(self, callbacks: Sequence[Callback], event: Event) -> None:
+    def _run_callbacks(self, callbacks: Sequence[Listener], event: Event) -> None:
         for callback in callbacks:
             callback.run_event(event, self.state, self)
 
@@ -381,35 +413,24 @@ class Logger(LogCalls):
             if not route.is_open:
                 route.wake(self.state, errors, even_if_not_ready=even_if_not_ready)
 
-    def _raise(self, errors: Sequence[Exception]) -> None:
-        """Raise one error for all: the uploads that failed, else the first. The others are reported."""
-        if not errors:
-            return
-        is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
-        if self.state.world_size > 1 and not is_asked_for:
-            errors = without_lost_names(errors, self.state.rank, self._reports.each)
-            if not errors:
-                return
-        uploads = [error for error in errors if isinstance(error, UploadFailed)]
-        others = [error for error in errors if not isinstance(error, UploadFailed)]
-        for error in others if uploads else others[1:]:
-            self._reports.each(f"{type(error).__name__}: {error}", error)
-        if not uploads:
-            raise others[0]
-        if len(uploads) == 1:
-            raise uploads[0]
-        remedies = dict.fromkeys(error.remedy for error in uploads if error.remedy)
-        raise UploadFailed([failure for error in uploads for failure in error.failures], remedy="\n".join(remedies))
+    def _raise(self, errors: list[Exception]) -> None:
+        if errors:
+            is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
+            raise_first(errors, self.state, self._reports.each, is_asked_for=is_asked_for)
 
 
-def _all_of(kind: type[_Kind], given: _Kind | Sequence[_Kind] | None) -> tuple[_Kind, ...]:
-    """The items, or the one; None is none. ConfigError for anything else, such as a class in the place of an object."""
+def _as_tuple(given: _Kind | Sequence[_Kind] | None) -> tuple[_Kind, ...]:
+    """The items, or the one; None is none."""
     if given is None:
         return ()
-    items = (given,) if isinstance(given, kind) or not isinstance(given, Iterable) else tuple(given)
+    return (given,) if isinstance(given, Listener) or not isinstance(given, Iterable) else tuple(given)
+
+
+def _checked(items: tuple[_Kind, ...], kind: type[_Kind], name: str) -> tuple[_Kind, ...]:
+    """The items. ConfigError for what is none of the kind, such as a class in the place of an object."""
     for item in items:
-        if not isinstance(item, kind):
-            raise ConfigError(f"{item!r} is no {kind.__name__}: give objects whose class derives from it")
+        if isinstance(item, type) or not isinstance(item, kind):
+            raise ConfigError(f"{item!r} is no {name}: give objects whose class derives from it")
     return items
 
 
@@ -426,8 +447,8 @@ def _before_exit_if_alive(logger: Logger) -> Callable[[], object]:
     return forget
 
 
-def _listens(who: Callback, event: Event) -> bool:
-    return overrides(who, event.value, Callback) or overrides(who, "run_event", Callback)
+def _listens(who: Listener, event: Event) -> bool:
+    return who._overrides(event.value) or who._overrides("run_event")
 
 
 def _where(function: Callable[..., object]) -> str:

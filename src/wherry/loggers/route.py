@@ -3,38 +3,70 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
-from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.legacy.old_names import leads_to_old_name
-from wherry.loggers.overrides import overrides
-from wherry.loggers.run.event import Event
 from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.warn_once import Reports
 from wherry.posix.fork import ChildLock
 
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
-
+OnError = Literal["warn", "raise", "disable"]
 #: So many kept calls are no start-up any more: their destination was forgotten. They are still kept, and that is said.
 MANY_KEPT_CALLS = 10_000
-_POLICIES = ("warn", "raise", "disable")
 
 
-class Route:
+@runtime_checkable
+class RoutedDestination(Protocol):
+    """What a route uses of a `LoggerDestination`, which says more. Imports go up from there: its events give a `Logger`."""
+
+    formats_names: bool
+    rank_zero_only: bool
+    on_error: OnError
+
+    def _overrides(self, method: str) -> bool: ...
+
+    def name_templates(self) -> Iterable[str]:
+        """The templates of names that it fills."""
+
+    def is_ready(self, state: State) -> bool:
+        """Whether log calls can be taken now."""
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        """Whether figures of this level are wanted now."""
+
+    def can_upload_files(self) -> bool:
+        """Whether upload_file() uploads."""
+
+    def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> object:
+        """Upload a file."""
+
+    def log_file_artifact(
+        self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
+    ) -> None:
+        """Upload a file, by the old name of the call."""
+
+
+_DestinationT = TypeVar("_DestinationT", bound=RoutedDestination)
+
+
+class Route(Generic[_DestinationT]):
     """Calls one destination for all threads; errors that must come through are appended to the caller's list.
 
     States: closed, while is_ready() was never True: log calls are kept, as deep copies, in the order of their arrival. Open: they
     are made at once. Disabled: after an error, by the destination's own policy, neither log calls nor events are made.
     """
 
-    def __init__(self, destination: LoggerDestination, reports: Reports) -> None:
-        if destination.on_error not in _POLICIES:
-            raise ConfigError(f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {_POLICIES}")
+    def __init__(self, destination: _DestinationT, reports: Reports) -> None:
+        if destination.on_error not in get_args(OnError):
+            raise ConfigError(
+                f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {get_args(OnError)}"
+            )
         self.destination = destination
         self.is_open = not self.serves("is_ready")
         self.is_disabled = False
@@ -45,7 +77,7 @@ class Route:
 
     def serves(self, call: str) -> bool:
         """Whether the destination overrides this call."""
-        return overrides(self.destination, call, LoggerDestination)
+        return self.destination._overrides(call)
 
     def wants(self, state: State, level: LogLevel) -> bool:
         """Whether a figure of this level would be taken. Asked at every figure, so it is kept short."""
@@ -80,31 +112,22 @@ class Route:
 
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
         """Hand a file over, by the call that the destination knows."""
-        try:
-            if leads_to_old_name(self.destination.upload_file):  # which is told the level
-                self.destination.log_file_artifact(state, level, name, path, overwrite=overwrite)
-            else:
-                self.destination.upload_file(state, name, path, overwrite=overwrite)
-        except Exception as error:
-            self.failed("upload_file", error, errors)
+        arguments: tuple[object, ...] = (state, name, path)
+        upload: Callable[..., object] = self.destination.upload_file
+        if leads_to_old_name(upload):  # which is told the level
+            arguments, upload = (state, level, name, path), self.destination.log_file_artifact
+        self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
 
-    def run_event(self, event: Event, state: State, logger: Logger, errors: list[Exception]) -> None:
-        """Tell the destination of an event, unless it is disabled."""
-        if self.is_disabled:
-            return
-        try:
-            self.destination.run_event(event, state, logger)
-        except Exception as error:
-            self.failed(event.value, error, errors)
+    def call(self, what: str, arguments: tuple[object, ...], errors: list[Exception]) -> None:
+        """Call the destination's method `what` now."""
+        self.attempt(what, lambda: getattr(self.destination, what)(*arguments), errors)
 
-    def call(self, what: str, arguments: tuple[object, ...], errors: list[Exception]) -> bool:
-        """Call the destination's method `what` now. Whether that worked."""
+    def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> None:
+        """Make a call of the destination that `what` names in messages."""
         try:
-            getattr(self.destination, what)(*arguments)
+            call()
         except Exception as error:
             self.failed(what, error, errors)
-            return False
-        return True
 
     def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
         """Do with an error what the destination's policy says. UploadFailed and AlreadyExistsError come through always: they are

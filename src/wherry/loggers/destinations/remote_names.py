@@ -16,7 +16,6 @@ from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.tracker import TrackerLogger
-from wherry.loggers.overrides import overrides
 from wherry.posix.atomic_write import AtomicFiles
 from wherry.posix.fork import temporary_folder
 from wherry.spool.handle import UploadHandle
@@ -187,8 +186,9 @@ def destinations_to_ask(logger: Logger) -> list[LoggerDestination]:
     return [
         one
         for one in logger.destinations
-        if not isinstance(one, TrackerLogger)
-        and any(overrides(one, call, LoggerDestination) for call in ("download_file", "get_file_artifact"))
+        if isinstance(one, LoggerDestination)
+        and not isinstance(one, TrackerLogger)
+        and any(one._overrides(call) for call in ("download_file", "get_file_artifact"))
         and one.can_upload_files()
     ]
 

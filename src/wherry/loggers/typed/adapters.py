@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.logger import Logger
-from wherry.loggers.overrides import overrides
+from wherry.loggers.logger import Destination, Logger
 from wherry.loggers.run.event import Event
 from wherry.loggers.sink import BaseLogger, BaseLoggerConfig, CollectingLogger, config_as_dict
 from wherry.loggers.typed.multi import FRAMES_PER_S, at_rate, check_rate
@@ -330,13 +329,9 @@ class SinkDestination(LoggerDestination):
             raise RuntimeError(f"SinkDestination of {type(self.sink).__name__} is closed: make a new one to go on logging")
 
 
-def _served(destinations: Sequence[LoggerDestination]) -> set[str]:
+def _served(destinations: Sequence[Destination]) -> set[str]:
     """The kinds that any of them takes."""
-    return {
-        kind
-        for kind, calls in _CALLS.items()
-        if any(overrides(one, call, LoggerDestination) for one in destinations for call in calls)
-    }
+    return {kind for kind, calls in _CALLS.items() if any(one._overrides(call) for one in destinations for call in calls)}
 
 
 def _error_of(call: Callable[[], None]) -> Exception | None:
