@@ -6,15 +6,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.handover import FinishedFiles
 from wherry.loggers.destinations.remote_names import RunNames
 from wherry.loggers.files.background import Background
@@ -23,17 +22,14 @@ from wherry.loggers.files.media_index import Media
 from wherry.loggers.files.run_files import RunFiles
 from wherry.loggers.files.run_place import RunPlace
 from wherry.loggers.run.state import State
+from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values import encode
 from wherry.loggers.values.checks import check_amounts, check_counts
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.steps import to_step
-from wherry.loggers.values.tables import check_table
 from wherry.posix.fork import call_in_children
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from wherry.loggers.logger import Logger
 
 _Self = TypeVar("_Self", bound="RunFolderLogger")
@@ -41,8 +37,6 @@ _Self = TypeVar("_Self", bound="RunFolderLogger")
 _OURS = frozenset({"t", "step", "phase"})
 #: Larger whole numbers are written as floats: pandas would not read the file. The largest float is below 2**1024.
 _MOST_WHOLE, _MOST_FLOAT = 2**63 - 1, 2**1023
-#: What a cell of a table takes in memory, more or less: for the bound on what waits.
-_CELL_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ class RunFolderConfig:
         _sample_state().fill(self.remote_folder)
 
 
-class RunFolderLogger(LoggerDestination):
+class RunFolderLogger(ValueDestination):
     """Writes to `folder`, a template (see `State.fill`), which is filled when the run begins, or something is logged first.
 
     | file | holds |
@@ -130,7 +124,6 @@ class RunFolderLogger(LoggerDestination):
         self._mutex = threading.RLock()
         self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
         self._has_logged = False
-        self._counts: dict[str, Iterator[int]] = {}
         self._finished = self._make_finished()
         self._is_closed = False
         call_in_children(self, RunFolderLogger._start_afresh)
@@ -153,76 +146,12 @@ class RunFolderLogger(LoggerDestination):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a line; `step=None` counts the calls."""
         if run := self._open_run():
-            line = self._line(step, "metrics")
+            line = self._line(self._step(step, "metrics"), self._now())
             for key, value in metrics.items():
                 if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
                     value = _as_float(value)
                 line[key if type(key) is str and key not in _OURS and key not in line else _column(key, line)] = value
             run.lines("metrics.jsonl").append(json_line(line))
-
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Add images, and masks of their sizes. ValueError for shapes that are none; of masks once the images are accepted."""
-        if not (run := self._open_run()):
-            return
-        encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.values.canonical import copy_images, to_images
-        from wherry.loggers.values.masks import masks_of
-
-        key = str(name)
-        pictures = copy_images(images, key, channels_last=channels_last or None)
-        drawn, wrong = masks_of(masks, pictures, key)
-        classes = {str(number): str(label) for number, label in (mask_class_labels or {}).items()} if drawn else {}
-        step, t = self._step(step, f"images {key}"), self._now()
-        folder, is_one_of_several = safe_name(key), len(pictures) > 1
-
-        def write() -> None:
-            paths = []
-            for picture in to_images(pictures, key):
-                media = Media("image", key, step, t, picture.shape, is_one_of_several)
-                paths.append(self._add(run, media, encode.png_bytes(picture)))
-            for mask, labels in drawn.items():
-                for one, path in zip(labels, paths, strict=True):
-                    more = {"image": run.name_of(path), "mask": mask}
-                    media = Media(
-                        "mask", f"{key}/{mask}", step, t, one.shape, is_one_of_several, f"{folder}/{safe_name(mask)}", more
-                    )
-                    self._add(run, media, encode.mask_png_bytes(one, mask_class_labels))
-            if classes:
-                run.merge_json(f"media/masks/{folder}/classes.json", classes)
-
-        self._later(write, [*pictures, *(one for labels in drawn.values() for one in labels)], key)
-        if wrong is not None:
-            raise wrong
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Add rows to the table of that name, which may have had other columns. ValueError for rows of another length."""
-        if not (run := self._open_run()):
-            return
-        key = str(name)
-        cells = [own_copy(row) for row in check_table(columns, rows, key)]
-        start = self._line(step, f"table {key}")
-        names = dict.fromkeys(start)
-        for column in columns:
-            names[_column(column, names)] = None
-        names_of_cells = list(names)[len(start) :]
-
-        def write() -> None:
-            lines = (json_line({**start, **dict(zip(names_of_cells, row, strict=True))}) for row in cells)
-            if text := b"".join(lines):
-                run.append_table(key, text)
-
-        self._background.submit(write, pending_bytes=len(cells) * len(columns) * _CELL_BYTES, what=key)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a line for each; of large arrays the shape only."""
@@ -234,78 +163,20 @@ class RunFolderLogger(LoggerDestination):
             if lines:
                 run.lines("traces.jsonl").append(b"".join(lines))
 
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Add a text."""
-        if run := self._open_run():
-            line = self._line(step, f"text {name}")
-            run.lines("text.jsonl").append(json_line({**line, "key": str(name), "text": str(text)}))
-
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
-        if not (run := self._open_run()):
-            return
-        from wherry.loggers.values.canonical import to_histogram, to_values
-
-        key = str(name)
-        array = to_values(values, key)
-        line = self._line(step, f"histogram {key}")
-
-        def write() -> None:
-            found = to_histogram(array, key, n_bins=self._config.n_histogram_bins)
-            line.update(key=key, n=found.n, n_nan=found.n_nan, n_inf=found.n_inf, min=found.min, max=found.max, sum=found.sum)
-            line.update(sum_squares=found.sum_squares, edges=found.edges.tolist(), counts=found.counts.tolist())
-            run.lines("histograms.jsonl").append(json_line(line))
-
-        self._later(write, [array], key)
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Add a sound clip, as WAV of 16 bits."""
-        if not (run := self._open_run()):
-            return
-        from wherry.loggers.values.canonical import copy_audio, to_audio
-
-        key = str(name)
-        given = copy_audio(audio, key)
-        rate = _positive(sample_rate_hz, key, "sample_rate_hz")
-        step, t = self._step(step, f"audio {key}"), self._now()
-
-        def write() -> None:
-            samples = to_audio(given, key)
-            media = Media("audio", key, step, t, samples.shape, more={"sample_rate_hz": int(rate)})
-            self._add(run, media, encode.wav_bytes(samples, int(rate)))
-
-        self._later(write, [given], key)
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Add a video, as MP4."""
-        if not (run := self._open_run()):
-            return
-        encode.require("av", "PyAV")
-        from wherry.loggers.values.canonical import copy_video, to_video
-
-        key = str(name)
-        frames = copy_video(video, key)
-        rate = _positive(frames_per_s, key, "frames_per_s")
-        media = Media("video", key, self._step(step, f"video {key}"), self._now(), frames.shape, more={"frames_per_s": rate})
-        self._later(
-            lambda: self._add(run, media, lambda path: encode.write_mp4(to_video(frames, key), rate, path)), [frames], key
-        )
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Add a cloud of points, or a batch of them."""
-        if not (run := self._open_run()):
-            return
-        from wherry.loggers.values.canonical import to_point_cloud
-
-        key = str(name)
-        clouds = to_point_cloud(points, key)
-        step, t = self._step(step, f"points {key}"), self._now()
-
-        def write() -> None:
-            for cloud in clouds:
-                self._add(run, Media("point_cloud", key, step, t, cloud.shape, len(clouds) > 1), encode.ply_bytes(cloud))
-
-        self._later(write, [clouds], key)
+    def write(self, value: Value, step: int) -> None:
+        """Write a text now, and have our thread write anything else."""
+        t = self._now()
+        line = self._line(step, t)
+        match value:
+            case Text():
+                if run := self._open_run():
+                    run.lines("text.jsonl").append(json_line({**line, "key": value.name, "text": value.text}))
+            case Table():
+                self._later(partial(_write_table, table=value, line=line), value)
+            case Histogram():
+                self._later(partial(_write_histogram, value=value, line=line, n_bins=self._config.n_histogram_bins), value)
+            case _:
+                self._later(partial(self._write_media, value=value, step=step, t=t), value)
 
     def flush(self) -> None:
         """Return when all that was logged before is in its file.
@@ -427,17 +298,50 @@ class RunFolderLogger(LoggerDestination):
     def _is_left_out(self) -> bool:
         return self._config.rank_zero_only and self._rank().rank > 0
 
-    def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)
+    def _is_taking(self) -> bool:
+        return self._open_run() is not None
 
-    def _line(self, step: int | None, counter: str) -> dict[str, object]:
-        line: dict[str, object] = {"t": self._now(), "step": self._step(step, counter)}
+    def _line(self, step: int, t: float) -> dict[str, object]:
+        line: dict[str, object] = {"t": t, "step": step}
         if self._phase is not None:
             line["phase"] = self._phase
         return line
 
-    def _later(self, write: Callable[[], object], arrays: Sequence[NDArray[Any]], key: str) -> None:
-        self._background.submit(write, pending_bytes=sum(array.nbytes for array in arrays), what=key)
+    def _later(self, write: Callable[[RunFiles], object], value: Value) -> None:
+        if run := self._open_run():
+            self._background.submit(partial(write, run), pending_bytes=value.size_bytes, what=value.name)
+
+    def _write_media(self, run: RunFiles, value: Images | Audio | Video | PointCloud, step: int, t: float) -> None:
+        media = partial(Media, key=value.name, step=step, t=t)
+        match value:
+            case Images():
+                self._write_images(run, value, media)
+            case Audio():
+                sound = media("audio", shape=value.samples.shape, more={"sample_rate_hz": value.sample_rate_hz})
+                self._add(run, sound, value.wav_bytes())
+            case Video():
+                self._add(run, media("video", shape=value.shape, more={"frames_per_s": value.frames_per_s}), value.write_mp4)
+            case PointCloud(clouds=clouds):
+                for cloud in clouds:
+                    one = media("point_cloud", shape=cloud.shape, is_one_of_several=len(clouds) > 1)
+                    self._add(run, one, encode.ply_bytes(cloud))
+
+    def _write_images(self, run: RunFiles, value: Images, media: Callable[..., Media]) -> None:
+        media = partial(media, is_one_of_several=len(value.shapes) > 1)
+        folder, labels = safe_name(value.name), value.mask_class_labels
+        paths = [self._add(run, media("image", shape=image.shape), encode.png_bytes(image)) for image in value.images]
+        for name, masks in value.masks.items():
+            for mask, path in zip(masks, paths, strict=True):
+                one = media(
+                    "mask",
+                    key=f"{value.name}/{name}",
+                    shape=mask.shape,
+                    folder=f"{folder}/{safe_name(name)}",
+                    more={"image": run.name_of(path), "mask": name},
+                )
+                self._add(run, one, encode.mask_png_bytes(mask, labels))
+        if value.masks and labels:
+            run.merge_json(f"media/masks/{folder}/classes.json", {str(label): name for label, name in labels.items()})
 
     def _add(self, run: RunFiles, media: Media, content: bytes | Callable[[Path], object]) -> Path:
         path = run.media.add(media, content if callable(content) else lambda temporary: temporary.write_bytes(content))
@@ -471,10 +375,18 @@ def _column(key: object, taken: Mapping[str, object]) -> str:
     return text
 
 
-def _positive(rate: float, key: str, what: str) -> float:
-    if not 0 < rate < float("inf"):
-        raise ValueError(f"{key}: {what} is {rate}: it must be above 0")
-    return rate
+def _write_table(run: RunFiles, table: Table, line: Mapping[str, object]) -> None:
+    names = dict.fromkeys(line)
+    for column in table.columns:
+        names[_column(column, names)] = None
+    columns = list(names)[len(line) :]
+    lines = (json_line({**line, **dict(zip(columns, row, strict=True))}) for row in table.rows)
+    if text := b"".join(lines):
+        run.append_table(table.name, text)
+
+
+def _write_histogram(run: RunFiles, value: Histogram, line: Mapping[str, object], n_bins: int) -> None:
+    run.lines("histograms.jsonl").append(json_line({**line, "key": value.name, **value.record(n_bins)}))
 
 
 def _sample_state() -> State:
