@@ -20,7 +20,6 @@ except ImportError as error:
 
 from wherry.loggers import (
     ConsoleLogger,
-    DestinationSink,
     Event,
     FileLogger,
     InMemoryLogger,
@@ -31,10 +30,10 @@ from wherry.loggers import (
     ProgressBarLogger,
     ProgressBarLoggerConfig,
     RunFolderLogger,
-    Sinks,
     State,
     TensorBoardLogger,
 )
+from wherry.loggers.typed import DestinationSink, Sinks
 
 CLASSES = {0: "nothing", 1: "disk", 2: "box"}
 COLOURS = torch.tensor([[0.15, 0.15, 0.2], [0.9, 0.5, 0.1], [0.1, 0.5, 0.9]])

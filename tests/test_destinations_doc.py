@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from wherry import loggers
-from wherry.loggers import LoggerDestination
+from wherry.loggers import LoggerDestination, typed
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "destinations.md"
@@ -67,7 +67,7 @@ def config_of(kind: type[Any]) -> type[Any] | None:
 
 def configs() -> dict[str, type[Any]]:
     """Those of all destinations and of sinks, by name; the Uploader's has a page of its own."""
-    kinds: list[type[Any]] = [*destinations().values(), loggers.DestinationSink]
+    kinds: list[type[Any]] = [*destinations().values(), typed.DestinationSink]
     found = [config_of(kind) for kind in kinds]
     return {one.__name__: one for one in found if one is not None and one.__module__ != "wherry.config"}
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from wherry.loggers.run.state import State
-from wherry.loggers.sink import BaseLoggerConfig, Collected, CollectingLogger
-from wherry.loggers.typed.multi import MultiLogger, Sinks
+from wherry.loggers.typed.multi import MultiLogger
+from wherry.loggers.typed.sink import BaseLoggerConfig, Collected, CollectingLogger
+from wherry.loggers.typed.sinks import Sinks
 from wherry.loggers.values.grid import image_grid, spaced
 
 

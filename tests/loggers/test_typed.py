@@ -23,11 +23,14 @@ from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.in_memory import InMemoryLogger
 from wherry.loggers.logger import Logger
 from wherry.loggers.run.event import Event
+from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State
 from wherry.loggers.run.timestamp import Timestamp
-from wherry.loggers.sink import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger, config_as_dict
-from wherry.loggers.typed.adapters import DestinationSink, SinkDestination
-from wherry.loggers.typed.multi import MOST_REPLACED, MultiLogger, Sinks, namespace_context
+from wherry.loggers.typed.destination_sink import DestinationSink
+from wherry.loggers.typed.multi import MOST_REPLACED, MultiLogger, namespace_context
+from wherry.loggers.typed.sink import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger
+from wherry.loggers.typed.sink_destination import SinkDestination
+from wherry.loggers.typed.sinks import Sinks
 
 #: The seed's calls: name -> parameters.
 SEED = {

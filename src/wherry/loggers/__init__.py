@@ -35,25 +35,19 @@ if TYPE_CHECKING:
     from wherry.loggers.run.level import LogLevel as LogLevel
     from wherry.loggers.run.state import State as State
     from wherry.loggers.run.timestamp import Timestamp as Timestamp
-    from wherry.loggers.sink import BaseLogger as BaseLogger
-    from wherry.loggers.sink import BaseLoggerConfig as BaseLoggerConfig
-    from wherry.loggers.sink import CollectingLogger as CollectingLogger
-    from wherry.loggers.typed.adapters import DestinationSink as DestinationSink
-    from wherry.loggers.typed.adapters import SinkDestination as SinkDestination
     from wherry.loggers.typed.multi import MultiLogger as MultiLogger
-    from wherry.loggers.typed.multi import Sinks as Sinks
+    from wherry.loggers.typed.sink import BaseLogger as BaseLogger
+    from wherry.loggers.typed.sink import BaseLoggerConfig as BaseLoggerConfig
     from wherry.loggers.values.text import format_json as format_json
     from wherry.loggers.values.text import format_log_data_value as format_log_data_value
 
 #: Public name -> module.
 _HOMES = {
-    "BaseLogger": "wherry.loggers.sink",
-    "BaseLoggerConfig": "wherry.loggers.sink",
+    "BaseLogger": "wherry.loggers.typed.sink",
+    "BaseLoggerConfig": "wherry.loggers.typed.sink",
     "Callback": "wherry.loggers.callback",
-    "CollectingLogger": "wherry.loggers.sink",
     "ConsoleLogger": "wherry.loggers.destinations.console",
     "ConsoleLoggerConfig": "wherry.loggers.destinations.console",
-    "DestinationSink": "wherry.loggers.typed.adapters",
     "Event": "wherry.loggers.run.event",
     "FileLogger": "wherry.loggers.destinations.file",
     "FileLoggerConfig": "wherry.loggers.destinations.file",
@@ -71,8 +65,6 @@ _HOMES = {
     "ProgressBarLoggerConfig": "wherry.loggers.destinations.progress_bar",
     "RunFolderConfig": "wherry.loggers.destinations.run_folder",
     "RunFolderLogger": "wherry.loggers.destinations.run_folder",
-    "SinkDestination": "wherry.loggers.typed.adapters",
-    "Sinks": "wherry.loggers.typed.multi",
     "State": "wherry.loggers.run.state",
     "TensorBoardConfig": "wherry.loggers.destinations.tensorboard",
     "TensorBoardLogger": "wherry.loggers.destinations.tensorboard",
@@ -87,10 +79,8 @@ __all__ = [
     "BaseLogger",
     "BaseLoggerConfig",
     "Callback",
-    "CollectingLogger",
     "ConsoleLogger",
     "ConsoleLoggerConfig",
-    "DestinationSink",
     "Event",
     "FileLogger",
     "FileLoggerConfig",
@@ -108,8 +98,6 @@ __all__ = [
     "ProgressBarLoggerConfig",
     "RunFolderConfig",
     "RunFolderLogger",
-    "SinkDestination",
-    "Sinks",
     "State",
     "TensorBoardConfig",
     "TensorBoardLogger",

@@ -23,8 +23,8 @@ from wherry.loggers.log_methods import Data, LogCalls
 from wherry.loggers.route import Route, RoutedDestination
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
+from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State, needs_run_name
-from wherry.loggers.sink import config_as_dict
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.warn_once import Reports
 from wherry.spool.shared_snapshots import shared_snapshots

@@ -1,37 +1,31 @@
-"""MultiLogger: what a component of a training (model, task, trainer) logs with. Sinks: those that a run writes to."""
+"""MultiLogger: what a component of a training (model, task, trainer) logs with, on the way to sinks."""
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from wherry.errors import ConfigError, UploadFailed
-from wherry.loggers.sink import BaseLogger
+from wherry.errors import ConfigError
+from wherry.loggers.run.state import State
+from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.values.lazy import Once
 from wherry.loggers.warn_once import Reports
 from wherry.posix.fork import ChildLock
-
-if TYPE_CHECKING:
-    from wherry.loggers.run.state import State
 
 _T = TypeVar("_T")
 #: Videos are logged at this rate, whatever theirs is.
 FRAMES_PER_S = 12.0
 #: So many values of one scalar wait for a write, for sinks that aggregate: a loop that never writes must not fill the memory.
 MOST_REPLACED = 10_000
-#: A message names so many values.
-_MOST_NAMES = 5
 #: The names that namespace_context() has put on top, of this thread or task; None where one has cleared them.
 _stack: ContextVar[tuple[str, ...] | None] = ContextVar("wherry_namespaces", default=())
 #: The MultiLoggers that nobody has called write() of yet: a close says what they hold.
@@ -48,6 +42,13 @@ def namespace_context(name: str | None) -> Iterator[None]:
         yield
     finally:
         _stack.reset(token)
+
+
+def never_written() -> list[str]:
+    """The names of the values that wait in MultiLoggers which nobody has called write() of."""
+    with _never_written_lock:
+        loggers = list(_never_written)
+    return [name for logger in loggers for name in logger._names()]
 
 
 class MultiLogger:
@@ -203,8 +204,7 @@ class MultiLogger:
 
     def has_values(self) -> bool:
         """Whether anything was logged since the last write()."""
-        with self._lock:
-            return bool(self._values)
+        return bool(self._names())
 
     def _names(self) -> list[str]:
         with self._lock:
@@ -232,117 +232,6 @@ class MultiLogger:
             if replaced is not None and kind == "scalar":
                 self._replaced.setdefault((kind, where, key), deque(maxlen=MOST_REPLACED)).append(replaced)
             self._values[kind, where, key] = once
-
-
-class Sinks:
-    """The sinks of a run. Call step() after each step: it hands over what was logged and has the sinks write that are due.
-
-    The last values of a phase are written when the phase changes, and at end_phase() and close(), whether due or not. A sink
-    that raises is reported, once for each kind of call, and stops neither the others nor the training. UploadFailed comes
-    through, after all had their turn: by it a destination says on purpose that accepted files did not arrive.
-
-    ``with Sinks([...]) as sinks:`` closes at the end. One thread calls; values may be logged by any.
-    """
-
-    def __init__(self, sinks: Sequence[BaseLogger[Any]]) -> None:
-        self.sinks = tuple(sinks)
-        self._reports = Reports()
-        self._loggers: dict[int, MultiLogger] = {}  # all that were seen: at the close their last values are written, too
-        self._last: State | None = None
-        self._has_open_phase = False
-        self._is_closed = False
-
-    def log_config(self, config: object) -> None:
-        """Hand the settings of the run to all sinks: a mapping, an OmegaConf DictConfig, a dataclass or an argparse Namespace."""
-        self._each("log_config", lambda sink: sink.log_config(config))
-
-    def step(self, state: State, *loggers: MultiLogger) -> None:
-        """A step of the loop is over; what was logged belongs to the phase of `state`."""
-        self._end_other_phase(state)
-        self._see(loggers)
-        self._hand_over(state, loggers)
-        self._each("write", lambda sink: sink.write(state) if sink.should_write(state) else None)
-
-    def end_phase(self, state: State, *loggers: MultiLogger) -> None:
-        """The state's phase is over: everything is written, also what was logged since the last step by any logger of a step."""
-        self._end_other_phase(state)
-        self._see(loggers)
-        self._hand_over(state, tuple(self._loggers.values()))
-        self._write_all(state)
-        self._has_open_phase = False
-
-    def close(self) -> None:
-        """Write what is left, also what was logged after the last step, and close the sinks. Closing again does nothing.
-
-        What a MultiLogger holds that was never given to step() or end_phase() is of no known state: it is reported, not written.
-        """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with ExitStack() as stack:  # closes them all, also after Ctrl-C
-            stack.callback(self._each, "close", lambda sink: sink.close())
-            if self._last is not None:
-                self._has_open_phase |= any(logger.has_values() for logger in self._loggers.values())
-                for logger in self._loggers.values():
-                    logger.write(self.sinks, self._last)
-                if self._has_open_phase:
-                    self._write_all(self._last)
-            self._report_lost()
-
-    def __enter__(self) -> Sinks:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.close()
-        except UploadFailed as failed:
-            if error is None:
-                raise
-            self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
-
-    def _see(self, loggers: Sequence[MultiLogger]) -> None:
-        self._loggers.update((id(logger), logger) for logger in loggers)
-
-    def _end_other_phase(self, state: State) -> None:
-        if self._has_open_phase and self._last is not None and self._last.phase != state.phase:
-            self._write_all(self._last)
-
-    def _hand_over(self, state: State, loggers: Sequence[MultiLogger]) -> None:
-        self._last, self._has_open_phase = copy.copy(state), True
-        for logger in loggers:
-            logger.write(self.sinks, state)
-
-    def _report_lost(self) -> None:
-        with _never_written_lock:
-            names = [name for logger in list(_never_written) for name in logger._names()]
-        if names:
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            self._reports.each(
-                f"at the close of Sinks, not written: {', '.join(names[:_MOST_NAMES])}{more}. No step was made with the "
-                "MultiLogger that has it, so the state is unknown: call step(state, logger) or end_phase() before close()"
-            )
-
-    def _write_all(self, state: State) -> None:
-        self._each("write", lambda sink: sink.write(state))
-
-    def _each(self, what: str, call: Callable[[BaseLogger[Any]], object]) -> None:
-        """Make a call to every sink; after Ctrl-C in a close() the others are closed, too."""
-        uploads: list[UploadFailed] = []
-        with ExitStack() as stack:
-            for sink in reversed(self.sinks):
-                stack.callback(self._attempt, sink, what, call, uploads)
-        if uploads:
-            raise uploads[0]
-
-    def _attempt(
-        self, sink: BaseLogger[Any], what: str, call: Callable[[BaseLogger[Any]], object], uploads: list[UploadFailed]
-    ) -> None:
-        try:
-            call(sink)
-        except UploadFailed as error:
-            uploads.append(error)
-        except Exception as error:  # of a sink, whose errors stop neither the others nor the training
-            self._reports.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)
 
 
 def at_rate(frames: Any, fps: float) -> Any:

@@ -6,24 +6,20 @@ writes. Values have one form a kind, see `wherry.loggers.values.canonical`.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import dataclasses
 import math
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from wherry.errors import ConfigError
+from wherry.loggers.run.state import State
+from wherry.loggers.run.timestamp import Timestamp
 from wherry.loggers.warn_once import Reports
 from wherry.posix.fork import ChildLock
-
-if TYPE_CHECKING:
-    from wherry.loggers.run.state import State
-    from wherry.loggers.run.timestamp import Timestamp
 
 Aggregate = Literal["last", "mean", "min", "max"]
 _AGGREGATES = ("last", "mean", "min", "max")
@@ -276,33 +272,3 @@ class _Running:
     @property
     def figure(self) -> float:
         return self._so_far / self._n if self._aggregate == "mean" else self._so_far
-
-
-def config_as_dict(config: object) -> dict[str, Any]:
-    """The settings of a run as a plain dict: of an OmegaConf DictConfig, any mapping, a dataclass or an argparse Namespace.
-
-    So are those that it holds, at any depth; OmegaConf's interpolations are resolved, or left as they are written where one
-    of a config cannot be. Raises TypeError for anything else.
-    """
-    found = _plain(config)
-    if not isinstance(found, dict):
-        raise TypeError(f"a configuration is a mapping, an OmegaConf DictConfig or a dataclass, and not {type(config).__name__}")
-    return found
-
-
-def _plain(value: object) -> Any:
-    omegaconf: Any = sys.modules.get("omegaconf")  # where nothing has imported it, nothing is of its kinds
-    if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
-        try:
-            value = omegaconf.OmegaConf.to_container(value, resolve=True)
-        except omegaconf.errors.OmegaConfBaseException:
-            value = omegaconf.OmegaConf.to_container(value, resolve=False)
-    if isinstance(value, argparse.Namespace):
-        value = vars(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_plain(item) for item in value)  # type: ignore[call-arg, attr-defined]
-    return value

@@ -1,0 +1,119 @@
+"""DestinationSink: a LoggerDestination, or a whole Logger, as a sink of the typed API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.logger import Destination, Logger
+from wherry.loggers.run.event import Event
+from wherry.loggers.run.settings import config_as_dict
+from wherry.loggers.run.state import State
+from wherry.loggers.typed.multi import FRAMES_PER_S
+from wherry.loggers.typed.sink import BaseLoggerConfig, CollectingLogger
+from wherry.loggers.values.deep_copy import own_copy
+
+#: Kind of value, see `Collected` -> the calls of which a destination must have one to take it.
+_CALLS = {
+    "scalars": ("log_metrics", "log_metric"),
+    "strings": ("log_text",),
+    "images": ("log_images",),
+    "audios": ("log_audio",),
+    "videos": ("log_video",),
+    "histograms": ("log_histogram",),
+    "point_clouds": ("log_point_cloud",),
+}
+
+
+class DestinationSink(CollectingLogger[BaseLoggerConfig]):
+    """Has a destination, or a `Logger` with several, log what a `MultiLogger` hands over.
+
+    Names are ``namespace/key``, in the phases "valid" and "test" with the phase in front; the step is the batch. Figures go in
+    one call. Values that no destination takes, or takes on this rank, are not computed.
+
+    A destination that is given alone gets a `Logger` of its own, which begins with the first state that is seen, and is closed
+    with the sink. One that is a `Logger`'s already is given by that `Logger`, which stays open.
+    """
+
+    def __init__(self, destination: LoggerDestination | Logger, config: BaseLoggerConfig | None = None) -> None:
+        super().__init__(config or BaseLoggerConfig(name=type(destination).__name__))
+        self._destination = destination
+        self._logger = destination if isinstance(destination, Logger) else None
+        self._settings: list[dict[str, Any]] = []  # until there is a Logger
+
+    def log_config(self, config: Any) -> None:
+        """Log the settings as hyperparameters; before any state was seen, they are kept until then."""
+        settings = config_as_dict(config)
+        if self._logger is not None:
+            self._logger.log_hyperparameters(settings)
+        else:
+            self._settings.append(own_copy(settings))
+
+    def write(self, state: State) -> None:
+        """Log everything that was collected. An error that its `Logger` lets through is raised when all was logged."""
+        logger = self._begun(state)
+        wanting = [one for one in logger.destinations if not (state.rank and one.rank_zero_only)]
+        for kind in self.kept_kinds(state.phase) - _served(logger.destinations):
+            names = ", ".join(type(one).__name__ for one in logger.destinations) or "there is none"
+            self._reports.once(kind, f"{kind.replace('_', ' ')} are not logged: no destination takes them ({names})")
+        found, step = self.take(state.phase, kinds=_served(wanting)), state.timestamp.batch
+
+        def name(where: tuple[str, str]) -> str:
+            return "/".join(where if state.phase == "train" else (state.phase, *where))
+
+        calls: list[Callable[[], None]] = []
+        if found.scalars:
+            calls.append(partial(logger.log_metrics, {name(where): value for where, value in found.scalars.items()}, step))
+        calls += [partial(logger.log_text, text, name(where), step) for where, text in found.strings.items()]
+        calls += [partial(logger.log_images, image, name(where), step=step) for where, image in found.images.items()]
+        calls += [partial(logger.log_audio, one, name(where), rate, step) for where, (one, rate) in found.audios.items()]
+        calls += [partial(logger.log_video, video, name(where), FRAMES_PER_S, step) for where, video in found.videos.items()]
+        calls += [partial(logger.log_histogram, values, name(where), step) for where, values in found.histograms.items()]
+        calls += [partial(logger.log_point_cloud, points, name(where), step) for where, points in found.point_clouds.items()]
+        errors = [error for error in map(_error_of, calls) if error is not None]
+        for error in errors[1:]:
+            self._reports.each(f"{type(error).__name__}: {error}", error)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Write what is still held, and close the destination if it was given alone; a second time nothing is done."""
+        try:
+            super().close()
+        finally:
+            if not isinstance(self._destination, Logger):
+                self._end()
+
+    def _end(self) -> None:
+        if self._settings:
+            self._begun(State())  # no step was ever made: the settings are logged all the same
+        if self._logger is not None:
+            self._logger.close()
+
+    def _begun(self, state: State) -> Logger:
+        """The Logger, which has seen the state and has been given the settings."""
+        if isinstance(self._destination, Logger):
+            return self._destination
+        if self._logger is None:
+            self._logger = Logger(state, self._destination)
+            self._logger.run_event(Event.INIT)
+        self._logger.state = state
+        settings, self._settings = self._settings, []
+        for one in settings:
+            self._logger.log_hyperparameters(one)
+        return self._logger
+
+
+def _served(destinations: Sequence[Destination]) -> set[str]:
+    """The kinds that any of them takes."""
+    return {kind for kind, calls in _CALLS.items() if any(one._overrides(call) for one in destinations for call in calls)}
+
+
+def _error_of(call: Callable[[], None]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:  # of a destination whose on_error is "raise"; the rest is logged all the same
+        return error
+    return None

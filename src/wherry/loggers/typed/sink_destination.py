@@ -1,0 +1,234 @@
+"""SinkDestination: a sink of the typed API as a LoggerDestination."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+from wherry.loggers.logger import Logger
+from wherry.loggers.run.state import State
+from wherry.loggers.typed.multi import at_rate
+from wherry.loggers.typed.sink import BaseLogger
+from wherry.loggers.value_destination import ValueDestination
+from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
+from wherry.loggers.values.lazy import Once
+from wherry.loggers.values.markdown import markdown_table
+from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.text import format_json
+from wherry.loggers.warn_once import Reports
+from wherry.posix.fork import ChildLock
+
+
+class SinkDestination(ValueDestination):
+    """Hands what a run logs to a sink of the typed API, which writes after batches, epochs and evaluations when it is due.
+
+    A name is split at its first slash into namespace and key; without one the namespace is "value". In evaluations the phase is
+    "valid" and in predictions "test", unless the state says otherwise. Everything of a phase is written when it ends, and at the
+    end of training and at the close. Without a `Logger` in front give it a `state`.
+
+    Tables are Markdown texts, traces JSON texts. Sinks have no kind for masks, which are left out with one warning. What
+    is given is checked and copied; images, sounds and videos get their form when the sink computes them. The sink is called by
+    one thread at a time. After close() all calls that log raise RuntimeError.
+    """
+
+    needs: ClassVar[Mapping[str, tuple[str, str]]] = {}
+
+    def __init__(self, sink: BaseLogger[Any], state: State | None = None) -> None:
+        super().__init__()
+        self.sink = sink
+        self._state = state
+        self._phase = "train"
+        self._last: State | None = None
+        self._last_step: int | None = None  # the last that was given
+        self._has_news = False
+        self._is_closed = False
+        self._reports = Reports()
+        self._lock = ChildLock()
+
+    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
+        """Log them as the run's settings."""
+        with self._lock:
+            self._check_open()
+            self.sink.log_config(own_copy(dict(hyperparameters)))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log each as a scalar."""
+        for name, value in own_copy(dict(metrics)).items():
+            self._log(self.sink.log_scalar, name, partial(_to_scalar, value, str(name)), step)
+
+    def log_images(
+        self,
+        images: object,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: Mapping[str, object] | None = None,
+        mask_class_labels: Mapping[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Log an image, or each of several, ``name_0``, ``name_1`` and so on."""
+        if masks:
+            self._reports.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
+        super().log_images(images, name, channels_last, step)
+
+    def log_traces(self, traces: Mapping[str, object]) -> None:
+        """Log each as a string: texts as they are, the rest as JSON."""
+        for name, trace in traces.items():
+            self.log_text(trace if isinstance(trace, str) else format_json(trace), name)
+
+    def _put(self, value: Value, step: int | None) -> None:
+        sink, name = self.sink, value.name
+        match value:
+            case Text():
+                self._log(sink.log_string, name, lambda: value.text, step)
+            case Table():
+                text = markdown_table(value.columns, value.rows, name)
+                self._log(sink.log_string, name, lambda: text, step)
+            case Images():
+                for number in range(len(value.shapes)):
+                    one = name if len(value.shapes) == 1 else f"{name}_{number}"
+                    self._log(sink.log_image, one, partial(_image, value, number), step)
+            case Histogram():
+                self._log(sink.log_histogram, name, lambda: value.values, step)
+            case Audio():
+                self._log(sink.log_audio, name, lambda: (value.samples, value.sample_rate_hz), step)
+            case Video():
+                self._log(sink.log_video, name, Once(lambda: at_rate(value.frames, value.frames_per_s)), step)
+            case PointCloud():
+                self._log(sink.log_point_cloud, name, lambda: value.clouds, step)
+
+    def write(self, value: Value, step: int) -> None:
+        """Hand a value to the sink, as of that step."""
+        self._put(value, step)
+
+    # events
+
+    def is_ready(self, state: State) -> bool:
+        """Take the state; True."""
+        self._state = state
+        return True
+
+    def init(self, state: State, logger: Logger) -> None:
+        """Take the state."""
+        self._state = state
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
+
+    def epoch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
+
+    def eval_start(self, state: State, logger: Logger) -> None:
+        """Write what was logged so far; from here on the phase is "valid"."""
+        self._begin("valid", state)
+
+    def eval_batch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
+
+    def eval_end(self, state: State, logger: Logger) -> None:
+        """Write what the evaluation has logged."""
+        self._begin("train", state)
+
+    def predict_start(self, state: State, logger: Logger) -> None:
+        """Write what was logged so far; from here on the phase is "test"."""
+        self._begin("test", state)
+
+    def predict_batch_end(self, state: State, logger: Logger) -> None:
+        """Write if it is due."""
+        self._write_if_due(state)
+
+    def predict_end(self, state: State, logger: Logger) -> None:
+        """Write what the prediction has logged."""
+        self._begin("train", state)
+
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """Write everything."""
+        self._begin("train", state)
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Write everything, and close the sink. Closing again does nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._state = state or self._state
+            try:
+                self.sink.write(self._now())
+            finally:
+                self.sink.close()
+
+    # inside
+
+    def _log(self, call: Callable[..., None], name: object, value: Callable[[], Any], step: int | None) -> None:
+        namespace, key = _split(str(name))
+        with self._lock:
+            self._check_open()
+            if step is not None and (at := to_step(step, str(name))) != self._last_step:
+                if self._has_news:  # the step before is over, also in a loop that tells of no batch's end
+                    self._write_if_due(self._now())
+                self._last_step = at
+            self._has_news = True
+            call(key, value, self._now(), namespace)
+
+    def _write_if_due(self, state: State) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._state = state
+            now = self._now()
+            if self.sink.should_write(now):
+                self._has_news = False
+                self.sink.write(now)
+
+    def _begin(self, phase: str, state: State) -> None:
+        """Write all of the phase that was, and go over to this one."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._state = state
+            try:
+                self.sink.write(self._now())
+            finally:
+                self._phase = phase
+                self._last = None
+
+    def _now(self) -> State:
+        """A copy of the state, in its phase. Where the loop has set another one, what is left of the last one is written."""
+        if self._state is None:
+            self._state = State()
+        now = copy.copy(self._state)
+        if self._last_step is not None:
+            now.timestamp = replace(now.timestamp, batch=self._last_step)
+        now.phase = self._phase if now.phase == "train" else now.phase
+        last, self._last = self._last, now
+        if last is not None and last.phase != now.phase:
+            self.sink.write(last)
+        return now
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"SinkDestination of {type(self.sink).__name__} is closed: make a new one to go on logging")
+
+
+def _image(value: Images, number: int) -> Any:
+    return value.images[number]
+
+
+def _to_scalar(value: object, name: str) -> float:
+    if isinstance(value, float):
+        return value
+    from wherry.loggers.values.canonical import to_scalar
+
+    return to_scalar(value, name)
+
+
+def _split(name: str) -> tuple[str, str]:
+    namespace, slash, key = name.partition("/")
+    return (namespace, key) if slash and namespace and key else ("value", name)
