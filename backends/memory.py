@@ -9,22 +9,31 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import google_crc32c
 
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
-from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import (
+    TEMPORARY_MARK,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    Part,
+    PendingUpload,
+    PutOptions,
+    StoredPart,
+    TakeBlock,
+)
 from wherry.uri import StoreURI
 
 
 @dataclass(frozen=True)
 class _Upload:
     key: str
-    crc32c: int | None
-    metadata: Mapping[str, str]
+    put: PutOptions
     begun_s: float
     parts: dict[int, tuple[StoredPart, bytes]] = field(default_factory=dict)
 
@@ -63,18 +72,9 @@ class MemoryStore(MultipartStore):
         self._uri = uri
         self._root = _ROOTS.setdefault(uri.root, _Root())
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says."""
-        return self._store("put", key, path.read_bytes(), if_absent, crc32c, metadata or {})
+        return self._store("put", key, path.read_bytes(), put)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
@@ -83,15 +83,7 @@ class MemoryStore(MultipartStore):
             file.seek(start)
             file.write(data)
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says: in one block."""
         if data := self._range(key, start, end, if_match):
             take(data, start)
@@ -124,19 +116,11 @@ class MemoryStore(MultipartStore):
         with self._root.lock:
             self._root.objects.pop(key, None)
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says, but the process's end is the upload's end too."""
         upload_id = f"upload-{next(self._root.numbers)}"
         with self._root.lock:
-            self._root.uploads[upload_id] = _Upload(key, crc32c, dict(metadata or {}), time.time())
+            self._root.uploads[upload_id] = _Upload(key, put, time.time())
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
@@ -157,16 +141,7 @@ class MemoryStore(MultipartStore):
             parts = self._upload("list_parts", key, upload_id).parts
             return [parts[number][0] for number in sorted(parts)]
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. A refused upload stays open."""
         with self._root.lock:
             upload = self._upload("complete", key, upload_id)
@@ -175,7 +150,12 @@ class MemoryStore(MultipartStore):
             if part.number not in held or held[part.number][0].etag != part.etag:
                 raise PermanentError(f"part {part.number} is not held", operation="complete", uri=self._uri.uri_for(key))
         data = b"".join(held[number][1] for number in sorted(part.number for part in parts))
-        meta = self._store("complete", key, data, if_absent, upload.crc32c if crc32c is None else crc32c, upload.metadata)
+        meta = self._store(
+            "complete",
+            key,
+            data,
+            replace(upload.put, if_absent=put.if_absent, crc32c=upload.put.crc32c if put.crc32c is None else put.crc32c),
+        )
         self.abort(key, upload_id)
         return meta
 
@@ -190,14 +170,12 @@ class MemoryStore(MultipartStore):
             found = [(upload_id, upload) for upload_id, upload in self._root.uploads.items() if upload.key.startswith(prefix)]
         yield from (PendingUpload(upload.key, upload_id, upload.begun_s, is_ours=True) for upload_id, upload in found)
 
-    def _store(
-        self, operation: str, key: str, data: bytes, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]
-    ) -> ObjectMeta:
+    def _store(self, operation: str, key: str, data: bytes, put: PutOptions) -> ObjectMeta:
         crc = int(google_crc32c.value(data))
-        self._check(operation, key, crc if crc32c is None else crc32c, crc, "as CRC32C")
-        meta = ObjectMeta(key, len(data), crc32c=crc, modified_s=time.time(), metadata=dict(metadata))
+        self._check(operation, key, crc if put.crc32c is None else put.crc32c, crc, "as CRC32C")
+        meta = ObjectMeta(key, len(data), crc32c=crc, modified_s=time.time(), metadata=dict(put.metadata))
         with self._root.lock:
-            if if_absent and key in self._root.objects:
+            if put.if_absent and key in self._root.objects:
                 raise AlreadyExistsError("the object is there already", operation=operation, uri=self._uri.uri_for(key))
             meta = replace(meta, etag=f"object-{next(self._root.numbers)}")
             self._root.objects[key] = (meta, data)

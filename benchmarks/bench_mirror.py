@@ -36,7 +36,7 @@ from wherry.mirror.writer.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, C
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
 from wherry.mirror.writer.state_db import Ledger
-from wherry.store import CRC32C_METADATA, ObjectStore
+from wherry.store import CRC32C_METADATA, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI, parse_uri
 
@@ -206,7 +206,7 @@ def put_segments(store: ObjectStore, prefix: str, scratch: Path, n: int) -> int:
             store.put_file(
                 f"{prefix}/{segment_name('rank0', 'a.log', 1, starts[number])}",
                 Path(file.name),
-                metadata={CRC32C_METADATA: format_crc32c(crc32c(data[number]))},
+                PutOptions(metadata={CRC32C_METADATA: format_crc32c(crc32c(data[number]))}),
             )
 
     with ThreadPoolExecutor(16) as pool:

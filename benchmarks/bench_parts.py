@@ -25,6 +25,7 @@ from servers.real import fast_folder, seaweedfs
 from wherry import AgentConfig, Config, TransferConfig, Uploader
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import BLOCK_BYTES, crc32c, crc32c_of_file
+from wherry.store import PutOptions
 from wherry.transfer.upload import part_size_for
 from wherry.uri import StoreURI
 
@@ -145,7 +146,7 @@ def checksum() -> list[list[str]]:
 def verification() -> list[str]:
     with fast_folder() as base, seaweedfs(base) as server, S3Store(StoreURI("s3", server.bucket), server.options) as store:
         source = make_file(base / "source", VERIFIED_BYTES)
-        store.put_file("object", source, crc32c=crc32c_of_file(source))
+        store.put_file("object", source, PutOptions(crc32c=crc32c_of_file(source)))
         row = bench_verify.compare(f"SeaweedFS, {VERIFIED_BYTES // MIB} MiB", store, "object", base / "target")
         alone = [seconds(lambda: crc32c_of_file(base / "target")) for _ in range(5)]
     return [*row, f"{100 * statistics.median(alone) / seconds_of(row[2]):.0f} %"]

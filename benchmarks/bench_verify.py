@@ -22,7 +22,7 @@ from wherry.backends.local.store import LocalStore
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c_of_file
 from wherry.config import RetryConfig, TransferConfig
-from wherry.store import ObjectStore
+from wherry.store import ObjectStore, PutOptions
 from wherry.transfer.download import download
 from wherry.uri import StoreURI
 
@@ -100,7 +100,7 @@ def local(base: Path, name: str) -> list[str]:
     source = make_file(base / "source", SIZE_BYTES)
     key = str(base / "object").lstrip("/")
     with LocalStore(StoreURI("file", ""), {}) as store:
-        store.put_file(key, source, crc32c=crc32c_of_file(source))
+        store.put_file(key, source, PutOptions(crc32c=crc32c_of_file(source)))
         return compare(name, store, key, base / "target")
 
 
@@ -108,7 +108,7 @@ def s3(base: Path) -> list[str]:
     source = make_file(base / "source", SIZE_BYTES)
     (base / "server").mkdir()
     with seaweedfs(base / "server") as server, S3Store(StoreURI("s3", server.bucket), server.options) as store:
-        store.put_file("object", source, crc32c=crc32c_of_file(source))
+        store.put_file("object", source, PutOptions(crc32c=crc32c_of_file(source)))
         source.unlink()
         return compare("SeaweedFS over http", store, "object", base / "target")
 

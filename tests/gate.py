@@ -33,12 +33,12 @@ class GatedStore(LocalStore):
     def _path_of(self, key):
         return key
 
-    def put_file(self, key, path, **options):
+    def put_file(self, key, path, *put):
         with open(self.gate / "puts", "a") as log:
             log.write(key + "\\n")
         while not (self.gate / "is_open").exists():
             time.sleep(0.005)
-        return super().put_file(str(self.gate / "dest" / key).lstrip("/"), path, **options)
+        return super().put_file(str(self.gate / "dest" / key).lstrip("/"), path, *put)
 
     def head(self, key):
         return super().head(str(self.gate / "dest" / key).lstrip("/"))

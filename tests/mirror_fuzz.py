@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.mirror import DEFAULT_RULES, MirrorConfig, MirrorFencedError, Rule
 from wherry.mirror.format.layout import reassemble, survey
 from wherry.mirror.format.manifest import generations, read_manifest
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.store import ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
@@ -38,22 +38,14 @@ class JoiningStore(MemoryStore):
 
     capabilities = replace(MemoryStore.capabilities, min_joined_bytes=120)
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says."""
         found = [self._object("join", source)[1] for source in sources]
         assert all(len(data) >= 120 for data in found[:-1]), "S3 refuses these"
         data = b"".join(found)
-        if (len(data), crc32c_of(data)) != (size_bytes, crc32c):
+        if (len(data), crc32c_of(data)) != (size_bytes, put.crc32c):
             raise IntegrityError("other bytes", operation="join", uri=key)
-        return self._store("join", key, data, False, crc32c, metadata or {})
+        return self._store("join", key, data, put)
 
 
 class TroubledStore(WrappedStore):

@@ -4,7 +4,7 @@ Object stores publish a put whole, so there the file is put under its name. Wher
 servers), it is put under a temporary name beside the final one and then renamed; a put that is killed may leave the temporary
 file there, which list() does not show. Nothing is kept beside the object: no metadata and no checksum.
 
-`if_absent` looks and then puts, unless the table (fsspec_traits.py) knows a better way: two writers may then both succeed, and
+`if_absent` looks and then puts, unless the table (traits.py) knows a better way: two writers may then both succeed, and
 `capabilities.conditional_put` says so.
 """
 
@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore
+from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore, PutOptions, TakeBlock
 from wherry.uri import StoreURI
 
 _BLOCK_BYTES = 8 * 2**20
@@ -73,16 +73,7 @@ class FsspecStore(ObjectStore):
             process_local=self._how.process_local,
         )
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. `crc32c` and `metadata` are not kept. The size that arrived is compared before it counts."""
         try:
             status = os.stat(path)
@@ -97,15 +88,15 @@ class FsspecStore(ObjectStore):
             if (there := _info(fs, target)) is not None:
                 if there["type"] == "directory" and (self._how.rename is not None or self._how.in_one_piece):
                     raise PermanentError("a folder has this name", operation="put", uri=self._uri.uri_for(key))
-                if if_absent and there["type"] != "directory":
+                if put.if_absent and there["type"] != "directory":
                     raise self._exists(key)
             try:
                 if self._how.rename is not None:
-                    self._put_and_rename(fs, key, path, size, target, if_absent)
+                    self._put_and_rename(fs, key, path, size, target, put.if_absent)
                 else:
-                    self._put(fs, key, path, size, target, create=if_absent and self._how.creates)
+                    self._put(fs, key, path, size, target, create=put.if_absent and self._how.creates)
             except FileExistsError as error:
-                if if_absent and (found := _info(fs, target)) is not None and found["type"] != "directory":
+                if put.if_absent and (found := _info(fs, target)) is not None and found["type"] != "directory":
                     raise self._exists(key) from error
                 raise
             return self._head(fs, "put", key, target)
@@ -115,15 +106,7 @@ class FsspecStore(ObjectStore):
         with _opened_target(path, self._uri.uri_for(key)) as target:
             self.read(key, functools.partial(_write_all, target), start=start, end=end, if_match=if_match)
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As get_file()."""
         with self._filesystem("get", key) as fs:
             source = self._path(fs, "get", key)

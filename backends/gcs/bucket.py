@@ -38,7 +38,7 @@ from wherry.errors import (
     TransientError,
     WherryError,
 )
-from wherry.store import ObjectMeta
+from wherry.store import ObjectMeta, PutOptions
 from wherry.uri import StoreURI
 
 MAX_NAME_BYTES = 1024
@@ -95,25 +95,14 @@ class Bucket:
         """The client's handle of an object; nothing is asked."""
         return self.connected().client.bucket(self.uri.root).blob(name, generation=generation)
 
-    def send(
-        self,
-        operation: str,
-        key: str,
-        name: str,
-        fd: int,
-        start: int,
-        end: int,
-        crc32c: int | None,
-        metadata: Mapping[str, str],
-        if_absent: bool,
-    ) -> ObjectMeta:
+    def send(self, operation: str, key: str, name: str, fd: int, start: int, end: int, put: PutOptions) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
         boundary, media = secrets.token_hex(16), "Content-Type: application/octet-stream"
-        resource = json.dumps(resource_of(name, crc32c, metadata))
+        resource = json.dumps(resource_of(name, put))
         text = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
         head, tail = f"{text}--{boundary}\r\n{media}\r\n\r\n".encode(), f"\r\n--{boundary}--\r\n".encode()
-        params = {"uploadType": "multipart", **({"ifGenerationMatch": "0"} if if_absent else {})}
-        with self.translated(operation, key, if_absent=if_absent, makes=True):
+        params = {"uploadType": "multipart", **({"ifGenerationMatch": "0"} if put.if_absent else {})}
+        with self.translated(operation, key, if_absent=put.if_absent, makes=True):
             answer = self.connected().authorized.post(
                 self.url("upload"),
                 params=params,
@@ -124,7 +113,7 @@ class Bucket:
             if answer.status_code != 200:
                 raise from_http_response(answer)
             meta = self.described(name, answer.json())
-        self.check(operation, key, meta, end - start, crc32c)
+        self.check(operation, key, meta, end - start, put.crc32c)
         return meta
 
     def described(self, name: str, resource: Mapping[str, object]) -> ObjectMeta:
@@ -235,11 +224,11 @@ class Bucket:
         return NotFoundError(words, **where)
 
 
-def resource_of(name: str, crc32c: int | None, metadata: Mapping[str, str]) -> dict[str, object]:
+def resource_of(name: str, put: PutOptions) -> dict[str, object]:
     """The description of an object that is about to be made ("Objects" resource of the JSON API)."""
-    resource: dict[str, object] = {"name": name, "contentType": "application/octet-stream", "metadata": dict(metadata)}
-    if crc32c is not None:
-        resource["crc32c"] = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+    resource: dict[str, object] = {"name": name, "contentType": "application/octet-stream", "metadata": dict(put.metadata)}
+    if put.crc32c is not None:
+        resource["crc32c"] = base64.b64encode(put.crc32c.to_bytes(4, "big")).decode()
     return resource
 
 

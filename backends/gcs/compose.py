@@ -17,8 +17,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -28,7 +29,7 @@ from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.gcs.body import opened
 from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, describe, generation_match
 from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
 
 _MAX_SOURCES = 32
 _LONGEST_TAIL = "join-0-00000"
@@ -50,25 +51,25 @@ class ComposedUploads:
         """Whether the id is one of these uploads'."""
         return re.fullmatch("[0-9a-f]{32}", upload_id) is not None
 
-    def begin(self, key: str, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]) -> str:
+    def begin(self, key: str, put: PutOptions) -> str:
         """Mark the upload as begun by an empty object: GCS knows nothing of it otherwise.
 
-        The id follows from the token in `metadata`, so that an upload whose begin was not heard of is begun again under the
+        The id follows from the token in `put.metadata`, so that an upload whose begin was not heard of is begun again under the
         same names, and leaves nothing behind.
         """
-        token = metadata.get(TOKEN_METADATA)
+        token = put.metadata.get(TOKEN_METADATA)
         upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
         prefix = _temporary(key, upload_id)
-        noted = dict(metadata) if prefix.startswith(key) else {**metadata, _KEY_METADATA: quote(key)}
+        noted = dict(put.metadata) if prefix.startswith(key) else {**put.metadata, _KEY_METADATA: quote(key)}
         with suppress(AlreadyExistsError):
-            self._bucket.send("begin", key, f"{prefix}begun", -1, 0, 0, 0, noted, True)
+            self._bucket.send("begin", key, f"{prefix}begun", -1, 0, 0, PutOptions(if_absent=True, crc32c=0, metadata=noted))
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Send one part. An upload that is unknown or over is not noticed here: complete() will say so."""
         name = f"{_temporary(key, upload_id)}{part.number:05d}"
         with opened(path, os.O_RDONLY, "put_part", self._bucket.uri.uri_for(key)) as fd:
-            meta = self._bucket.send("put_part", key, name, fd, part.start, part.end, part.crc32c, {}, False)
+            meta = self._bucket.send("put_part", key, name, fd, part.start, part.end, PutOptions(crc32c=part.crc32c))
         return StoredPart(part.number, meta.size_bytes, meta.etag or "", meta.crc32c)
 
     def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:
@@ -80,15 +81,7 @@ class ComposedUploads:
         numbered = sorted((int(tail), meta) for tail, meta in held.items() if tail.isdecimal())
         return [StoredPart(number, meta.size_bytes, meta.etag or "", meta.crc32c) for number, meta in numbered]
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        if_absent: bool,
-        crc32c: int | None,
-        metadata: Mapping[str, str],
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions) -> ObjectMeta:
         """Compose the parts. NotFoundError also if one was sent again since: list_parts() tells what is there now.
 
         Safe to call again after an error. If the error came after the object was made, this then gives AlreadyExistsError,
@@ -103,17 +96,15 @@ class ComposedUploads:
             for part in sorted(parts, key=lambda part: part.number)
         ]
         size = sum(part.size_bytes for part in parts)
-        meta = self._compose("complete", key, prefix, pieces, size, crc32c, metadata, if_absent=if_absent)
+        meta = self._compose("complete", key, prefix, pieces, size, put)
         self._clean("complete", key, upload_id)
         return meta
 
-    def join(
-        self, key: str, sources: Sequence[str], size_bytes: int, crc32c: int | None, metadata: Mapping[str, str]
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions) -> ObjectMeta:
         """Compose objects that are there. Its temporary names follow from what is joined: a second attempt uses, and deletes,
         those that an attempt which was killed has left.
         """
-        joined = json.dumps([key, *sources, size_bytes, crc32c])
+        joined = json.dumps([key, *sources, size_bytes, put.crc32c])
         upload_id = hashlib.sha256(joined.encode()).hexdigest()[:32]
         temporaries = _join_names(_temporary(key, upload_id), len(sources))
 
@@ -121,8 +112,9 @@ class ComposedUploads:
             each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries, all_of_them=True)
 
         pieces = [self._bucket.blob(source) for source in sources]
+        put = replace(put, if_absent=False)
         try:
-            meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, crc32c, metadata)
+            meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, put)
         except BaseException:
             with suppress(StoreError):  # the first error counts
                 clean()
@@ -130,18 +122,7 @@ class ComposedUploads:
         clean()
         return meta
 
-    def _compose(
-        self,
-        operation: str,
-        key: str,
-        prefix: str,
-        pieces: list[Blob],
-        size_bytes: int,
-        crc32c: int | None,
-        metadata: Mapping[str, str],
-        *,
-        if_absent: bool = False,
-    ) -> ObjectMeta:
+    def _compose(self, operation: str, key: str, prefix: str, pieces: list[Blob], size_bytes: int, put: PutOptions) -> ObjectMeta:
         """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
         bucket, n_pieces = self._bucket, len(pieces)
         level = 0
@@ -155,13 +136,13 @@ class ComposedUploads:
         with bucket.translated(operation, key):
             if n_pieces == 1:
                 whole.reload(timeout=bucket.timeout_s, retry=None)
-        bucket.check(operation, key, describe(whole), size_bytes, crc32c, keep=True)
+        bucket.check(operation, key, describe(whole), size_bytes, put.crc32c, keep=True)
         target = bucket.blob(key)
-        target.metadata = dict(metadata)
-        with bucket.translated(operation, key, if_absent=if_absent):
-            bucket.compose(target, [whole], if_absent=if_absent)  # of that very generation, which the client knows by now
+        target.metadata = dict(put.metadata)
+        with bucket.translated(operation, key, if_absent=put.if_absent):
+            bucket.compose(target, [whole], if_absent=put.if_absent)  # of that very generation, which the client knows by now
         meta = describe(target)
-        bucket.check(operation, key, meta, size_bytes, crc32c)
+        bucket.check(operation, key, meta, size_bytes, put.crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ from requests.exceptions import InvalidJSONError
 from wherry.backends.gcs.body import FileBody, opened, read_block
 from wherry.backends.gcs.bucket import Bucket, resource_of
 from wherry.errors import NotFoundError, PermanentError, TransientError
-from wherry.store import ObjectMeta, Part, StoredPart
+from wherry.store import ObjectMeta, Part, PutOptions, StoredPart
 
 #: Every chunk but the last is a multiple of this.
 CHUNK_BYTES = 256 * 1024
@@ -67,15 +67,15 @@ class SessionUploads:
         """Whether the id is one of these uploads'."""
         return upload_id.startswith("/upload/") and "/../" not in upload_id
 
-    def begin(self, key: str, if_absent: bool, crc32c: int | None, metadata: Mapping[str, str]) -> str:
+    def begin(self, key: str, put: PutOptions) -> str:
         """Open a session. The server knows the precondition, the checksum and the metadata from now on."""
         bucket = self._bucket
-        params = {"uploadType": "resumable", "name": key, **({"ifGenerationMatch": "0"} if if_absent else {})}
-        with bucket.translated("begin", key, if_absent=if_absent, makes=True, secret=True), ExitStack() as stack:
+        params = {"uploadType": "resumable", "name": key, **({"ifGenerationMatch": "0"} if put.if_absent else {})}
+        with bucket.translated("begin", key, if_absent=put.if_absent, makes=True, secret=True), ExitStack() as stack:
             answer = bucket.connected().authorized.post(
                 bucket.url("upload"),
                 params=params,
-                data=json.dumps(resource_of(key, crc32c, metadata)).encode(),
+                data=json.dumps(resource_of(key, put)).encode(),
                 headers={"Content-Type": "application/json; charset=UTF-8"},
                 timeout=bucket.timeout_s,
                 stream=True,  # there is no description of an object to look for in this answer
@@ -123,18 +123,10 @@ class SessionUploads:
             stream.held, stream.tail_at = held, held
         return [StoredPart(1, held, _receipt(0, held), None)] if held else []
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        if_absent: bool,
-        crc32c: int | None,
-        metadata: Mapping[str, str],
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions) -> ObjectMeta:
         """Send what is left, with the size of the whole. Safe to call again after an error, also if that came after the end.
 
-        `if_absent` and `metadata` are those of begin(): the server has them.
+        `put` is that of begin(): the server has its condition and its metadata.
         """
         size = self._joined(key, parts)
         stream = self._stream(upload_id)
@@ -149,9 +141,9 @@ class SessionUploads:
                 if held + len(tail) != size:
                     words = f"of {size} bytes the server holds {held}: send the rest again"
                     raise TransientError(words, operation="complete", uri=self._bucket.uri.uri_for(key))
-                answer = self._put("complete", key, upload_id, f"bytes {held}-{size - 1}/{size}", tail, if_absent=if_absent)
+                answer = self._put("complete", key, upload_id, f"bytes {held}-{size - 1}/{size}", tail, if_absent=put.if_absent)
             elif held is not None:  # all of it is there: this says so
-                answer = self._put("complete", key, upload_id, f"bytes */{size}", if_absent=if_absent)
+                answer = self._put("complete", key, upload_id, f"bytes */{size}", if_absent=put.if_absent)
             assert answer is not None, "held is None only after an answer"
             if answer.status_code not in (200, 201):
                 words = "the server has not got to the end of what was sent"
@@ -159,7 +151,7 @@ class SessionUploads:
             with self._bucket.translated("complete", key, secret=True):
                 meta = self._bucket.described(key, answer.json())
         self._forget(upload_id)
-        self._bucket.check("complete", key, meta, size, crc32c)
+        self._bucket.check("complete", key, meta, size, put.crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:

@@ -1,7 +1,7 @@
 """Objects of Google Cloud Storage: ``gs://bucket/prefix``, through google-cloud-storage's client (JSON API).
 
 - `etag` is the object's generation: it changes with every write, and `if_match` is sent as ifGenerationMatch.
-- Large objects go in parts that are composed (gcs_compose.py), or in a resumable session (gcs_session.py).
+- Large objects go in parts that are composed (compose.py), or in a resumable session (resumable.py).
 - Objects come back as they are stored: decompressive transcoding is off.
 
 Sources: "Cloud Storage JSON API" reference, "Request preconditions" and "Transcoding of gzip-compressed files" of the Cloud
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,17 @@ from wherry.backends.gcs.compose import ComposedUploads
 from wherry.backends.gcs.options import Options
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
 from wherry.errors import IntegrityError, NotFoundError, TransientError
-from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import (
+    TEMPORARY_MARK,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    Part,
+    PendingUpload,
+    PutOptions,
+    StoredPart,
+    TakeBlock,
+)
 from wherry.uri import StoreURI
 
 _BLOCK_BYTES = 2**20
@@ -81,20 +91,11 @@ class GCSStore(MultipartStore):
         """As the contract says; what google-auth asks for tokens is not among them."""
         return self._bucket.n_requests
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says: one request, streamed from the file."""
         with opened(path, os.O_RDONLY, "put", self._uri.uri_for(key)) as fd:
             size = os.fstat(fd).st_size
-            return self._bucket.send("put", key, key, fd, 0, size, crc32c, metadata or {}, if_absent)
+            return self._bucket.send("put", key, key, fd, 0, size, put)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
@@ -102,15 +103,7 @@ class GCSStore(MultipartStore):
         with opened(path, os.O_WRONLY, "get", uri) as fd:
             self.read(key, lambda block, at: write(fd, block, at, path, uri), start=start, end=end, if_match=if_match)
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. Of a range without bytes it looks whether it is inside the object."""
         if end is not None and end <= start:
             self._check_empty_range(key, start, end, if_match)
@@ -163,31 +156,15 @@ class GCSStore(MultipartStore):
         """As the contract says: a request for each, several at once."""
         each_at_once(self.delete, keys)
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says, by temporary objects: so it is not offered where these are unwelcome (``upload="session"``)."""
         if self.capabilities.min_joined_bytes is None:
-            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
-        return self._composed.join(key, sources, size_bytes, crc32c, metadata or {})
+            return super().join(key, sources, size_bytes, put)
+        return self._composed.join(key, sources, size_bytes, put)
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says. A session's id is a secret: whoever has it may write the object."""
-        return self._uploads.begin(key, if_absent, crc32c, metadata or {})
+        return self._uploads.begin(key, put)
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says."""
@@ -197,19 +174,9 @@ class GCSStore(MultipartStore):
         """As the contract says. An upload that was begun with the other value of the option ``upload`` is not known."""
         return self._upload("list_parts", key, upload_id).list_parts(key, upload_id)
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says, and safe to call again."""
-        uploads = self._upload("complete", key, upload_id)
-        return uploads.complete(key, upload_id, parts, if_absent, crc32c, metadata or {})
+        return self._upload("complete", key, upload_id).complete(key, upload_id, parts, put)
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""

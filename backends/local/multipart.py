@@ -37,7 +37,7 @@ from wherry.backends.local.files import (
     unlink,
 )
 from wherry.errors import IntegrityError, NotFoundError, PermanentError, TransientError
-from wherry.store import TEMPORARY_MARK, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import TEMPORARY_MARK, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
 
 #: The longest key is 1024 bytes, and JSON needs up to six for one of them.
 _HEADER_BYTES = 8192
@@ -125,17 +125,17 @@ class LocalUploads:
             return [StoredPart(each.number, each.end - each.start, each.nonce.hex()) for each in _receipts(receipts).values()]
 
     def complete(
-        self, key: str, target: Path, upload_id: str, parts: Sequence[StoredPart], if_absent: bool, record: Record, uri: str
+        self, key: str, target: Path, upload_id: str, parts: Sequence[StoredPart], put: PutOptions, uri: str
     ) -> ObjectMeta:
         """Give ``data`` the object's name. FileExistsError if that is taken and must not be."""
         with self._opened("complete", target, upload_id, uri, fcntl.LOCK_EX) as (data, receipts, size):
             folder = temporary_name(target, upload_id)
             _check(parts, _receipts(receipts), size, uri)
-            record.write(data)
+            Record(put.crc32c, put.metadata).write(data)
             if self._fsync:
                 os.fsync(data)
             try:
-                if if_absent:
+                if put.if_absent:
                     publish(folder / "data", target, True, upload_id)
                 else:
                     os.replace(folder / "data", target)

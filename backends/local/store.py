@@ -18,7 +18,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,17 @@ from wherry.backends.local.multipart import LocalUploads
 from wherry.backends.local.options import LocalOptions
 from wherry.backends.local.root import Root
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError
-from wherry.store import TEMPORARY_MARK, Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import (
+    TEMPORARY_MARK,
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    Part,
+    PendingUpload,
+    PutOptions,
+    StoredPart,
+    TakeBlock,
+)
 from wherry.uri import StoreURI
 
 #: Why a file that could be opened cannot be linked; ENOENT: its name was deleted since. A copy needs no link to it.
@@ -103,16 +113,7 @@ class LocalStore(MultipartStore):
         except OSError:  # then there is nothing to predict: the put will say why
             return False
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. What is stored are the bytes up to the size that `path` has at the start of the call.
 
         A frozen file becomes the object itself where that is possible: its mode is then set as for any new file (umask). With
@@ -121,21 +122,20 @@ class LocalStore(MultipartStore):
         target = self._path(key, "put")
         with ExitStack() as stack, self._translated("put", key, writing=True):
             source = stack.enter_context(opened_source(path, "put", self._uri.uri_for(key)))
-            mark = mark_for(metadata or {})
+            mark = mark_for(put.metadata)
             self._uploads.abort(target, mark)  # what an earlier attempt of this upload has left, which was killed
-            if (earlier := self._taken("put", key, target, source, if_absent)) is not None:
+            if (earlier := self._taken("put", key, target, source, put.if_absent)) is not None:
                 return earlier
             made = make_folders(target.parent)
-            record = Record(crc32c, metadata or {})
-            if frozen and self._link(key, path, source, target, record, if_absent, mark):
+            if put.frozen and self._link(key, path, source, target, put, mark):
                 stored, shared = source, True
             else:
-                stored, shared = self._copy(key, path, source, target, record, if_absent, None if frozen else crc32c, mark)
+                stored, shared = self._copy(key, path, source, target, put, mark)
                 stack.callback(os.close, stored)
             if self._fsync:
                 for folder in (target.parent, *(folder.parent for folder in made)):
                     sync_folder(folder)
-            return replace(describe(key, stored), crc32c=None, is_shared=frozen and shared)
+            return replace(describe(key, stored), crc32c=None, is_shared=put.frozen and shared)
 
     def get_file(
         self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
@@ -161,15 +161,7 @@ class LocalStore(MultipartStore):
                         raise self._cut(key, copied, end - start)
         return crc
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
         with self._opened_range(key, start, end, if_match) as (source, stop), self._translated("get", key):
             at = start
@@ -225,20 +217,12 @@ class LocalStore(MultipartStore):
                 if error.errno not in ABSENT:
                     raise
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says; a name that is taken already is told at once."""
         target = self._path(key, "begin")
         with self._translated("begin", key, writing=True):
-            self._taken("begin", key, target, None, if_absent)
-            return self._uploads.begin(key, target, size_bytes, metadata or {})
+            self._taken("begin", key, target, None, put.if_absent)
+            return self._uploads.begin(key, target, size_bytes, put.metadata)
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says. Several processes may write parts of one upload at once."""
@@ -250,21 +234,12 @@ class LocalStore(MultipartStore):
         with self._translated("list_parts", key):
             return self._uploads.list_parts(self._path(key, "list_parts"), upload_id, self._uri.uri_for(key))
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says, at no cost for the size. NotFoundError also if a part was sent again since."""
-        target, record = self._path(key, "complete"), Record(crc32c, metadata or {})
+        target = self._path(key, "complete")
         with self._translated("complete", key, writing=True):
             try:
-                return self._uploads.complete(key, target, upload_id, parts, if_absent, record, self._uri.uri_for(key))
+                return self._uploads.complete(key, target, upload_id, parts, put, self._uri.uri_for(key))
             except FileExistsError as error:
                 raise self._exists("complete", key) from error
 
@@ -333,7 +308,7 @@ class LocalStore(MultipartStore):
             hint="choose another name or allow overwriting",
         )
 
-    def _link(self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, mark: str) -> bool:
+    def _link(self, key: str, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> bool:
         """Give the frozen file itself the object's name; False where that cannot be."""
         before = os.fstat(source)
         try:
@@ -345,23 +320,21 @@ class LocalStore(MultipartStore):
             os.fchmod(source, 0o666 & ~umask())
         except OSError:  # not our file, or a file system without locks: a copy needs neither
             return False
-        record.write(source)
+        Record(put.crc32c, put.metadata).write(source)
         if self._fsync:
             os.fsync(source)
         try:
-            self._publish(key, path, target, if_absent, mark)
+            self._publish(key, path, target, put.if_absent, mark)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
             raise
         return True
 
-    def _copy(
-        self, key: str, path: Path, source: int, target: Path, record: Record, if_absent: bool, checked: int | None, mark: str
-    ) -> tuple[int, bool]:
+    def _copy(self, key: str, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> tuple[int, bool]:
         """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks.
 
-        `checked`: the CRC32C that the copy must have, of a file that somebody may be writing to. Else nothing is published.
+        Somebody may be writing to a file that is not frozen: a copy whose CRC32C is not `put.crc32c` is not published.
         """
         size = os.fstat(source).st_size
         fd, name = open_temporary(target, self._o_tmpfile, mark)
@@ -373,16 +346,16 @@ class LocalStore(MultipartStore):
                 raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
             else:
                 os.ftruncate(fd, size)  # a hole at the end was not written
-            if checked is not None and sum_of(fd, size) != checked:
+            if put.crc32c is not None and not put.frozen and sum_of(fd, size) != put.crc32c:
                 words = f"{path} changed while it was copied: its checksum is not the one that was given"
                 raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
-            record.write(fd)
+            Record(put.crc32c, put.metadata).write(fd)
             if self._fsync:
                 os.fsync(fd)
-            if name is not None and not if_absent:
+            if name is not None and not put.if_absent:
                 os.replace(name, target)
             else:
-                self._publish(key, name or Path(f"/proc/self/fd/{fd}"), target, if_absent, mark)
+                self._publish(key, name or Path(f"/proc/self/fd/{fd}"), target, put.if_absent, mark)
         except BaseException:
             os.close(fd)
             raise

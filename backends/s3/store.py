@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,9 @@ from wherry.store import (
     ObjectMeta,
     Part,
     PendingUpload,
+    PutOptions,
     StoredPart,
+    TakeBlock,
 )
 from wherry.uri import StoreURI
 
@@ -113,41 +115,24 @@ class S3Store(MultipartStore):
         """As the contract says."""
         return self._requests.value
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. A file that grows meanwhile is stored up to the size that it had at the start."""
-        extra = self._condition("put", key, if_absent, None if self._findings is None else self._findings.conditional_put)
-        if crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
-            extra["ChecksumCRC32C"] = encode_crc32c(crc32c)
-        with sending(self._errors, "put", key, path, crc32c) as source, self._errors.translated("put", key):
+        extra = self._condition("put", key, put.if_absent, None if self._findings is None else self._findings.conditional_put)
+        if put.crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
+            extra["ChecksumCRC32C"] = encode_crc32c(put.crc32c)
+        with sending(self._errors, "put", key, path, put.crc32c) as source, self._errors.translated("put", key):
             answer = self._client.put_object(
-                Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(metadata or {}), **extra
+                Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(put.metadata), **extra
             )
         return ObjectMeta(
-            key, source.size_bytes, etag_of(answer.get("ETag")), None if crc32c is None else self._confirmed(answer)
+            key, source.size_bytes, etag_of(answer.get("ETag")), None if put.crc32c is None else self._confirmed(answer)
         )
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         self._reader.fetch(key, path, start, end, if_match)
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
         self._reader.read(key, take, start, end, if_match)
 
@@ -204,19 +189,12 @@ class S3Store(MultipartStore):
             while self._retired:
                 self._retired.pop().close()
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says: an upload whose parts are copies ("UploadPartCopy", API Reference)."""
         if self.capabilities.min_joined_bytes is None:
-            return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
-        upload_id = self.begin(key, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+            return super().join(key, sources, size_bytes, put)
+        put = replace(put, if_absent=False)
+        upload_id = self.begin(key, size_bytes, put)
         checked, raw_id = _split_id(upload_id)
 
         def copy(part: tuple[int, str]) -> None:
@@ -237,25 +215,19 @@ class S3Store(MultipartStore):
             parts = self.list_parts(key, upload_id)
             if (found := sum(part.size_bytes for part in parts)) != size_bytes:
                 raise self._errors.error(IntegrityError, "join", key, f"the sources have {found} bytes, not {size_bytes}")
-            return self.complete(key, upload_id, parts, crc32c=crc32c)
+            return self.complete(key, upload_id, parts, put)
         except BaseException:
             with suppress(StoreError):  # the first error counts
                 self.abort(key, upload_id)
             raise
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says. The id tells a later process whether the server checks the parts."""
         if self._options.checksums and (self._findings is None or self._findings.joins_crc32c):
             try:
-                upload_id, algorithm, kind = self._create(key, metadata, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT")
+                upload_id, algorithm, kind = self._create(
+                    key, put.metadata, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+                )
             except PermanentError as error:
                 if isinstance(error, (NotFoundError, AccessDeniedError)):
                     raise
@@ -265,7 +237,7 @@ class S3Store(MultipartStore):
                 if algorithm is None:  # ignored
                     return upload_id
                 self.abort(key, upload_id)  # it would ask for a checksum of checksums, which nobody has
-        return self._create(key, metadata)[0]
+        return self._create(key, put.metadata)[0]
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says."""
@@ -284,22 +256,13 @@ class S3Store(MultipartStore):
         """As the contract says."""
         return self._listings.parts(key, _split_id(upload_id)[1])
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. Amazon keeps the connection busy and answers 200 first: an error in the body counts as one."""
         checked, raw_id = _split_id(upload_id)
         honoured = None if self._findings is None else self._findings.conditional_complete
-        extra = self._condition("complete", key, if_absent, honoured)
-        if checked and crc32c is not None:
-            extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(crc32c)}
+        extra = self._condition("complete", key, put.if_absent, honoured)
+        if checked and put.crc32c is not None:
+            extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(put.crc32c)}
         joined = sorted(parts, key=lambda part: part.number)
         try:
             with self._errors.translated("complete", key):
@@ -315,8 +278,8 @@ class S3Store(MultipartStore):
         except DigestError as error:  # each part arrived whole, so this is no fault of the way
             raise self._errors.error(IntegrityError, "complete", key, error.message) from error
         size_bytes = sum(part.size_bytes for part in joined)
-        etag = etag_of(answer["ETag"]) if answer.get("ETag") else self._etag_of_completed(key, size_bytes, metadata or {})
-        return ObjectMeta(key, size_bytes, etag, None if crc32c is None else self._confirmed(answer))
+        etag = etag_of(answer["ETag"]) if answer.get("ETag") else self._etag_of_completed(key, size_bytes, put.metadata)
+        return ObjectMeta(key, size_bytes, etag, None if put.crc32c is None else self._confirmed(answer))
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
@@ -418,9 +381,9 @@ class S3Store(MultipartStore):
             return asked
         raise self._errors.taken(operation, key)
 
-    def _create(self, key: str, metadata: Mapping[str, str] | None, **checksum: Any) -> tuple[str, str | None, str | None]:
+    def _create(self, key: str, metadata: Mapping[str, str], **checksum: Any) -> tuple[str, str | None, str | None]:
         with self._errors.translated("begin", key):
-            answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata or {}), **checksum)
+            answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata), **checksum)
         if not (upload_id := answer.get("UploadId")):
             raise self._errors.error(TransientError, "begin", key, "the answer names no upload")
         return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")

@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[MultipartStore, Path], object]] = {
     "put": lambda store, file: store.put_file("a", file),
     "list": lambda store, file: list(store.list()),
     "delete": lambda store, file: store.delete("a"),
-    "begin": lambda store, file: store.begin("a", size_bytes=1),
+    "begin": lambda store, file: store.begin("a", 1),
 }
 
 

@@ -30,7 +30,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import ObjectStore
+from wherry.store import ObjectStore, PutOptions
 from wherry.testing import StoreConformance
 from wherry.uri import StoreURI, parse_uri
 
@@ -250,10 +250,10 @@ def test_folder_and_file_cannot_share_a_name(server: SFTPServer, tmp_path: Path)
             store.put_file("share/a/b", file(tmp_path))
             for if_absent in (True, False):
                 with pytest.raises(PermanentError, match="folder") as caught:
-                    store.put_file("share/a", file(tmp_path), if_absent=if_absent)
+                    store.put_file("share/a", file(tmp_path), PutOptions(if_absent=if_absent))
                 assert not isinstance(caught.value, AlreadyExistsError)
             with pytest.raises(StoreError):
-                store.put_file("share/a/b/c", file(tmp_path), if_absent=True)
+                store.put_file("share/a/b/c", file(tmp_path), PutOptions(if_absent=True))
             store.delete("share/a")
             assert [meta.key for meta in store.list("share/")] == ["share/a/b"]
 

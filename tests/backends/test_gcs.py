@@ -42,7 +42,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, Part, StoredPart
+from wherry.store import TEMPORARY_MARK, Part, PutOptions, StoredPart
 from wherry.store.registry import BACKENDS, open_store
 from wherry.uri import StoreURI
 
@@ -78,7 +78,7 @@ def verbs(key: str, path: Path) -> dict[str, Callable[[GCSStore], object]]:
         "head": lambda store: store.head(key),
         "list": lambda store: list(store.list(key)),
         "delete": lambda store: store.delete(key),
-        "begin": lambda store: store.begin(key, size_bytes=1),
+        "begin": lambda store: store.begin(key, 1),
         "put_part": lambda store: store.put_part(key, "0" * 32, path, Part(1, 0, 10, crc32c(b"some bytes"))),
         "list_parts": lambda store: store.list_parts(key, "0" * 32),
         "complete": lambda store: store.complete(key, "0" * 32, [StoredPart(1, 1, "1")]),
@@ -277,7 +277,7 @@ def test_refused_token_is_renewed_and_the_body_sent_again(server: GCSServer, sou
             "dict": {"credentials_json": key},
         }[form]  # type: ignore[assignment]  # each value is such a dict
         with GCSStore(StoreURI("gs", server.bucket), {"endpoint_url": server.url, **options}) as store:
-            stored = store.put_file(f"renewed/{form}", source, crc32c=crc32c(b"some bytes"), if_absent=True)
+            stored = store.put_file(f"renewed/{form}", source, PutOptions(crc32c=crc32c(b"some bytes"), if_absent=True))
             assert (10, crc32c(b"some bytes")) == (stored.size_bytes, store.head(f"renewed/{form}").crc32c)
         assert len(issuer.asked) == 2
 
@@ -504,14 +504,14 @@ def test_what_comes_beyond_the_end_of_a_whole_object_is_not_written(server: GCSS
 def test_keys_that_gcs_forbids_are_refused_by_it_for_good(store: GCSStore, source: Path, name: str) -> None:
     for if_absent in (False, True):
         with pytest.raises(PermanentError, match="400") as raised:
-            store.put_file(name, source, if_absent=if_absent)
+            store.put_file(name, source, PutOptions(if_absent=if_absent))
         assert raised.value.operation == "put"
 
 
 def test_keys_that_differ_by_unicode_form_are_two_objects(store: GCSStore, source: Path) -> None:
     names = [f"unicode/{unicodedata.normalize(form, 'käse')}" for form in ("NFC", "NFD")]
     for name in names:
-        store.put_file(name, source, if_absent=True)
+        store.put_file(name, source, PutOptions(if_absent=True))
     assert sorted(names, key=str.encode) == [meta.key for meta in store.list("unicode/")]
 
 
@@ -560,7 +560,7 @@ def test_sparse_file_arrives(store: GCSStore, tmp_path: Path) -> None:
         file.seek(5 * 2**20)
         file.write(b"data")
         file.truncate(9 * 2**20)
-    store.put_file("sparse/object", path, crc32c=crc32c(path.read_bytes()))
+    store.put_file("sparse/object", path, PutOptions(crc32c=crc32c(path.read_bytes())))
     store.get_file("sparse/object", target)
     assert path.read_bytes() == target.read_bytes()
     store.delete("sparse/object")
@@ -580,9 +580,9 @@ def test_sizes_about_a_part_arrive(store: GCSStore, tmp_path: Path, size: int) -
 
 
 def test_wrong_checksum_leaves_the_old_object(server: GCSServer, store: GCSStore, source: Path, tmp_path: Path) -> None:
-    before = store.put_file("checked/object", source, crc32c=crc32c(b"some bytes"))
+    before = store.put_file("checked/object", source, PutOptions(crc32c=crc32c(b"some bytes")))
     with pytest.raises(IntegrityError, match="doesn't match calculated"):
-        store.put_file("checked/object", source, crc32c=crc32c(b"some bytes") ^ 1)
+        store.put_file("checked/object", source, PutOptions(crc32c=crc32c(b"some bytes") ^ 1))
     assert before == store.head("checked/object")
 
 
@@ -590,7 +590,7 @@ def test_lax_server_cannot_keep_a_wrong_object(fake_gcs_server: Server, source: 
     options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True}
     with GCSStore(StoreURI("gs", fake_gcs_server.bucket), options) as store:
         with pytest.raises(IntegrityError, match="the server holds 10 bytes with CRC32C"):
-            store.put_file("lax/object", source, crc32c=1)
+            store.put_file("lax/object", source, PutOptions(crc32c=1))
         with pytest.raises(NotFoundError):
             store.head("lax/object")
 
@@ -601,7 +601,7 @@ def test_of_two_threads_one_wins(store: GCSStore, source: Path) -> None:
     def put(key: str) -> bool:
         start.wait(30)
         try:
-            store.put_file(key, source, if_absent=True)
+            store.put_file(key, source, PutOptions(if_absent=True))
         except AlreadyExistsError:
             return False
         return True
@@ -626,7 +626,7 @@ def test_etag_is_the_generation(store: GCSStore, source: Path, tmp_path: Path) -
 
 
 def test_shrunken_file_stores_nothing(server: GCSServer, store: GCSStore, source: Path) -> None:
-    upload_id = store.begin("shrunken/object", size_bytes=20)
+    upload_id = store.begin("shrunken/object", 20)
     with pytest.raises(IntegrityError, match="ends at byte 10, 20 were to be sent"):
         store.put_part("shrunken/object", upload_id, source, Part(1, 0, 20, 0))
     assert store.list_parts("shrunken/object", upload_id) == []
@@ -664,7 +664,7 @@ def test_debug_logs_show_no_token(server: GCSServer, store: GCSStore, source: Pa
 
 def send(store: GCSStore, key: str, path: Path, data: bytes, size: int) -> tuple[str, list[StoredPart]]:
     path.write_bytes(data)
-    upload_id = store.begin(key, size_bytes=len(data))
+    upload_id = store.begin(key, len(data))
     ends = [(at, min(at + size, len(data))) for at in range(0, len(data), size)]
     parts = [Part(n, start, end, crc32c(data[start:end])) for n, (start, end) in enumerate(ends, 1)]
     with ThreadPoolExecutor(8) as pool:
@@ -678,7 +678,9 @@ def test_any_number_of_parts_is_composed_in_order(server: GCSServer, store: GCSS
     upload_id, sent = send(store, key, tmp_path / "source", data, 3)
     assert sent == store.list_parts(key, upload_id)
     assert n_parts == len(sent)
-    made = store.complete(key, upload_id, sent[::-1], if_absent=True, crc32c=crc32c(data), metadata={"wherry-token": "t"})
+    made = store.complete(
+        key, upload_id, sent[::-1], PutOptions(if_absent=True, crc32c=crc32c(data), metadata={"wherry-token": "t"})
+    )
     assert (len(data), crc32c(data), "t") == (made.size_bytes, made.crc32c, made.token)
     target = tmp_path / "target"
     target.touch()
@@ -693,7 +695,7 @@ def test_wrong_whole_never_takes_the_name(server: GCSServer, store: GCSStore, so
     for size in (1, 50, 100):
         upload_id, sent = send(store, "whole/object", tmp_path / "parts", data, size)
         with pytest.raises(IntegrityError, match=f"CRC32C {crc32c(data):08x}"):
-            store.complete("whole/object", upload_id, sent, crc32c=crc32c(data) ^ 1)
+            store.complete("whole/object", upload_id, sent, PutOptions(crc32c=crc32c(data) ^ 1))
         assert before == store.head("whole/object")
         assert sent == store.list_parts("whole/object", upload_id)
         store.abort("whole/object", upload_id)
@@ -715,14 +717,14 @@ def test_refused_complete_keeps_the_parts(server: GCSServer, store: GCSStore, so
     upload_id, sent = send(store, "taken/object", tmp_path / "parts", b"01234567", 4)
     for _ in range(2):
         with pytest.raises(AlreadyExistsError):
-            store.complete("taken/object", upload_id, sent, if_absent=True)
+            store.complete("taken/object", upload_id, sent, PutOptions(if_absent=True))
     assert sent == store.list_parts("taken/object", upload_id)
     store.complete("taken/object", upload_id, sent)
     assert {"taken/object"} == server.names("taken/")
 
 
 def test_upload_without_parts_is_refused(store: GCSStore) -> None:
-    upload_id = store.begin("nothing/object", size_bytes=0)
+    upload_id = store.begin("nothing/object", 0)
     with pytest.raises(PermanentError):
         store.complete("nothing/object", upload_id, [])
     store.abort("nothing/object", upload_id)
@@ -752,7 +754,7 @@ def test_uploads_of_the_longest_keys_are_listed_whole(server: GCSServer, store: 
 
 def test_objects_that_merely_have_the_mark_are_nobodys_upload(server: GCSServer, store: GCSStore, source: Path) -> None:
     """Whatever a user has put there is neither listed as an upload nor deleted with one."""
-    upload_id = store.begin("mark/key", size_bytes=10, metadata={"wherry-token": "t"})
+    upload_id = store.begin("mark/key", 10, PutOptions(metadata={"wherry-token": "t"}))
     ours = f"mark/key{TEMPORARY_MARK}{upload_id}/"
     foreign = {
         f"mark/a{TEMPORARY_MARK}notes",
@@ -774,7 +776,7 @@ def test_objects_that_merely_have_the_mark_are_nobodys_upload(server: GCSServer,
 
 
 def test_age_of_an_upload_is_that_of_its_newest_part(store: GCSStore, source: Path) -> None:
-    upload_id = store.begin("age/key", size_bytes=10)
+    upload_id = store.begin("age/key", 10)
     (begun,) = store.list_uploads("age/")
     store.put_part("age/key", upload_id, source, Part(1, 0, 10, crc32c(b"some bytes")))
     (later,) = store.list_uploads("age/")
@@ -787,7 +789,7 @@ def test_a_refused_condition_that_nobody_made_is_a_trouble_of_the_way(source: Pa
         with pytest.raises(TransientError, match="412"):
             store.put_file("object", source)
         with pytest.raises(AlreadyExistsError, match="choose another name or allow overwriting"):
-            store.put_file("object", source, if_absent=True)
+            store.put_file("object", source, PutOptions(if_absent=True))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import TOKEN_METADATA, MultipartStore, Part, StoredPart
+from wherry.store import TOKEN_METADATA, MultipartStore, Part, PutOptions, StoredPart
 from wherry.uri import StoreURI
 
 CHUNK = 256 * 1024
@@ -62,7 +62,7 @@ def source(tmp_path: Path) -> Path:
 
 def begin(store: MultipartStore, key: str, source: Path, *, if_absent: bool = False) -> str:
     size, crc = source.stat().st_size, crc32c_of_file(source)
-    return store.begin(key, size_bytes=size, if_absent=if_absent, crc32c=crc, metadata={TOKEN_METADATA: "t"})
+    return store.begin(key, size, PutOptions(if_absent=if_absent, crc32c=crc, metadata={TOKEN_METADATA: "t"}))
 
 
 def send(store: MultipartStore, key: str, upload_id: str, source: Path, part_bytes: int) -> list[StoredPart]:
@@ -90,7 +90,7 @@ def test_any_size_of_parts_makes_the_object(
     source, key = tmp_path / "sized", f"sizes/{part_bytes}{extra}"
     source.write_bytes(os.urandom(2 * CHUNK + extra))
     upload_id = begin(store, key, source, if_absent=True)
-    made = store.complete(key, upload_id, send(store, key, upload_id, source, part_bytes), if_absent=True)
+    made = store.complete(key, upload_id, send(store, key, upload_id, source, part_bytes), PutOptions(if_absent=True))
     assert (2 * CHUNK + extra, crc32c_of_file(source), "t") == (made.size_bytes, made.crc32c, made.token)
     assert source.read_bytes() == stored(store, key, tmp_path)
     assert {key} == server.names(key)
@@ -121,7 +121,7 @@ def test_new_credentials_that_may_only_create_are_enough(server: GCSServer, sour
     with open_sessions(server, token=server.creator_token) as store:
         upload_id = begin(store, "creator/object", source, if_absent=True)
         sent = [store.put_part("creator/object", upload_id, source, Part(1, 0, size, 0))]
-        assert size == store.complete("creator/object", upload_id, sent, if_absent=True).size_bytes
+        assert size == store.complete("creator/object", upload_id, sent, PutOptions(if_absent=True)).size_bytes
         for call in (lambda: store.head("creator/object"), lambda: begin(store, "creator/object", source)):
             with pytest.raises(AccessDeniedError):
                 call()
@@ -153,7 +153,7 @@ def test_killed_sender_is_resumed_at_the_servers_offset(server: GCSServer, sourc
     with fault_proxy("127.0.0.1", server.port) as proxy, open_sessions(server, endpoint_url=proxy.url) as store:
         assert [StoredPart(1, 2 * CHUNK, f"0-{2 * CHUNK}")] == store.list_parts("killed/object", upload_id), done
         sent = send(store, "killed/object", upload_id, source, 600_000)
-        store.complete("killed/object", upload_id, sent, crc32c=crc32c_of_file(source))
+        store.complete("killed/object", upload_id, sent, PutOptions(crc32c=crc32c_of_file(source)))
         assert source.stat().st_size - 2 * CHUNK == proxy.request_bytes("PUT", SESSION)
         assert source.read_bytes() == stored(store, "killed/object", tmp_path)
 
@@ -179,9 +179,9 @@ def test_lost_answer_of_the_end_is_resolved_by_asking(server: GCSServer, source:
         upload_id = begin(store, key, source, if_absent=if_absent)
         sent = [store.put_part(key, upload_id, source, Part(1, 0, source.stat().st_size, 0))]
         with pytest.raises(TransientError):
-            store.complete(key, upload_id, sent, if_absent=if_absent)
+            store.complete(key, upload_id, sent, PutOptions(if_absent=if_absent))
         assert [] == proxy.unfired
-        made = store.complete(key, upload_id, sent, if_absent=if_absent)
+        made = store.complete(key, upload_id, sent, PutOptions(if_absent=if_absent))
         assert (store.head(key).etag, "t") == (made.etag, made.token)
 
 
@@ -234,7 +234,7 @@ def test_name_taken_meanwhile_is_told_at_the_end(server: GCSServer, store: GCSSt
     (tmp_path / "first").write_bytes(b"first")
     store.put_file("taken/object", tmp_path / "first")
     with pytest.raises(AlreadyExistsError):
-        store.complete("taken/object", upload_id, sent, if_absent=True)
+        store.complete("taken/object", upload_id, sent, PutOptions(if_absent=True))
     with pytest.raises(AlreadyExistsError):  # known by now: nothing is sent
         begin(store, "taken/object", source, if_absent=True)
     store.abort("taken/object", upload_id)
@@ -243,12 +243,12 @@ def test_name_taken_meanwhile_is_told_at_the_end(server: GCSServer, store: GCSSt
 
 def test_wrong_checksum_never_takes_the_name(server: GCSServer, store: GCSStore, source: Path) -> None:
     size = source.stat().st_size
-    told = store.begin("wrong/object", size_bytes=size, crc32c=crc32c_of_file(source) ^ 1)
-    untold = store.begin("wrong/object", size_bytes=size)
+    told = store.begin("wrong/object", size, PutOptions(crc32c=crc32c_of_file(source) ^ 1))
+    untold = store.begin("wrong/object", size)
     for upload_id in (told, untold):
         sent = send(store, "wrong/object", upload_id, source, CHUNK)
         with pytest.raises(IntegrityError, match="CRC32C"):
-            store.complete("wrong/object", upload_id, sent, crc32c=crc32c_of_file(source) ^ 1)
+            store.complete("wrong/object", upload_id, sent, PutOptions(crc32c=crc32c_of_file(source) ^ 1))
     assert set() == server.names("wrong/")
 
 
@@ -265,7 +265,7 @@ def test_source_that_shrank_is_an_integrity_error(server: GCSServer, store: GCSS
     source = tmp_path / "shrunken"
     source.write_bytes(b"x" * 1000)
     for end in (2000, 3 * CHUNK):
-        upload_id = store.begin("shrunken", size_bytes=end)
+        upload_id = store.begin("shrunken", end)
         with pytest.raises(IntegrityError, match="ends at byte 1000"):
             store.put_part("shrunken", upload_id, source, Part(1, 0, end, 0))
     assert set() == server.names("shrunken")

@@ -18,7 +18,7 @@ from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError, PermanentError, TransientError
-from wherry.store import MultipartStore
+from wherry.store import MultipartStore, PutOptions
 from wherry.store.wrappers import RetryStore
 from wherry.uri import StoreURI
 
@@ -36,7 +36,7 @@ def put(store: MultipartStore, folder: Path, *contents: bytes, prefix: str) -> l
     names = [f"{prefix}/{number}" for number in range(len(contents))]
     for name, data in zip(names, contents, strict=True):
         (folder / "source").write_bytes(data)
-        store.put_file(name, folder / "source", crc32c=crc32c(data))
+        store.put_file(name, folder / "source", PutOptions(crc32c=crc32c(data)))
     return names
 
 
@@ -51,7 +51,7 @@ def test_gcs_joins_more_than_two_levels_of_compositions_hold(gcs_server: GCSServ
         names = put(store, tmp_path, b"one", b"two!", prefix="levels")
         order = [n % 3 % 2 for n in range(32 * 32 + 1)]
         whole = b"".join((b"one", b"two!")[n] for n in order)
-        store.join("levels/joined", [names[n] for n in order], size_bytes=len(whole), crc32c=crc32c(whole))
+        store.join("levels/joined", [names[n] for n in order], len(whole), PutOptions(crc32c=crc32c(whole)))
         assert whole == get(store, "levels/joined", tmp_path)
         assert {*names, "levels/joined"} == gcs_server.names("levels/")
 
@@ -69,7 +69,7 @@ def test_a_join_on_gcs_gets_over_trouble_at_any_request(
             names = put(store, tmp_path, b"one", b"two!", prefix=prefix)
             sources = names * 17
             whole = b"onetwo!" * 17
-            joined = RetryStore(store, PATIENT).join(f"{prefix}/joined", sources, size_bytes=len(whole), crc32c=crc32c(whole))
+            joined = RetryStore(store, PATIENT).join(f"{prefix}/joined", sources, len(whole), PutOptions(crc32c=crc32c(whole)))
             assert crc32c(whole) == joined.crc32c
             assert whole == get(store, f"{prefix}/joined", tmp_path)
             assert {*names, f"{prefix}/joined"} == gcs_server.names(f"{prefix}/")
@@ -84,10 +84,10 @@ def test_a_second_join_on_gcs_removes_what_a_killed_one_has_left(gcs_server: GCS
         with GCSStore(StoreURI("gs", gcs_server.bucket), options) as store:
             names = put(store, tmp_path, b"one", b"two!", prefix="killed")
             with pytest.raises(TransientError):
-                store.join("killed/joined", names * 17, size_bytes=len(whole), crc32c=crc32c(whole))
+                store.join("killed/joined", names * 17, len(whole), PutOptions(crc32c=crc32c(whole)))
             assert 3 == len(gcs_server.names("killed/") - {*names, "killed/joined"})
             assert [("killed/joined", True)] == [(one.key, one.is_ours) for one in store.list_uploads("killed/")]
-            store.join("killed/joined", names * 17, size_bytes=len(whole), crc32c=crc32c(whole))
+            store.join("killed/joined", names * 17, len(whole), PutOptions(crc32c=crc32c(whole)))
             assert {*names, "killed/joined"} == gcs_server.names("killed/")
 
 
@@ -105,7 +105,7 @@ def test_a_join_on_s3_gets_over_trouble_at_any_request(
             contents = (b"a" * (5 * MIB), b"b" * (5 * MIB + 1), b"end")
             names = put(store, tmp_path, *contents, prefix=prefix)
             whole = b"".join(contents)
-            joined = RetryStore(store, PATIENT).join(f"{prefix}/joined", names, size_bytes=len(whole), crc32c=crc32c(whole))
+            joined = RetryStore(store, PATIENT).join(f"{prefix}/joined", names, len(whole), PutOptions(crc32c=crc32c(whole)))
             assert crc32c(whole) == joined.crc32c
             assert whole == get(store, f"{prefix}/joined", tmp_path)
             assert [] == list(store.list_uploads(prefix))
@@ -121,7 +121,7 @@ def test_a_join_that_failed_keeps_no_connection(seaweedfs_server: S3Server, tmp_
             store.probe("kept-probe/")
             (there,) = put(store, tmp_path, b"a" * (5 * MIB), prefix="kept")
             with contextlib.suppress(NotFoundError):
-                store.join("kept/joined", ["kept/missing", there], size_bytes=10 * MIB)
+                store.join("kept/joined", ["kept/missing", there], 10 * MIB)
         connections = psutil.Process().net_connections("tcp")
         assert [] == [one for one in connections if one.raddr and one.raddr.port == seaweedfs_server.port]
     finally:
@@ -132,6 +132,6 @@ def test_an_s3_server_that_was_not_tried_joins_nothing(seaweedfs_server: S3Serve
     with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert store.capabilities.min_joined_bytes is None
         with pytest.raises(PermanentError, match="min_joined_bytes"):
-            store.join("a", ["b"], size_bytes=1)
+            store.join("a", ["b"], 1)
     with S3Store(StoreURI("s3", "bucket"), {"region": "us-east-1", "anonymous": True}) as amazons:
         assert 5 * MIB == amazons.capabilities.min_joined_bytes

@@ -26,7 +26,7 @@ from wherry.errors import (
     ReadOnlyError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, PutOptions
 from wherry.uri import StoreURI, parse_uri
 
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def test_frozen_file_becomes_the_object(folder: Folder) -> None:
     source = folder.source(b"x" * 10_000)
-    answer = folder.store.put_file(folder.key("a/b"), source, frozen=True, if_absent=True)
+    answer = folder.store.put_file(folder.key("a/b"), source, PutOptions(frozen=True, if_absent=True))
     assert answer.is_shared
     assert os.path.samefile(source, folder.path / "a/b")
     source.unlink()
@@ -64,23 +64,23 @@ def test_frozen_file_becomes_the_object(folder: Folder) -> None:
 def test_frozen_file_replaces_an_object(folder: Folder) -> None:
     folder.store.put_file(folder.key("a"), folder.source(b"old"))
     source = folder.source(b"new")
-    assert folder.store.put_file(folder.key("a"), source, frozen=True).is_shared
+    assert folder.store.put_file(folder.key("a"), source, PutOptions(frozen=True)).is_shared
     assert (folder.path / "a").read_bytes() == b"new"
     assert source.exists()
 
 
 def test_own_earlier_attempt_is_recognised(folder: Folder) -> None:
     source = folder.source()
-    first = folder.store.put_file(folder.key("a"), source, frozen=True, if_absent=True)
-    assert first == folder.store.put_file(folder.key("a"), source, frozen=True, if_absent=True)
+    first = folder.store.put_file(folder.key("a"), source, PutOptions(frozen=True, if_absent=True))
+    assert first == folder.store.put_file(folder.key("a"), source, PutOptions(frozen=True, if_absent=True))
     with pytest.raises(AlreadyExistsError):
-        folder.store.put_file(folder.key("a"), folder.source(), frozen=True, if_absent=True)
+        folder.store.put_file(folder.key("a"), folder.source(), PutOptions(frozen=True, if_absent=True))
 
 
 def test_one_frozen_file_under_two_keys_keeps_two_records(folder: Folder) -> None:
     source = folder.source()
     for name in ("a", "b"):
-        folder.store.put_file(folder.key(name), source, frozen=True, metadata={TOKEN_METADATA: name})
+        folder.store.put_file(folder.key(name), source, PutOptions(frozen=True, metadata={TOKEN_METADATA: name}))
     assert [folder.store.head(folder.key(name)).token for name in ("a", "b")] == ["a", "b"]
 
 
@@ -88,7 +88,7 @@ def test_putting_the_object_onto_itself_keeps_it(folder: Folder) -> None:
     """rename(2) does nothing when both names are links to one file, and would leave the temporary one."""
     source = folder.source(b"same")
     for _ in range(3):
-        folder.store.put_file(folder.key("a"), source, frozen=True)
+        folder.store.put_file(folder.key("a"), source, PutOptions(frozen=True))
     assert (folder.path / "a").read_bytes() == b"same"
     assert {source.name, "a"} == set(os.listdir(folder.path))
 
@@ -98,7 +98,7 @@ def test_frozen_file_of_another_file_system_is_copied(folder: Folder) -> None:
     other.write_bytes(b"from memory")
     try:
         assert other.stat().st_dev != folder.path.stat().st_dev
-        folder.store.put_file(folder.key("a"), other, frozen=True, if_absent=True)
+        folder.store.put_file(folder.key("a"), other, PutOptions(frozen=True, if_absent=True))
     finally:
         other.unlink()
     assert (folder.path / "a").read_bytes() == b"from memory"
@@ -109,7 +109,7 @@ def test_frozen_file_of_another_file_system_is_copied(folder: Folder) -> None:
 def test_object_has_the_mode_of_a_new_file(folder: Folder, frozen: bool, mask: int, mode: int) -> None:
     before = os.umask(mask)
     try:
-        folder.store.put_file(folder.key("a"), folder.source(mode=0o600), frozen=frozen)
+        folder.store.put_file(folder.key("a"), folder.source(mode=0o600), PutOptions(frozen=frozen))
     finally:
         os.umask(before)
     assert mode == stat.S_IMODE((folder.path / "a").stat().st_mode)
@@ -118,7 +118,7 @@ def test_object_has_the_mode_of_a_new_file(folder: Folder, frozen: bool, mask: i
 def test_record_comes_back_and_ends_with_a_change(folder: Folder) -> None:
     key = folder.key("a")
     crc = crc32c(b"12345")
-    folder.store.put_file(key, folder.source(b"12345"), crc32c=crc, metadata={TOKEN_METADATA: "t", "x": "ä"})
+    folder.store.put_file(key, folder.source(b"12345"), PutOptions(crc32c=crc, metadata={TOKEN_METADATA: "t", "x": "ä"}))
     found = folder.store.head(key)
     assert (found.crc32c, dict(found.metadata)) == (crc, {TOKEN_METADATA: "t", "x": "ä"})
     with open(folder.path / "a", "r+b") as file:
@@ -134,7 +134,7 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_not_published(folder: F
     key = folder.key("a")
     folder.store.put_file(key, folder.source(b"whole"))
     with pytest.raises(IntegrityError, match="changed while it was copied"):
-        folder.store.put_file(key, folder.source(b"mixed"), crc32c=crc32c(b"whole"))
+        folder.store.put_file(key, folder.source(b"mixed"), PutOptions(crc32c=crc32c(b"whole")))
     assert b"whole" == (folder.path / "a").read_bytes()
 
 
@@ -148,7 +148,7 @@ def test_strange_record_is_no_record(folder: Folder, record: bytes) -> None:
 
 
 def test_record_too_large_for_the_file_system_costs_only_itself(folder: Folder) -> None:
-    folder.store.put_file(folder.key("a"), folder.source(), metadata={"x": "y" * 100_000})
+    folder.store.put_file(folder.key("a"), folder.source(), PutOptions(metadata={"x": "y" * 100_000}))
     assert (folder.path / "a").read_bytes() == b"data"
     assert folder.store.head(folder.key("a")).metadata == {}
 
@@ -158,7 +158,7 @@ def test_folder_is_no_object(folder: Folder) -> None:
     with pytest.raises(PermanentError, match="folder has this name"):
         folder.store.put_file(folder.key("a"), folder.source())
     with pytest.raises(PermanentError, match="folder has this name"):
-        folder.store.put_file(folder.key("a"), folder.source(), if_absent=True)
+        folder.store.put_file(folder.key("a"), folder.source(), PutOptions(if_absent=True))
     with pytest.raises(PermanentError, match="one of the folders above"):
         folder.store.put_file(folder.key("a/b/c"), folder.source())
     folder.store.delete(folder.key("a"))
@@ -269,7 +269,7 @@ def test_killed_put_leaves_no_object(folder: Folder, named: bool) -> None:
     assert (1 if named else 0) == len(left)
     assert all(TEMPORARY_MARK in name for name in left)
     assert list(folder.store.list(folder.key("out/"))) == []
-    folder.store.put_file(folder.key("out/a"), source, if_absent=True)
+    folder.store.put_file(folder.key("out/a"), source, PutOptions(if_absent=True))
     assert (folder.path / "out/a").read_bytes() == b"x" * 100_000
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from wherry.backends.local.store import LocalStore
 from wherry.errors import AlreadyExistsError
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, PutOptions
 from wherry.uri import StoreURI
 
 #: Killed in mid-copy, by SIGXFSZ, on a file system without files that have no name (O_TMPFILE), as NFS is.
@@ -20,13 +20,14 @@ KILLED_PUT = """
 import resource, signal, sys
 from pathlib import Path
 from wherry.backends.local.store import LocalStore
+from wherry.store import PutOptions
 from wherry.uri import StoreURI
 class Store(LocalStore):
     _o_tmpfile = 0
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-Store(StoreURI("file", ""), {}).put_file(sys.argv[1], Path(sys.argv[2]), metadata={"wherry-token": sys.argv[3]})
+Store(StoreURI("file", ""), {}).put_file(sys.argv[1], Path(sys.argv[2]), PutOptions(metadata={"wherry-token": sys.argv[3]}))
 """
 
 
@@ -68,7 +69,7 @@ def test_the_next_attempt_of_a_job_takes_away_what_a_killed_one_has_left(
     for _ in range(2):
         killed_put(dest, source, "token of the job")
         assert 1 == len(temporary_files(dest))
-    store.put_file(key(dest), source, metadata={TOKEN_METADATA: "token of the job"}, frozen=frozen)
+    store.put_file(key(dest), source, PutOptions(metadata={TOKEN_METADATA: "token of the job"}, frozen=frozen))
     assert ["a"] == os.listdir(dest)
     assert b"x" * 100_000 == (dest / "a").read_bytes()
 
@@ -77,13 +78,13 @@ def test_an_attempt_that_finds_the_name_taken_takes_it_away_as_well(store: Local
     killed_put(dest, source, "token of the job")
     (dest / "a").write_bytes(b"another's")
     with pytest.raises(AlreadyExistsError):
-        store.put_file(key(dest), source, if_absent=True, metadata={TOKEN_METADATA: "token of the job"})
+        store.put_file(key(dest), source, PutOptions(if_absent=True, metadata={TOKEN_METADATA: "token of the job"}))
     assert ["a"] == os.listdir(dest)
 
 
 def test_what_another_upload_is_making_stays(store: LocalStore, dest: Path, source: Path) -> None:
     killed_put(dest, source, "token of another job")
-    store.put_file(key(dest), source, metadata={TOKEN_METADATA: "token of the job"})
+    store.put_file(key(dest), source, PutOptions(metadata={TOKEN_METADATA: "token of the job"}))
     store.put_file(key(dest), source)
     assert 1 == len(temporary_files(dest))
     (upload,) = store.list_uploads(key(dest))

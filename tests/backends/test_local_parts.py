@@ -27,7 +27,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
 )
-from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, Part, PendingUpload, StoredPart
+from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, Part, PendingUpload, PutOptions, StoredPart
 from wherry.uri import StoreURI, parse_uri
 
 PART = 100_000
@@ -48,7 +48,7 @@ class Folder:
 
     def begin(self, name: str, *, if_absent: bool = False, token: str | None = None) -> str:
         metadata = {} if token is None else {TOKEN_METADATA: token}
-        return self.store.begin(self.key(name), size_bytes=len(self.data), if_absent=if_absent, metadata=metadata)
+        return self.store.begin(self.key(name), len(self.data), PutOptions(if_absent=if_absent, metadata=metadata))
 
     def part(self, number: int) -> Part:
         start = (number - 1) * PART
@@ -113,7 +113,9 @@ def test_object_has_its_record_and_the_mode_of_a_new_file(folder: Folder, if_abs
         upload_id = folder.begin("a", if_absent=if_absent)
         sent = folder.put("a", upload_id, 1, 2, 3, 4, 5)
         metadata = {TOKEN_METADATA: "t"}
-        made = folder.store.complete(folder.key("a"), upload_id, sent, if_absent=if_absent, crc32c=7, metadata=metadata)
+        made = folder.store.complete(
+            folder.key("a"), upload_id, sent, PutOptions(if_absent=if_absent, crc32c=7, metadata=metadata)
+        )
     finally:
         os.umask(before)
     found = folder.store.head(folder.key("a"))
@@ -176,8 +178,8 @@ def test_receipts_of_bytes_that_were_not_synced_end_with_the_machine(tmp_path: P
     for fsync, upload_id in begun.items():
         folders[fsync].put(f"{fsync}", upload_id, 1)
     program = (
-        "import sys\nfrom wherry.backends import local_parts\nfrom wherry.backends.local.store import LocalStore\n"
-        "from wherry.uri import StoreURI\nlocal_parts._boot = lambda: b'tomorrow'\n"
+        "import sys\nfrom wherry.backends.local import multipart\nfrom wherry.backends.local.store import LocalStore\n"
+        "from wherry.uri import StoreURI\nmultipart._boot = lambda: b'tomorrow'\n"
         "print(len(LocalStore(StoreURI('file', ''), {}).list_parts(sys.argv[1], sys.argv[2])))\n"
     )
     found = {}
@@ -196,7 +198,7 @@ def test_complete_that_was_killed_can_be_called_again(folder: Folder) -> None:
     sent = folder.put("a", upload_id, 1, 2, 3, 4, 5)
     (data,) = folder.path.glob(f"*{TEMPORARY_MARK}*/data")
     os.link(data, folder.path / "a")
-    folder.store.complete(folder.key("a"), upload_id, sent, if_absent=True)
+    folder.store.complete(folder.key("a"), upload_id, sent, PutOptions(if_absent=True))
     assert folder.data == (folder.path / "a").read_bytes()
     assert {"a"} == folder.left()
 
@@ -226,7 +228,7 @@ def test_name_taken_meanwhile_is_kept(folder: Folder) -> None:
     sent = folder.put("a", upload_id, 1, 2, 3, 4, 5)
     (folder.path / "a").write_bytes(b"first")
     for call in (
-        lambda: folder.store.complete(folder.key("a"), upload_id, sent, if_absent=True),
+        lambda: folder.store.complete(folder.key("a"), upload_id, sent, PutOptions(if_absent=True)),
         lambda: folder.begin("a", if_absent=True),
     ):
         with pytest.raises(AlreadyExistsError):
@@ -329,7 +331,7 @@ def blocks(path: Path) -> int:
 def test_holes_stay_holes(folder: Folder, memory_folder: Path) -> None:
     for n, source in enumerate((folder.path / "sparse", memory_folder / "sparse")):
         data = sparse(source)
-        upload_id = folder.store.begin(folder.key(f"parts-{n}"), size_bytes=len(data))
+        upload_id = folder.store.begin(folder.key(f"parts-{n}"), len(data))
         ranges = [(1, 0, 2**20), (2, 2**20, 2 * 2**20), (3, 2 * 2**20, 3 * 2**20)]
         sent = [folder.store.put_part(folder.key(f"parts-{n}"), upload_id, source, Part(*each, 0)) for each in ranges]
         folder.store.complete(folder.key(f"parts-{n}"), upload_id, sent)
@@ -341,7 +343,7 @@ def test_holes_stay_holes(folder: Folder, memory_folder: Path) -> None:
 
 def test_part_sent_again_writes_zeros_over_what_was_there(folder: Folder) -> None:
     data = sparse(folder.path / "sparse")
-    upload_id = folder.store.begin(folder.key("a"), size_bytes=len(data))
+    upload_id = folder.store.begin(folder.key("a"), len(data))
     other = folder.path / "other"
     other.write_bytes(b"y" * len(data))
     part = Part(1, 0, len(data), 0)
@@ -442,7 +444,7 @@ def test_object_of_the_mark_alone_is_found_before_its_header_was_written(folder:
 
 def test_key_that_is_no_utf8_is_kept(folder: Folder) -> None:
     key = folder.key(os.fsdecode(b"caf\xe9"))
-    upload_id = folder.store.begin(key, size_bytes=len(folder.data))
+    upload_id = folder.store.begin(key, len(folder.data))
     assert [key] == [upload.key for upload in folder.store.list_uploads(folder.key(""))]
     sent = [folder.store.put_part(key, upload_id, folder.source, folder.part(n)) for n in range(1, 6)]
     folder.store.complete(key, upload_id, sent)
@@ -456,7 +458,7 @@ def test_file_of_ours_on_the_same_file_system_can_be_shared(tmp_path: Path, memo
     folder = Folder(tmp_path)
     key = folder.key("not/yet/there")
     assert folder.store.can_share(key, folder.source)
-    assert folder.store.put_file(key, folder.source, frozen=True).is_shared
+    assert folder.store.put_file(key, folder.source, PutOptions(frozen=True)).is_shared
     (memory_folder / "other").write_bytes(b"x" * 2**17)
     assert not folder.store.can_share(key, memory_folder / "other")
     assert not folder.store.can_share(key, tmp_path / "missing")
@@ -465,7 +467,7 @@ def test_file_of_ours_on_the_same_file_system_can_be_shared(tmp_path: Path, memo
     large = tmp_path / "large"
     large.write_bytes(bytes(2**17))
     os.link(large, tmp_path / "second")
-    shared = folder.store.put_file(folder.key("b"), large, frozen=True).is_shared
+    shared = folder.store.put_file(folder.key("b"), large, PutOptions(frozen=True)).is_shared
     assert shared == folder.store.can_share(folder.key("c"), large)
 
 

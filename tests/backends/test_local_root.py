@@ -190,7 +190,7 @@ def test_a_planted_upload_neither_ends_nor_delays_those_who_tidy_up(folder: Path
 def test_no_part_is_written_through_a_planted_link(folder: Path, outside: Path, tmp_path: Path) -> None:
     store, source = opened(folder), tmp_path / "source"
     source.write_bytes(b"x" * 10)
-    upload = store.begin(key(folder, "b"), size_bytes=10)
+    upload = store.begin(key(folder, "b"), 10)
     (temporary,) = folder.glob(".b.wherry-tmp-*")
     inode = (outside / "secret").stat().st_ino
     (temporary / "data").unlink()

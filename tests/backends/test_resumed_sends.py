@@ -18,7 +18,7 @@ from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
-from wherry.store import MultipartStore, ObjectMeta
+from wherry.store import MultipartStore, ObjectMeta, PutOptions
 from wherry.store.wrappers import RetryStore
 from wherry.testing import Fault, FaultyStore
 from wherry.transfer.upload import Sender
@@ -158,7 +158,7 @@ def test_a_name_that_another_takes_meanwhile_is_kept(journal: Journal, tmp_path:
 
     def take() -> None:
         with opening() as store:
-            store.put_file(world.key, other, metadata={"wherry-token": "another's"})
+            store.put_file(world.key, other, PutOptions(metadata={"wherry-token": "another's"}))
 
     with pytest.raises(AlreadyExistsError):
         world.attempt(opening(), Fault("put_part", act=take, nth=3))

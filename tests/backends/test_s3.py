@@ -33,7 +33,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
 )
-from wherry.store import Part
+from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI, parse_uri
 
 MIB = 2**20
@@ -70,7 +70,7 @@ def call(store: S3Store, operation: str, key: str, file: Path) -> object:
         "head": lambda: store.head(key),
         "list": lambda: list(store.list(key)),
         "delete": lambda: store.delete(key),
-        "begin": lambda: store.begin(key, size_bytes=10),
+        "begin": lambda: store.begin(key, 10),
         "put_part": lambda: store.put_part(key, "none", file, part),
         "list_parts": lambda: store.list_parts(key, "none"),
     }
@@ -202,14 +202,14 @@ class TestParts:
         parts = [Part(n, a, b, crc32c(data[a:b])) for n, (a, b) in enumerate(itertools.pairwise(cuts), 1)]
         metadata = {"wherry-token": "one"}
         with store_of(server) as store:
-            upload_id = store.begin(prefix, size_bytes=len(data), crc32c=crc32c(data), metadata=metadata)
+            upload_id = store.begin(prefix, len(data), PutOptions(crc32c=crc32c(data), metadata=metadata))
             sent = [store.put_part(prefix, upload_id, path, part) for part in (parts[2], parts[0])]
         with store_of(server) as store:  # as after a crash
             held = store.list_parts(prefix, upload_id)
             assert [(1, 5 * MIB), (3, 5)] == [(part.number, part.size_bytes) for part in held]
             assert {part.etag for part in sent} == {part.etag for part in held}
             sent.append(store.put_part(prefix, upload_id, path, parts[1]))
-            meta = store.complete(prefix, upload_id, sent, crc32c=crc32c(data), metadata=metadata)
+            meta = store.complete(prefix, upload_id, sent, PutOptions(crc32c=crc32c(data), metadata=metadata))
             found = store.head(prefix)
             assert (len(data), "one", meta.etag) == (found.size_bytes, found.token, found.etag)
             assert meta.crc32c == (crc32c(data) if store.capabilities.checks_crc32c else None)
@@ -223,27 +223,29 @@ class TestParts:
                 store.assume(AMAZON.as_dict())
                 assert store.capabilities.checks_crc32c
                 if attempt == "put":
-                    meta = store.put_file(prefix, file, crc32c=crc32c(b"0123456789"))
+                    meta = store.put_file(prefix, file, PutOptions(crc32c=crc32c(b"0123456789")))
                 else:
-                    upload_id = store.begin(prefix, size_bytes=10, crc32c=crc32c(b"0123456789"))
+                    upload_id = store.begin(prefix, 10, PutOptions(crc32c=crc32c(b"0123456789")))
                     part = store.put_part(prefix, upload_id, file, Part(1, 0, 10, crc32c(b"0123456789")))
-                    meta = store.complete(prefix, upload_id, [part], crc32c=crc32c(b"0123456789"))
+                    meta = store.complete(prefix, upload_id, [part], PutOptions(crc32c=crc32c(b"0123456789")))
                 assert meta.crc32c is None
                 assert not store.capabilities.checks_crc32c
 
     def test_server_that_keeps_checksums_is_believed(self, seaweedfs_tls: S3Server, prefix: str, file: Path) -> None:
         with store_of(seaweedfs_tls) as store:
-            assert store.put_file(prefix, file, crc32c=crc32c(b"0123456789")).crc32c is None  # not as long as nothing is known
+            assert (
+                store.put_file(prefix, file, PutOptions(crc32c=crc32c(b"0123456789"))).crc32c is None
+            )  # not as long as nothing is known
             store.probe(prefix)
-            assert crc32c(b"0123456789") == store.put_file(prefix, file, crc32c=crc32c(b"0123456789")).crc32c
+            assert crc32c(b"0123456789") == store.put_file(prefix, file, PutOptions(crc32c=crc32c(b"0123456789"))).crc32c
             assert store.capabilities.checks_crc32c
 
     def test_wrong_checksum_of_the_whole_is_an_integrity_error(self, seaweedfs_server: S3Server, prefix: str, file: Path) -> None:
         with store_of(seaweedfs_server) as store:
-            upload_id = store.begin(prefix, size_bytes=10, crc32c=1)
+            upload_id = store.begin(prefix, 10, PutOptions(crc32c=1))
             part = store.put_part(prefix, upload_id, file, Part(1, 0, 10, crc32c(b"0123456789")))
             with pytest.raises(IntegrityError):
-                store.complete(prefix, upload_id, [part], crc32c=1)
+                store.complete(prefix, upload_id, [part], PutOptions(crc32c=1))
             store.abort(prefix, upload_id)
 
 
@@ -252,13 +254,13 @@ class TestLaxServer:
         self, juicefs_server: S3Server, prefix: str, file: Path
     ) -> None:
         with store_of(juicefs_server, conditional_writes=False) as store:
-            store.put_file(prefix, file, if_absent=True)
+            store.put_file(prefix, file, PutOptions(if_absent=True))
             with pytest.raises(AlreadyExistsError):
-                store.put_file(prefix, file, if_absent=True)
-            upload_id = store.begin(prefix, size_bytes=10)
+                store.put_file(prefix, file, PutOptions(if_absent=True))
+            upload_id = store.begin(prefix, 10)
             part = store.put_part(prefix, upload_id, file, Part(1, 0, 10, 0))
             with pytest.raises(AlreadyExistsError):
-                store.complete(prefix, upload_id, [part], if_absent=True)
+                store.complete(prefix, upload_id, [part], PutOptions(if_absent=True))
             store.abort(prefix, upload_id)
             assert not store.capabilities.conditional_put
 
@@ -369,7 +371,7 @@ class TestAnswers:
         self, scripted: Scripted, file: Path, answer: Answer, expected: type[StoreError]
     ) -> None:
         with scripted.store(answer) as store, pytest.raises(StoreError) as caught:
-            store.put_file("key", file, if_absent=True)
+            store.put_file("key", file, PutOptions(if_absent=True))
         assert expected is type(caught.value)
         assert caught.value.__cause__ is not None
         assert "put s3://bucket/key" in str(caught.value)
@@ -454,9 +456,9 @@ class TestAnswers:
     def test_bytes_that_changed_on_the_way_are_sent_again(self, scripted: Scripted, file: Path) -> None:
         with scripted.store(error(400, "BadDigest"), error(400, "BadDigest")) as store:
             with pytest.raises(TransientError):
-                store.put_file("key", file, crc32c=crc32c(b"0123456789"))
+                store.put_file("key", file, PutOptions(crc32c=crc32c(b"0123456789")))
             with pytest.raises(IntegrityError):
-                store.put_file("key", file, crc32c=1)
+                store.put_file("key", file, PutOptions(crc32c=1))
 
     @pytest.mark.parametrize("size", [10, 3 * MIB])
     def test_file_that_is_cut_meanwhile_is_an_integrity_error(self, scripted: Scripted, tmp_path: Path, size: int) -> None:
@@ -494,7 +496,7 @@ class TestBegin:
     def test_server_that_refuses_checksums_gets_plain_parts(self, scripted: Scripted, file: Path) -> None:
         answers = (error(400, "InvalidRequest"), created("two"), Answer(200, headers={"ETag": '"e"'}))
         with scripted.store(*answers) as store:
-            upload_id = store.begin("key", size_bytes=10, crc32c=1)
+            upload_id = store.begin("key", 10, PutOptions(crc32c=1))
             store.put_part("key", upload_id, file, Part(1, 0, 10, 1))
         assert upload_id == "two"
         assert "x-amz-checksum-algorithm" in scripted.headers[0]
@@ -503,13 +505,13 @@ class TestBegin:
     def test_upload_with_a_checksum_of_checksums_is_given_up(self, scripted: Scripted) -> None:
         composite = created("one", x_amz_checksum_algorithm="CRC32C", x_amz_checksum_type="COMPOSITE")
         with scripted.store(composite, Answer(204), created("two")) as store:
-            assert store.begin("key", size_bytes=10, crc32c=1) == "two"
+            assert store.begin("key", 10, PutOptions(crc32c=1)) == "two"
         assert ("DELETE", "/bucket/key?uploadId=one") == scripted.asked[1]
 
     def test_no_checksum_is_sent_where_none_is_wanted(self, scripted: Scripted, file: Path) -> None:
         with scripted.store(created("one"), Answer(200, headers={"ETag": '"e"'}), checksums=False) as store:
-            store.begin("key", size_bytes=10, crc32c=1)
-            store.put_file("key", file, crc32c=crc32c(b"0123456789"))
+            store.begin("key", 10, PutOptions(crc32c=1))
+            store.put_file("key", file, PutOptions(crc32c=crc32c(b"0123456789")))
         assert not [name for sent in scripted.headers for name in sent if "checksum" in name.lower()]
 
 

@@ -17,7 +17,7 @@ from wherry import Uploader
 from wherry.checksum import crc32c
 from wherry.config import Config, TransferConfig
 from wherry.errors import AlreadyExistsError, TransientError
-from wherry.store import ObjectMeta, Part
+from wherry.store import ObjectMeta, Part, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.transfer.upload import Sender
 
@@ -71,8 +71,8 @@ class Raced(WrappedStore):
         super().__init__(store_at(server.server_port))
         self._server, self._another = server, another
 
-    def put_file(self, key: str, path: Path, **options: object) -> ObjectMeta:
-        meta = super().put_file(key, path, **options)  # type: ignore[arg-type]
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        meta = super().put_file(key, path, put)
         self._server.objects[key] = Kept(self._another, {"ETag": '"2"', "x-amz-meta-wherry-token": "another"})
         return meta
 
@@ -88,9 +88,9 @@ def test_who_loses_a_race_is_told_that_the_name_is_taken(file: Path, tmp_path: P
 
 def put_in_parts(port: int, file: Path) -> ObjectMeta:
     with store_at(port) as store:
-        upload_id = store.begin("a", size_bytes=len(DATA), metadata={"wherry-token": "mine"})
+        upload_id = store.begin("a", len(DATA), PutOptions(metadata={"wherry-token": "mine"}))
         part = store.put_part("a", upload_id, file, Part(1, 0, len(DATA), crc32c(DATA)))
-        return store.complete("a", upload_id, [part], metadata={"wherry-token": "mine"})
+        return store.complete("a", upload_id, [part], PutOptions(metadata={"wherry-token": "mine"}))
 
 
 def test_the_etag_that_a_complete_does_not_say_is_looked_up(file: Path) -> None:

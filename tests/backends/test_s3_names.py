@@ -22,7 +22,7 @@ from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, StoreError
-from wherry.store import Part
+from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
 DATA = b"0123456789" * 100
@@ -59,7 +59,7 @@ class TestBuckets:
         server: S3Server = request.getfixturevalue(name)
         seaweedfs_server.make_bucket("my.models.v1")
         with S3Store(StoreURI("s3", "my.models.v1"), server.options) as store:
-            store.put_file("a", file, if_absent=True)
+            store.put_file("a", file, PutOptions(if_absent=True))
             assert ["a"] == [meta.key for meta in store.list()]
             store.delete("a")
 

@@ -22,7 +22,7 @@ from wherry.backends.s3.probe import AMAZON, Findings
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, AlreadyExistsError, BucketNotFoundError, TransientError
-from wherry.store import Part
+from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
 PREFIX = "run/.wherry-tmp-probe-1/"
@@ -31,9 +31,9 @@ DATA = b"0123456789"
 
 def put_in_parts(store: S3Store, key: str, file: Path, *, if_absent: bool = False) -> int | None:
     """What the store says of the checksum."""
-    upload_id = store.begin(key, size_bytes=len(DATA), crc32c=crc32c(DATA))
+    upload_id = store.begin(key, len(DATA), PutOptions(crc32c=crc32c(DATA)))
     part = store.put_part(key, upload_id, file, Part(1, 0, len(DATA), crc32c(DATA)))
-    return store.complete(key, upload_id, [part], if_absent=if_absent, crc32c=crc32c(DATA)).crc32c
+    return store.complete(key, upload_id, [part], PutOptions(if_absent=if_absent, crc32c=crc32c(DATA))).crc32c
 
 
 @pytest.fixture
@@ -203,9 +203,9 @@ class TestFlaws:
         with lax_server(flaw) as server, store_at(server.server_port) as store:
             assert missing == {name for name, honours in store.probe(PREFIX).items() if not honours}
             assert ({}, {}, set()) == (server.objects, server.uploads, server.versions)
-            store.put_file("a", file, if_absent=True, crc32c=crc32c(DATA))
+            store.put_file("a", file, PutOptions(if_absent=True, crc32c=crc32c(DATA)))
             with pytest.raises(AlreadyExistsError):
-                store.put_file("a", file, if_absent=True, crc32c=crc32c(DATA))
+                store.put_file("a", file, PutOptions(if_absent=True, crc32c=crc32c(DATA)))
             if store.capabilities.multipart:
                 put_in_parts(store, "b", file, if_absent=True)
                 with pytest.raises(AlreadyExistsError):
@@ -219,13 +219,13 @@ class TestFlaws:
                 if is_known:
                     store.probe(PREFIX)
                 assert not store.capabilities.checks_crc32c
-                assert store.put_file("a", file, crc32c=crc32c(DATA)).crc32c is None
+                assert store.put_file("a", file, PutOptions(crc32c=crc32c(DATA))).crc32c is None
                 assert put_in_parts(store, "b", file) is None
 
     def test_a_checksum_that_is_checked_is_proof(self, file: Path) -> None:
         with lax_server() as server, store_at(server.server_port) as store:
             store.probe(PREFIX)
-            assert crc32c(DATA) == store.put_file("a", file, crc32c=crc32c(DATA)).crc32c
+            assert crc32c(DATA) == store.put_file("a", file, PutOptions(crc32c=crc32c(DATA))).crc32c
 
     def test_who_may_not_delete_leaves_nothing_because_nothing_is_tried(self) -> None:
         with lax_server("may not delete") as server, store_at(server.server_port) as store:
@@ -247,15 +247,15 @@ class TestCare:
 
     def test_if_absent_looks_first_and_sends_the_condition_too(self, file: Path) -> None:
         with lax_server() as server, store_at(server.server_port) as store:
-            store.put_file("a", file, if_absent=True)
+            store.put_file("a", file, PutOptions(if_absent=True))
             assert ["HEAD", "GET", "PUT"] == [head.split()[0] for head in server.heads]  # GET: 404 of a HEAD says not of what
             assert "If-None-Match: *" in server.heads[-1]
             with pytest.raises(AlreadyExistsError):
-                store.put_file("a", file, if_absent=True)
+                store.put_file("a", file, PutOptions(if_absent=True))
             assert "HEAD" == server.heads[-1].split()[0]
-            upload_id = store.begin("b", size_bytes=len(DATA))
+            upload_id = store.begin("b", len(DATA))
             part = store.put_part("b", upload_id, file, Part(1, 0, len(DATA), crc32c(DATA)))
-            store.complete("b", upload_id, [part], if_absent=True)
+            store.complete("b", upload_id, [part], PutOptions(if_absent=True))
             assert "HEAD" in server.heads[-3]
             assert "If-None-Match: *" in server.heads[-1]
 
@@ -263,7 +263,7 @@ class TestCare:
         with lax_server("ignores conditions") as server, store_at(server.server_port) as store:
             store.put_file("a", file)
             with pytest.raises(AlreadyExistsError):
-                store.put_file("a", file, if_absent=True)
+                store.put_file("a", file, PutOptions(if_absent=True))
 
     def test_nothing_is_promised(self) -> None:
         with store_at(1) as store:
@@ -274,7 +274,7 @@ class TestCare:
     def test_after_it_is_known_one_request_is_enough(self, file: Path) -> None:
         with lax_server() as server, store_at(server.server_port) as store:
             store.assume(AMAZON.as_dict())
-            store.put_file("a", file, if_absent=True)
+            store.put_file("a", file, PutOptions(if_absent=True))
             assert ["PUT"] == [head.split()[0] for head in server.heads]
 
 
@@ -369,7 +369,7 @@ class TestTheWire:
                     if is_known:
                         store.probe(PREFIX)
                     for path, crc in ((file, crc32c(DATA)), (large, crc32c(bytes(3 * 2**20))), (file, None)):
-                        store.put_file("a", path, crc32c=crc, metadata={"wherry-token": "t"})
+                        store.put_file("a", path, PutOptions(crc32c=crc, metadata={"wherry-token": "t"}))
                     put_in_parts(store, "b", file)
                     store.get_file("a", file)
                     list(store.list_uploads())
@@ -382,7 +382,7 @@ class TestTheWire:
 
     def test_a_body_is_the_objects_bytes_and_no_more(self, file: Path) -> None:
         with lax_server("ignores checksums") as server, store_at(server.server_port) as store:
-            store.put_file("a", file, crc32c=crc32c(DATA))
+            store.put_file("a", file, PutOptions(crc32c=crc32c(DATA)))
             put_in_parts(store, "b", file)
             assert {"a": DATA, "b": DATA} == {key: kept.body for key, kept in server.objects.items()}
             assert [] == [head for head in server.heads if head.startswith("PUT") and "Content-Length: 10\n" not in head]

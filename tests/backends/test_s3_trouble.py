@@ -34,7 +34,7 @@ from servers.real import S3Server, fast_folder, tls_terminator
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, PermanentError, StoreError, ThrottledError, TransientError
-from wherry.store import Part
+from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
 MIB = 2**20
@@ -103,7 +103,7 @@ class TestSilence:
         path = tmp_path / "part"
         path.write_bytes(bytes(3 * MIB))
         with behind(seaweedfs_server, When("PUT", "partNumber", action), **self.OPTIONS) as (store, _):
-            upload_id = store.begin(key, size_bytes=3 * MIB)
+            upload_id = store.begin(key, 3 * MIB)
             with pytest.raises(TransientError, match="no byte of part 1 went through for 1 s"):
                 store.put_part(key, upload_id, path, Part(1, 0, 3 * MIB, crc32c(bytes(3 * MIB))))
             store.abort(key, upload_id)
@@ -178,7 +178,7 @@ class TestCredentials:
         with fault_proxy("127.0.0.1", seaweedfs_server.port, expired) as proxy:
             options: dict[str, object] = {"endpoint_url": proxy.url, "region": "us-east-1"}
             with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as store:
-                upload_id = store.begin(key, size_bytes=2 * half, crc32c=crc32c(bytes(2 * half)))
+                upload_id = store.begin(key, 2 * half, PutOptions(crc32c=crc32c(bytes(2 * half))))
                 sent = [store.put_part(key, upload_id, path, parts[0])]
                 with pytest.raises(TransientError, match="read anew"):
                     store.put_part(key, upload_id, path, parts[1])
@@ -234,7 +234,7 @@ class TestThrottling:
         answer = s3_error(status, code, retry_after_s=retry_after_s)
         with behind(seaweedfs_server, When("", key, answer)) as (store, proxy):
             with pytest.raises(ThrottledError) as caught:
-                store.begin(key, size_bytes=1)
+                store.begin(key, 1)
             assert retry_after_s == caught.value.retry_after_s
             assert len(proxy.log) == 1
 
@@ -284,8 +284,8 @@ def test_a_lost_begin_leaves_an_upload_that_is_told_by_its_key(
         with behind(server, When("POST", f"{key}\\?uploads", DropAnswer())) as (store, proxy):
             before_s = time.time()
             with pytest.raises(TransientError):
-                store.begin(key, size_bytes=1)
-            other = store.begin(f"{key}-2", size_bytes=1)
+                store.begin(key, 1)
+            other = store.begin(f"{key}-2", 1)
             (found,) = (upload for upload in store.list_uploads(key) if upload.key == key)
             assert len(proxy.requests("GET", "uploads")) == 1
             assert not found.is_ours
@@ -306,7 +306,7 @@ def test_lists_of_uploads_go_on_over_pages(request: pytest.FixtureRequest, name:
     """Several of one key too; SeaweedFS gives ids alone to go on from."""
     server: S3Server = request.getfixturevalue(name)
     with TwoUploadsAPage(StoreURI("s3", server.bucket), server.options) as store:
-        begun = [(f"{key}/{at}", store.begin(f"{key}/{at}", size_bytes=1)) for at in ("a", "b c", "b c", "b c", "ä+%2F", "e")]
+        begun = [(f"{key}/{at}", store.begin(f"{key}/{at}", 1)) for at in ("a", "b c", "b c", "b c", "ä+%2F", "e")]
         found = [(upload.key, upload.upload_id) for upload in store.list_uploads(f"{key}/")]
         assert sorted((at, upload_id.removeprefix("crc32c:")) for at, upload_id in begun) == sorted(found)
         for at, upload_id in begun:

@@ -24,7 +24,7 @@ from wherry.backends.memory import MemoryStore
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AlreadyExistsError
-from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part
+from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part, PutOptions
 from wherry.uri import StoreURI
 
 ROUNDS = 200
@@ -36,18 +36,18 @@ Attempt = Callable[[ObjectStore, str, Path, Barrier], ObjectMeta]
 
 def put(store: ObjectStore, key: str, source: Path, start: Barrier) -> ObjectMeta:
     start.wait(60)
-    return store.put_file(key, source, if_absent=True)
+    return store.put_file(key, source, PutOptions(if_absent=True))
 
 
 def complete(store: ObjectStore, key: str, source: Path, start: Barrier) -> ObjectMeta:
     assert isinstance(store, MultipartStore)
     assert store.capabilities.conditional_complete
     data = source.read_bytes()
-    upload_id = store.begin(key, size_bytes=len(data), if_absent=True, crc32c=crc32c(data))
+    upload_id = store.begin(key, len(data), PutOptions(if_absent=True, crc32c=crc32c(data)))
     part = store.put_part(key, upload_id, source, Part(1, 0, len(data), crc32c(data)))
     start.wait(60)
     try:
-        return store.complete(key, upload_id, [part], if_absent=True, crc32c=crc32c(data))
+        return store.complete(key, upload_id, [part], PutOptions(if_absent=True, crc32c=crc32c(data)))
     except AlreadyExistsError:
         store.abort(key, upload_id)
         raise

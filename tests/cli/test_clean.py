@@ -85,7 +85,7 @@ def test_uploads_that_carry_our_mark_are_aborted_when_they_are_old_and_nothing_e
         with open_store(StoreURI("gs", server.bucket), server.options) as store:
             assert isinstance(store, MultipartStore)
             for key in ("run/left.pt", "elsewhere/left.pt"):
-                upload_id = store.begin(key, size_bytes=300_000)
+                upload_id = store.begin(key, 300_000)
                 store.put_part(key, upload_id, path, Part(1, 0, 262_144, crc32c_of_file(path, 0, 262_144)))
             store.put_file("run/theirs.pt", path)
             store.put_file("run/theirs.wherry-tmp-notes/1", path)  # somebody's own, in spite of its name
@@ -105,7 +105,7 @@ def test_uploads_of_others_on_s3_are_counted_and_left_alone(line: CommandLine, s
     uri = f"s3://{seaweedfs_server.bucket}/clean"
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
-        upload_id = store.begin("clean/theirs.pt", size_bytes=10)
+        upload_id = store.begin("clean/theirs.pt", 10)
         (others,) = [
             one["text"]
             for one in clean(line, uri, "--older-than-days", 0, options=seaweedfs_server.options)
@@ -135,7 +135,7 @@ def test_an_upload_on_s3_whose_begin_was_not_answered_is_aborted_a_day_later(tmp
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
         assert ["lost/model.pt"] == [upload.key for upload in store.list_uploads("lost/")]
-        theirs = store.begin("lost/model.pt2", size_bytes=10)
+        theirs = store.begin("lost/model.pt2", 10)
         in_two_days = time.time() + 2 * 86_400
         assert 1 == len(clean_known_uploads(journal, record.id, lambda _: store, now=in_two_days))
         assert ["lost/model.pt2"] == [upload.key for upload in store.list_uploads("lost/")]
@@ -161,7 +161,7 @@ def test_the_upload_of_a_job_that_was_given_up_is_aborted_with_the_options_that_
 ) -> None:
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
-        given_up(line, seaweedfs_server, store.begin("given/up.pt", size_bytes=10))
+        given_up(line, seaweedfs_server, store.begin("given/up.pt", 10))
         (warning,) = [one for one in clean(line) if one["level"] == "warn"]
         assert "needs aws_access_key_id" in warning["text"]
         found = clean(line, f"s3://{seaweedfs_server.bucket}", options=seaweedfs_server.options)
@@ -178,7 +178,7 @@ def test_the_uploads_of_another_server_are_not_asked_for_here_and_stay_known(
     uri = f"s3://{seaweedfs_server.bucket}"
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
-        given_up(line, seaweedfs_server, store.begin("given/up.pt", size_bytes=10))
+        given_up(line, seaweedfs_server, store.begin("given/up.pt", 10))
         assert [] == [one for one in clean(line, uri, options=juicefs_server.options) if one["what"] == "aborted"]
         assert ["given/up.pt"] == [upload.key for upload in store.list_uploads("given/")]
         assert 1 == len([one for one in clean(line, uri, options=seaweedfs_server.options) if one["what"] == "aborted"])

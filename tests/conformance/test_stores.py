@@ -23,7 +23,7 @@ from wherry.backends.memory import MemoryStore
 from wherry.backends.s3.store import S3Store
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, StoreError
-from wherry.store import ObjectMeta, ObjectStore, StoredPart, contract
+from wherry.store import ObjectMeta, ObjectStore, PutOptions, StoredPart, contract
 from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.testing import FaultyStore, StoreConformance
 from wherry.uri import StoreURI
@@ -263,14 +263,14 @@ class WritesInPlace(MemoryStore):
         super().__init__(uri, options)
         self.half_was_read = threading.Event()
 
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         if any(self.list(key)):
             half = path.with_name("half")
             half.write_bytes(path.read_bytes()[:-1])
             super().put_file(key, half)
             self.half_was_read.wait(2)  # not again: a reader who saw its size reads no more
             self.half_was_read.set()
-        return super().put_file(key, path, **options)
+        return super().put_file(key, path, put)
 
     def get_file(self, key: str, path: Path, **options: Any) -> None:
         before = self.head(key)
@@ -280,31 +280,30 @@ class WritesInPlace(MemoryStore):
 
 
 class ForgetsTheCondition(MemoryStore):
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
-        return super().put_file(key, path, **{**options, "if_absent": False})
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        return super().put_file(key, path, replace(put, if_absent=False))
 
 
 class LooksThenPuts(MemoryStore):
     both_looked = threading.Barrier(2)
 
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
-        if options.get("if_absent") and any(self.list(key)):
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        if put.if_absent and any(self.list(key)):
             raise AlreadyExistsError("there already")
         LooksThenPuts.both_looked.wait(30)
-        return super().put_file(key, path, **{**options, "if_absent": False})
+        return super().put_file(key, path, replace(put, if_absent=False))
 
 
 class EchoesTheChecksum(MemoryStore):
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         self.capabilities = replace(self.capabilities, checks_crc32c=False)
-        wrong = options.pop("crc32c", None)
-        return replace(super().put_file(key, path, **options), crc32c=wrong)
+        return replace(super().put_file(key, path, replace(put, crc32c=None)), crc32c=put.crc32c)
 
 
 class KeepsAlink(MemoryStore):
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         self.linked = {**getattr(self, "linked", {}), key: path}
-        return super().put_file(key, path, **options)
+        return super().put_file(key, path, put)
 
     def get_file(self, key: str, path: Path, **options: Any) -> None:
         path.write_bytes(self.linked[key].read_bytes())
@@ -349,12 +348,12 @@ class MissesDeletes(MemoryStore):
 
 
 class JoinsAsGiven(MemoryStore):
-    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], **options: Any) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         with self._root.lock:
             held = self._root.uploads[upload_id].parts
             data = b"".join(held[part.number][1] for part in parts)
         self.abort(key, upload_id)
-        return self._store("complete", key, data, False, None, options.get("metadata") or {})
+        return self._store("complete", key, data, PutOptions(metadata=put.metadata))
 
 
 class KeepsAbortedParts(MemoryStore):
@@ -363,9 +362,9 @@ class KeepsAbortedParts(MemoryStore):
 
 
 class LeavesTemporaryNames(MemoryStore):
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         super().put_file(f"{key}.part", path)
-        return super().put_file(key, path, **options)
+        return super().put_file(key, path, put)
 
 
 @pytest.mark.parametrize(

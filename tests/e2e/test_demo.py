@@ -35,8 +35,8 @@ class RottingStore(LocalStore):
     def __init__(self, uri, options):
         super().__init__(StoreURI("file", ""), options)
 
-    def put_file(self, key, path, **options):
-        meta = super().put_file(key, path, **options)
+    def put_file(self, key, path, *put):
+        meta = super().put_file(key, path, *put)
         if key.endswith("ep003.pt"):
             stored = Path("/", key)
             data = bytearray(stored.read_bytes())

@@ -16,7 +16,7 @@ from wherry import Config, Uploader
 from wherry.checksum import PIECE_BYTES, crc32c, format_crc32c, parse_range_sums
 from wherry.config import AgentConfig, TransferConfig
 from wherry.errors import AccessDeniedError, IntegrityError
-from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, Part
+from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, Part, PutOptions
 from worlds import QUICK, World, some_bytes
 
 RANGE = PIECE_BYTES
@@ -128,8 +128,8 @@ def test_servers_keep_the_longest_entry_that_there_is(
     metadata = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(DATA[:10])), RANGES_METADATA: entry}
     source = tmp_path / "source"
     source.write_bytes(DATA[:10])
-    world.store.put_file(f"{key}/whole", source, metadata=metadata)
-    upload_id = world.store.begin(f"{key}/parts", size_bytes=10, metadata=metadata)
+    world.store.put_file(f"{key}/whole", source, PutOptions(metadata=metadata))
+    upload_id = world.store.begin(f"{key}/parts", 10, PutOptions(metadata=metadata))
     part = world.store.put_part(f"{key}/parts", upload_id, source, Part(1, 0, 10, crc32c(DATA[:10])))
-    world.store.complete(f"{key}/parts", upload_id, [part], metadata=metadata)
+    world.store.complete(f"{key}/parts", upload_id, [part], PutOptions(metadata=metadata))
     assert metadata == dict(world.store.head(f"{key}/whole").metadata) == dict(world.store.head(f"{key}/parts").metadata)

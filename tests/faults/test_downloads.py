@@ -33,7 +33,7 @@ from wherry.backends.s3.store import S3Store, _describe
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError
-from wherry.store import ObjectMeta, ObjectStore, Part
+from wherry.store import ObjectMeta, ObjectStore, Part, PutOptions
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.transfer.download import download
 from wherry.transfer.resume import clean_stale_downloads
@@ -109,7 +109,7 @@ def script(text: str, settings: Sequence[object], *arguments: str) -> Iterator[s
 def put(store: ObjectStore, key: str, folder: Path, data: bytes = DATA) -> None:
     source = folder / f"source-{uuid.uuid4().hex}"
     source.write_bytes(data)
-    store.put_file(key, source, crc32c=crc32c(data))
+    store.put_file(key, source, PutOptions(crc32c=crc32c(data)))
     source.unlink()
 
 
@@ -312,7 +312,7 @@ def test_a_foreign_object_of_parts_is_not_checked_by_an_etag_that_is_no_md5(
     with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as raw:
         source = tmp_path / "source"
         source.write_bytes(DATA)
-        upload = raw.begin(key, size_bytes=len(DATA))
+        upload = raw.begin(key, len(DATA))
         part = raw.put_part(key, upload, source, Part(1, 0, len(DATA), crc32c(DATA)))
         raw.complete(key, upload, [part])
         source.unlink()

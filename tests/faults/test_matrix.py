@@ -38,6 +38,7 @@ from wherry import Uploader
 from wherry.checksum import crc32c
 from wherry.config import AgentConfig, Config
 from wherry.errors import UploadFailed
+from wherry.store import PutOptions
 from worlds import (
     DATA_STEPS,
     IMPATIENCE_S,
@@ -104,7 +105,7 @@ class Cell:
         """Be another writer of the same name."""
         source = self.folder / "other"
         source.write_bytes(OTHER)
-        self.world.store.put_file(self.key, source, crc32c=crc32c(OTHER))
+        self.world.store.put_file(self.key, source, PutOptions(crc32c=crc32c(OTHER)))
 
     @property
     def kept(self) -> bytes | None:

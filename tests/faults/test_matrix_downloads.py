@@ -34,6 +34,7 @@ from servers.proxy import (
 )
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, StoreError
+from wherry.store import PutOptions
 from wherry.store.registry import open_store
 from wherry.uri import StoreURI
 from worlds import IMPATIENCE_S, OTHER, RANGE_BYTES, SMALL_BYTES, World, slug, some_bytes, uploader_of
@@ -80,7 +81,7 @@ class Download:
     def write(self, data: bytes) -> None:
         source = self.folder / "source"
         source.write_bytes(data)
-        self.world.store.put_file(self.key, source, crc32c=crc32c(data))
+        self.world.store.put_file(self.key, source, PutOptions(crc32c=crc32c(data)))
         source.unlink()
 
     def write_other(self) -> None:

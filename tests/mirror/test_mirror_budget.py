@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -17,7 +17,7 @@ from servers.proxy import fault_proxy
 from servers.real import S3Server
 from wherry import Mirror, MirrorConfig
 from wherry.backends.memory import MemoryStore
-from wherry.store import ObjectMeta
+from wherry.store import ObjectMeta, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
@@ -121,12 +121,12 @@ class Gated(WrappedStore):
         self.gate = threading.Event()
         self.n_waiting = 0
 
-    def put_file(self, key: str, path: Path, **options: Any) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's, later."""
         if path.stat().st_size > 100_000:
             self.n_waiting += 1
             assert self.gate.wait(60.0)
-        return super().put_file(key, path, **options)
+        return super().put_file(key, path, put)
 
 
 def test_a_new_small_log_goes_while_large_ones_keep_all_other_senders(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wherry.mirror.format.rules import Rules
 from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader, find_mirror
 from wherry.mirror.reader.seal_remote import Sealed, seal, writers
 from wherry.mirror.reader.verify import summary, verify
-from wherry.store import ObjectStore
+from wherry.store import ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
@@ -35,7 +35,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 def put(store: ObjectStore, key: str, data: bytes, scratch: Path) -> None:
     path = scratch / "source"
     path.write_bytes(data)
-    store.put_file(key, path, crc32c=crc32c(data), metadata={"wherry-crc32c": f"{crc32c(data):08x}"})
+    store.put_file(key, path, PutOptions(crc32c=crc32c(data), metadata={"wherry-crc32c": f"{crc32c(data):08x}"}))
 
 
 def many_segments(store: ObjectStore, prefix: str, n: int, scratch: Path, path: str = "a.log") -> bytes:

@@ -24,7 +24,7 @@ from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c_of_file
 from wherry.config import MIB, SpoolConfig, TransferConfig
 from wherry.errors import ConfigError, PermanentError, SpoolError, UploadFailed
-from wherry.store import MultipartStore, Part
+from wherry.store import MultipartStore, Part, PutOptions
 from wherry.testing import FaultyStore
 from wherry.transfer.upload import Sender
 from wherry.uploader import Uploader
@@ -131,13 +131,13 @@ def test_ten_thousand_parts_make_one_object(tmp_path: Path) -> None:
     with LocalStore(StoreURI("file", ""), {}) as store:
         assert isinstance(store, MultipartStore)
         key = str(tmp_path / "dest" / "x").lstrip("/")
-        upload = store.begin(key, size_bytes=source.stat().st_size)
+        upload = store.begin(key, source.stat().st_size)
         for number in range(1, 10_001):
             start = (number - 1) * 100
             store.put_part(key, upload, source, Part(number, start, start + 100, crc32c_of_file(source, start, start + 100)))
         held = store.list_parts(key, upload)
         assert list(range(1, 10_001)) == [part.number for part in held]
-        store.complete(key, upload, held, crc32c=crc32c_of_file(source))
+        store.complete(key, upload, held, PutOptions(crc32c=crc32c_of_file(source)))
     assert source.read_bytes() == (tmp_path / "dest" / "x").read_bytes()
 
 

@@ -24,14 +24,14 @@ class LeakyStore(MemoryStore):
         super().__init__(uri, {})
         self.secret = options["password"]
 
-    def put_file(self, key, path, **options):
+    def put_file(self, key, path, *put):
         if "denied" in key:
             raise AccessDeniedError(f"refused: password={self.secret}")
         if "transient" in key:
             raise TransientError(f"reset by peer: GET /?password={quote(self.secret, safe='')}")
         if "unforeseen" in key:
             raise RuntimeError(f"vendor bug with {self.secret!r}")
-        return super().put_file(key, path, **options)
+        return super().put_file(key, path, *put)
 """
 
 

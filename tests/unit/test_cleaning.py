@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def lose_begin(journal: Journal, store: WrappedStore, key: str = "key") -> tuple
     """A begin whose answer does not come: the store's id, and the upload that is there all the same."""
     found = store_id(journal)
     journal.parts.note_begin(found, key)
-    return found, store.begin(key, size_bytes=10)
+    return found, store.begin(key, 10)
 
 
 def clean(journal: Journal, store: WrappedStore, after_s: float) -> list[str]:
@@ -98,7 +99,7 @@ def test_an_upload_of_another_time_is_another_writers_and_stays(journal: Journal
     assert isinstance(inner, MemoryStore)
     _, upload_id = lose_begin(journal, store)
     began = inner._root.uploads[upload_id]
-    inner._root.uploads[upload_id] = type(began)(began.key, began.crc32c, began.metadata, began.begun_s - 3600, began.parts)
+    inner._root.uploads[upload_id] = replace(began, begun_s=began.begun_s - 3600)
     assert [] == clean(journal, store, 2 * DAY_S)
     assert ["key"] == pending(store)
 
@@ -106,7 +107,7 @@ def test_an_upload_of_another_time_is_another_writers_and_stays(journal: Journal
 @pytest.mark.parametrize("key", ["key2", "key/2", "other"])
 def test_an_upload_of_another_key_stays(journal: Journal, store: UnmarkedStore, key: str) -> None:
     lose_begin(journal, store, "key")
-    store.begin(key, size_bytes=10)
+    store.begin(key, 10)
     assert ["key"] == clean(journal, store, 2 * DAY_S)
     assert [key] == pending(store)
 
@@ -121,7 +122,7 @@ def test_the_upload_that_a_job_goes_on_with_stays(journal: Journal, store: Unmar
 
 def test_the_upload_of_a_job_that_was_given_up_is_aborted_at_once(journal: Journal, store: UnmarkedStore) -> None:
     (job_id,), _ = journal.submit("me", store_id(journal), [new_job("key")])
-    journal.parts.plan(job_id, store.begin("key", size_bytes=10), 5, [None, None], 0)
+    journal.parts.plan(job_id, store.begin("key", 10), 5, [None, None], 0)
     assert not has_known_uploads(journal)
     assert journal.lease("w", 60.0) is not None
     journal.fail(job_id, "w", "no")
@@ -143,9 +144,9 @@ def test_what_could_not_be_aborted_is_tried_again(journal: Journal) -> None:
 
 def test_marked_uploads_are_aborted_below_a_prefix_when_they_are_old(journal: Journal) -> None:
     store = MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
-    open_id = store.begin("run/open", size_bytes=10)
+    open_id = store.begin("run/open", 10)
     for key in ("run/old", "other"):
-        store.begin(key, size_bytes=10)
+        store.begin(key, 10)
     (job_id,), _ = journal.submit("me", store_id(journal), [new_job("run/open")])
     journal.parts.plan(job_id, open_id, 5, [None], 0)
 
@@ -159,6 +160,6 @@ def test_marked_uploads_are_aborted_below_a_prefix_when_they_are_old(journal: Jo
 
 
 def test_unmarked_uploads_are_never_touched_by_their_age(store: UnmarkedStore, journal: Journal) -> None:
-    store.begin("run/old", size_bytes=10)
+    store.begin("run/old", 10)
     assert [] == list(clean_marked_uploads(store, "", journal, now=time.time() + 100 * DAY_S))
     assert ["run/old"] == pending(store)

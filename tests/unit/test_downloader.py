@@ -33,7 +33,7 @@ from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError
-from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore
+from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.transfer.download import _publish, download, place
@@ -54,7 +54,7 @@ def store() -> MemoryStore:
 def put(store: ObjectStore, folder: Path, data: bytes = DATA, key: str = KEY) -> None:
     source = folder / f"source-{uuid.uuid4().hex}"
     source.write_bytes(data)
-    store.put_file(key, source, crc32c=crc32c(data))
+    store.put_file(key, source, PutOptions(crc32c=crc32c(data)))
     source.unlink()
 
 

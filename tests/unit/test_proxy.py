@@ -40,7 +40,7 @@ from servers.real import S3Server
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, NotFoundError, TransientError
-from wherry.store import Part
+from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
 DATA = random.Random(3).randbytes(3 * 2**20 + 1)
@@ -583,14 +583,14 @@ class TestSeaweedFS:
         with fault_proxy("127.0.0.1", seaweedfs_server.port) as proxy:
             options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
             with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as store:
-                assert len(data) == store.put_file(key, tmp_path / "file", crc32c=crc32c(data)).size_bytes
-                upload = store.begin(f"{key}-parts", size_bytes=len(data))
+                assert len(data) == store.put_file(key, tmp_path / "file", PutOptions(crc32c=crc32c(data))).size_bytes
+                upload = store.begin(f"{key}-parts", len(data))
                 ranges = [(0, 5 * 2**20), (5 * 2**20, len(data))]
                 parts = [
                     store.put_part(f"{key}-parts", upload, tmp_path / "file", Part(n, a, b, crc32c(data[a:b])))
                     for n, (a, b) in enumerate(ranges, 1)
                 ]
-                store.complete(f"{key}-parts", upload, parts, crc32c=crc32c(data))
+                store.complete(f"{key}-parts", upload, parts, PutOptions(crc32c=crc32c(data)))
                 assert [key, f"{key}-parts"] == [meta.key for meta in store.list(key)]
                 for name in (key, f"{key}-parts"):
                     (tmp_path / "back").write_bytes(b"")
@@ -616,6 +616,6 @@ class TestSeaweedFS:
             options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
             with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as store:
                 with pytest.raises(TransientError):
-                    store.put_file(key, tmp_path / "file", if_absent=True)
+                    store.put_file(key, tmp_path / "file", PutOptions(if_absent=True))
                 assert len(DATA) == store.head(key).size_bytes
             assert [200] == [one.upstream_status for one in proxy.requests("PUT", key)]

@@ -22,7 +22,7 @@ from wherry.errors import AccessDeniedError, IntegrityError, TransientError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.store import CRC32C_METADATA, RANGES_METADATA, ObjectMeta, ObjectStore
+from wherry.store import CRC32C_METADATA, RANGES_METADATA, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.transfer.download import download
@@ -51,7 +51,7 @@ def put(store: ObjectStore, folder: Path, summed_bytes: int = RANGE, data: bytes
         pieces = crc32cs_of_file(source, 0, len(data), summed_bytes)
         sums = range_sums(pieces, summed_bytes, len(data), summed_bytes)
     assert sums is not None
-    store.put_file(KEY, source, crc32c=crc32c(data), metadata={RANGES_METADATA: sums})
+    store.put_file(KEY, source, PutOptions(crc32c=crc32c(data), metadata={RANGES_METADATA: sums}))
     source.unlink()
 
 
@@ -273,17 +273,17 @@ class Noting(WrappedStore):
         super().__init__(inner)
         self.given: list[tuple[str, dict[str, str]]] = []
 
-    def put_file(self, key, path, *, if_absent=False, crc32c=None, metadata=None, frozen=False):  # type: ignore[no-untyped-def]
-        self.given.append(("put", dict(metadata)))
-        return super().put_file(key, path, if_absent=if_absent, crc32c=crc32c, metadata=metadata, frozen=frozen)
+    def put_file(self, key, path, put=PutOptions()):  # type: ignore[no-untyped-def]
+        self.given.append(("put", dict(put.metadata)))
+        return super().put_file(key, path, put)
 
-    def begin(self, key, *, size_bytes, if_absent=False, crc32c=None, metadata=None):  # type: ignore[no-untyped-def]
-        self.given.append(("begin", dict(metadata)))
-        return super().begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+    def begin(self, key, size_bytes, put=PutOptions()):  # type: ignore[no-untyped-def]
+        self.given.append(("begin", dict(put.metadata)))
+        return super().begin(key, size_bytes, put)
 
-    def complete(self, key, upload_id, parts, *, if_absent=False, crc32c=None, metadata=None):  # type: ignore[no-untyped-def]
-        self.given.append(("complete", dict(metadata)))
-        return super().complete(key, upload_id, parts, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+    def complete(self, key, upload_id, parts, put=PutOptions()):  # type: ignore[no-untyped-def]
+        self.given.append(("complete", dict(put.metadata)))
+        return super().complete(key, upload_id, parts, put)
 
 
 def sums_of(path: Path, range_bytes: int) -> tuple[int, tuple[int, ...]]:

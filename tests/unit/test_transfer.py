@@ -20,7 +20,7 @@ from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError,
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, StoredPart
+from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, PutOptions, StoredPart
 from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.transfer.upload import Sender, part_size_for, split
@@ -387,7 +387,7 @@ def test_a_name_taken_by_another_is_an_error_and_the_object_is_kept(
     sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path, size_bytes: int
 ) -> None:
     theirs = file_of(tmp_path / "theirs", size_bytes, seed=1)
-    memory.put_file("key", theirs, metadata={TOKEN_METADATA: "theirs"})
+    memory.put_file("key", theirs, PutOptions(metadata={TOKEN_METADATA: "theirs"}))
     path = file_of(tmp_path / "file", size_bytes)
     with pytest.raises(AlreadyExistsError):
         sender.send(accept(journal, path, overwrite=False), path, memory, SMALL_PARTS)
@@ -415,8 +415,8 @@ class Forgetful(WrappedStore):
     def capabilities(self) -> Capabilities:  # type: ignore[override]
         return self._capabilities
 
-    def put_file(self, key, path, *, if_absent=False, crc32c=None, metadata=None, frozen=False):  # type: ignore[no-untyped-def]
-        meta = self.inner.put_file(key, path, if_absent=if_absent)
+    def put_file(self, key, path, put=PutOptions()):  # type: ignore[no-untyped-def]
+        meta = self.inner.put_file(key, path, PutOptions(if_absent=put.if_absent))
         return replace(meta, crc32c=None)
 
     def head(self, key: str):  # type: ignore[no-untyped-def]
@@ -463,9 +463,9 @@ class Corrupting(MemoryStore):
     capabilities = replace(MemoryStore.capabilities, checks_crc32c=False)
     liar = False
 
-    def _store(self, operation, key, data, if_absent, crc32c, metadata):  # type: ignore[no-untyped-def]
-        meta = super()._store(operation, key, b"X" + data[1:], if_absent, None, metadata)
-        return replace(meta, crc32c=crc32c) if self.liar else meta
+    def _store(self, operation, key, data, put):  # type: ignore[no-untyped-def]
+        meta = super()._store(operation, key, b"X" + data[1:], replace(put, crc32c=None))
+        return replace(meta, crc32c=put.crc32c) if self.liar else meta
 
 
 @pytest.mark.parametrize("liar", [False, True])
@@ -480,7 +480,7 @@ def test_wrong_stored_bytes_are_found(sender: Sender, journal: Journal, tmp_path
 
 def test_a_store_that_keeps_too_little_is_found(sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path) -> None:
     class Cutting(Forgetful):
-        def put_file(self, key, path, **options):  # type: ignore[no-untyped-def]
+        def put_file(self, key, path, put=PutOptions()):  # type: ignore[no-untyped-def]
             half = path.with_name("half")
             half.write_bytes(path.read_bytes()[:5])
             return self.inner.put_file(key, half)

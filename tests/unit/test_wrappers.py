@@ -15,7 +15,7 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
-from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, StoredPart
+from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
@@ -53,31 +53,14 @@ class RecordingStore(MultipartStore):
     def _note(self, arguments: dict[str, Any]) -> None:
         self.calls.append((inspect.stack()[1].function, {k: v for k, v in arguments.items() if k != "self"}))
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         self._note(locals())
         return ObjectMeta(key, 1)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         self._note(locals())
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         self._note(locals())
 
     def head(self, key: str) -> ObjectMeta:
@@ -94,15 +77,7 @@ class RecordingStore(MultipartStore):
     def close(self) -> None:
         self._note(locals())
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         self._note(locals())
         return "upload"
 
@@ -114,31 +89,14 @@ class RecordingStore(MultipartStore):
         self._note(locals())
         return [StoredPart(1, 2, "etag")]
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         self._note(locals())
         return ObjectMeta(key, 5)
 
     def abort(self, key: str, upload_id: str) -> None:
         self._note(locals())
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         self._note(locals())
         return ObjectMeta(key, 6)
 
@@ -162,10 +120,7 @@ class RecordingStore(MultipartStore):
 ARGUMENTS: dict[str, Any] = {
     "key": "k",
     "path": Path("p"),
-    "if_absent": True,
-    "crc32c": 99,
-    "metadata": {"m": "v"},
-    "frozen": True,
+    "put": PutOptions(if_absent=True, crc32c=99, metadata={"m": "v"}, frozen=True),
     "start": 3,
     "end": 4,
     "take": print,
@@ -216,7 +171,7 @@ def test_parts_of_a_store_without_parts_are_refused(wrap: Any, tmp_path: Path) -
     store = wrap(FsspecStore(StoreURI("memory", "without-parts"), {}))
     part = Part(1, 0, 1, 0)
     calls: list[Callable[[], object]] = [
-        lambda: store.begin("k", size_bytes=1),
+        lambda: store.begin("k", 1),
         lambda: store.put_part("k", "u", tmp_path, part),
         lambda: store.list_parts("k", "u"),
         lambda: store.complete("k", "u", []),
@@ -241,7 +196,7 @@ def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> Non
     store.put_file("k", path)
     store.get_file("k", path)
     assert [store.head("k").key] == [meta.key for meta in store.list()]
-    upload_id = store.begin("large", size_bytes=4)
+    upload_id = store.begin("large", 4)
     assert [("large", upload_id)] == [(upload.key, upload.upload_id) for upload in store.list_uploads()]
     part = store.put_part("large", upload_id, path, Part(1, 0, 4, crc32c(b"data")))
     assert [part] == store.list_parts("large", upload_id)
@@ -255,7 +210,7 @@ def test_retry_gets_over_transient_errors_of_every_method(tmp_path: Path) -> Non
 def test_retry_leaves_a_begin_to_the_caller_for_a_lost_answer_leaves_an_upload() -> None:
     faulty = FaultyStore(memory_store(), [Fault("begin", TransientError("no answer"), after=True)])
     with pytest.raises(TransientError):
-        RetryStore(faulty, NO_WAITS).begin("k", size_bytes=1)
+        RetryStore(faulty, NO_WAITS).begin("k", 1)
     assert 1 == faulty.calls["begin"]
 
 
@@ -270,7 +225,7 @@ def test_lost_answer_of_a_conditional_put_shows_as_already_exists(tmp_path: Path
     faulty = FaultyStore(memory_store(), [Fault("put", TransientError("no answer"), after=True)])
     store = RetryStore(faulty, NO_WAITS)
     with pytest.raises(AlreadyExistsError, match="tried 2 times"):
-        store.put_file("k", file(tmp_path), if_absent=True, metadata={"wherry-token": "mine"})
+        store.put_file("k", file(tmp_path), PutOptions(if_absent=True, metadata={"wherry-token": "mine"}))
     assert store.head("k").token == "mine"
 
 

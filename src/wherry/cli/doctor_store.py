@@ -26,7 +26,7 @@ from wherry.errors import (
     StoreError,
     WherryError,
 )
-from wherry.store import CRC32C_METADATA, TOKEN_METADATA, ObjectMeta, Part
+from wherry.store import CRC32C_METADATA, TOKEN_METADATA, ObjectMeta, Part, PutOptions
 from wherry.store.registry import check_usable, open_store
 from wherry.store.wrappers import RetryStore
 from wherry.uri import StoreURI
@@ -102,7 +102,7 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
     key, path, crc = probe.key("object"), probe.file("sent", data), crc32c(data)
     metadata = {TOKEN_METADATA: probe.token, CRC32C_METADATA: format_crc32c(crc)}
     try:
-        put = probe.timed(lambda: probe.store.put_file(key, path, if_absent=True, crc32c=crc, metadata=metadata))
+        put = probe.timed(lambda: probe.store.put_file(key, path, PutOptions(if_absent=True, crc32c=crc, metadata=metadata)))
     except (WherryError, OSError) as error:
         yield probe.failed("write", error)
         return
@@ -110,7 +110,7 @@ def _examine(probe: _Probe) -> Iterator[Finding]:
     if probe.store.endpoint is not None:
         try:
             probe.timed(lambda: probe.store.probe(probe.key("trial/")))
-            put = probe.store.put_file(key, path, crc32c=crc, metadata=metadata)  # with what is known by now
+            put = probe.store.put_file(key, path, PutOptions(crc32c=crc, metadata=metadata))  # with what is known by now
         except (WherryError, OSError) as error:
             yield _untried(probe, error)
     try:
@@ -144,7 +144,7 @@ def _try_to_replace(probe: _Probe, key: str) -> Finding:
         return Finding("create once", Level.WARN, text, "give each writer of large objects names of its own")
     other = probe.file("other", b"another writer")
     try:
-        probe.timed(lambda: probe.store.put_file(key, other, if_absent=True, crc32c=crc32c(b"another writer")))
+        probe.timed(lambda: probe.store.put_file(key, other, PutOptions(if_absent=True, crc32c=crc32c(b"another writer"))))
     except AlreadyExistsError:
         return probe.finding("create once", Level.OK, "a second writer of one name is refused")
     except (WherryError, OSError) as error:
@@ -179,7 +179,7 @@ def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
         return Finding("damage", Level.OK, "bytes that do not fit their checksum are refused")
     key, path = probe.key("damaged"), probe.file("damaged", b"these bytes")
     try:
-        probe.timed(lambda: probe.store.put_file(key, path, crc32c=crc32c(b"those bytes")))
+        probe.timed(lambda: probe.store.put_file(key, path, PutOptions(crc32c=crc32c(b"those bytes"))))
     except StoreError:
         return probe.finding("damage", Level.OK, "bytes that do not fit their checksum are refused")
     text = "bytes that do not fit their checksum are accepted, though the store confirms checksums"
@@ -222,10 +222,10 @@ def _try_parts(probe: _Probe, data: bytes, crc: int) -> Finding:
     key, path, part = probe.key("parts"), probe.folder / "sent", Part(1, 0, len(data), crc)
 
     def send() -> None:
-        upload_id = probe.store.begin(key, size_bytes=len(data), crc32c=crc)
+        upload_id = probe.store.begin(key, len(data), PutOptions(crc32c=crc))
         try:
             stored = probe.store.put_part(key, upload_id, path, part)
-            probe.store.complete(key, upload_id, [stored], crc32c=crc)
+            probe.store.complete(key, upload_id, [stored], PutOptions(crc32c=crc))
         except BaseException:
             with suppress(WherryError):  # the first error counts
                 probe.store.abort(key, upload_id)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from wherry.errors import NotFoundError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.store import ObjectMeta, ObjectStore, TakeBlock
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
@@ -51,15 +51,7 @@ class QueuedView(WrappedStore):
 
             self.read(key, write, start=start, end=end, if_match=if_match)
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """The same."""
         while (job := self.queued(key)) is not None:
             try:

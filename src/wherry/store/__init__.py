@@ -14,7 +14,9 @@ from wherry.store.contract import (
     ObjectStore,
     Part,
     PendingUpload,
+    PutOptions,
     StoredPart,
+    TakeBlock,
 )
 
 __all__ = [
@@ -28,5 +30,7 @@ __all__ = [
     "ObjectStore",
     "Part",
     "PendingUpload",
+    "PutOptions",
     "StoredPart",
+    "TakeBlock",
 ]

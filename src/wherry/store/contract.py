@@ -33,6 +33,9 @@ RANGES_METADATA = "wherry-crc32c-ranges"
 
 _Self = TypeVar("_Self", bound="ObjectStore")
 
+#: What read() hands each block to, with the block's offset in the object.
+TakeBlock = Callable[[bytes | memoryview, int], object]
+
 
 #: What read() fetches at once where a store has no read() of its own.
 _READ_BYTES = 8 * 2**20
@@ -116,6 +119,24 @@ class ObjectMeta:
 
 
 @dataclass(frozen=True)
+class PutOptions:
+    """How to store an object; the same record goes to put_file(), begin(), complete() and join().
+
+    >>> store.put_file("run1/model.pt", path, PutOptions(if_absent=True))
+    """
+
+    #: An object that is there already stays untouched, and AlreadyExistsError is raised. join() replaces whatever this says.
+    if_absent: bool = False
+    #: The CRC32C of the whole object, where the caller knows it.
+    crc32c: int | None = None
+    #: Kept with the object by a store whose capabilities say `metadata`.
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    #: put_file() only: nobody writes to the file any more (deleting it is fine), so that a store on the same file system may link
+    #: or reflink it in place of a copy.
+    frozen: bool = False
+
+
+@dataclass(frozen=True)
 class Part:
     """One part of a large object: bytes [start, end) of the file. `number` counts from 1; `etag` is the store's receipt."""
 
@@ -186,26 +207,16 @@ class ObjectStore(ABC):
         return False
 
     @abstractmethod
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """Store the bytes of the file `path` as the object `key`.
 
         The answer's `crc32c` is the store's own figure or None, never an echo of what was sent.
 
-        `frozen` promises that nobody writes to that file any more (deleting it is fine): a store on the same file
-        system may then link or reflink it in place of a copy. Bytes that are not those of `crc32c` are an IntegrityError, and
-        nothing is stored, where `checks_crc32c`; other stores may refuse them too, or store what the file has.
+        Bytes that are not those of `put.crc32c` are an IntegrityError, and nothing is stored, where `checks_crc32c`; other
+        stores may refuse them too, or store what the file has.
 
         Guarantees: when it returns, the whole object is readable under `key` (test_put_then_get); no partial object
-        is ever visible (test_failed_put_leaves_nothing); with `if_absent` an existing object is untouched and
+        is ever visible (test_failed_put_leaves_nothing); with `put.if_absent` an existing object is untouched and
         AlreadyExistsError is raised (test_if_absent_keeps_the_first).
         """
 
@@ -224,15 +235,7 @@ class ObjectStore(ABC):
         TransientError (test_ranges_join_to_the_whole). NotFoundError if absent (test_missing_object).
         """
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """Hand bytes [start, end) of the object to `take(block, at)`, in order; nothing is written to a disk.
 
         `at` is the offset of the block in the object. A wrapper that makes the call again hands all blocks over again: whoever
@@ -277,15 +280,7 @@ class ObjectStore(ABC):
         for key in keys:
             self.delete(key)
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """Make one object of objects that are here already, in that order, inside the store: none of their bytes is sent.
 
         The sources are one at least, `key` itself may be one of them, and their sizes are those that `capabilities` names; a
@@ -319,19 +314,11 @@ class MultipartStore(ObjectStore):
     """A store that takes a large object in parts, which nobody sees before complete()."""
 
     @abstractmethod
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """Open an upload and return its id, which stays valid over crashes of the client.
 
-        `if_absent` says what complete() is going to be given, for stores that must know it now. It decides nothing here: a store
-        that sees the name taken may raise AlreadyExistsError at once, but a name that is free now may be taken by then.
+        `put` is what complete() is going to be given, for stores that must know it now. `put.if_absent` decides nothing here: a
+        store that sees the name taken may raise AlreadyExistsError at once, but a name that is free now may be taken by then.
         """
 
     @abstractmethod
@@ -346,19 +333,10 @@ class MultipartStore(ObjectStore):
         """
 
     @abstractmethod
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """Join the parts, in the order of their numbers, into the object (test_parts_join_in_order).
 
-        `metadata` is what begin() was given, again, for stores that set it here. The guarantees of put_file() hold.
+        `put` is what begin() was given, again. The guarantees of put_file() hold.
         """
 
     @abstractmethod

@@ -158,7 +158,7 @@ def open_store(
         given.setdefault(entry.stall_option, stall_timeout_s)
     if entry.bucket is not None:
         _load(entry.bucket)(uri.root, given)
-    return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see store.py
+    return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see contract.py
 
 
 def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -> None:

@@ -17,7 +17,17 @@ from typing import TypeVar
 
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, PermanentError, ThrottledError, TransientError
-from wherry.store import Capabilities, MultipartStore, ObjectMeta, ObjectStore, Part, PendingUpload, StoredPart
+from wherry.store import (
+    Capabilities,
+    MultipartStore,
+    ObjectMeta,
+    ObjectStore,
+    Part,
+    PendingUpload,
+    PutOptions,
+    StoredPart,
+    TakeBlock,
+)
 from wherry.store.retry import call_with_retry
 
 _T = TypeVar("_T")
@@ -63,22 +73,9 @@ class WrappedStore(MultipartStore):
         """Make one call to the inner store. `operation` is the contract's verb: put, get, head, list ..."""
         return call()
 
-    def put_file(
-        self,
-        key: str,
-        path: Path,
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-        frozen: bool = False,
-    ) -> ObjectMeta:
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's."""
-
-        def put() -> ObjectMeta:
-            return self.inner.put_file(key, path, if_absent=if_absent, crc32c=crc32c, metadata=metadata, frozen=frozen)
-
-        return self._call("put", key, put)
+        return self._call("put", key, lambda: self.inner.put_file(key, path, put))
 
     def get_file(
         self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
@@ -86,15 +83,7 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         return self._call("get", key, lambda: self.inner.get_file(key, path, start=start, end=end, if_match=if_match))
 
-    def read(
-        self,
-        key: str,
-        take: Callable[[bytes | memoryview, int], object],
-        *,
-        start: int = 0,
-        end: int | None = None,
-        if_match: str | None = None,
-    ) -> None:
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the inner store's."""
         self._call("get", key, lambda: self.inner.read(key, take, start=start, end=end, if_match=if_match))
 
@@ -117,42 +106,18 @@ class WrappedStore(MultipartStore):
         if keys:
             self._call("delete_many", keys[0], lambda: self.inner.delete_many(keys))
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's."""
-
-        def join() -> ObjectMeta:
-            return self.inner.join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
-
-        return self._call("join", key, join)
+        return self._call("join", key, lambda: self.inner.join(key, sources, size_bytes, put))
 
     def close(self) -> None:
         """Close the inner store."""
         self.inner.close()
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the inner store's."""
         parts = self._parts("begin", key)
-
-        def begin() -> str:
-            return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
-
-        return self._call("begin", key, begin)
+        return self._call("begin", key, lambda: parts.begin(key, size_bytes, put))
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the inner store's."""
@@ -164,23 +129,10 @@ class WrappedStore(MultipartStore):
         parts = self._parts("list_parts", key)
         return self._call("list_parts", key, lambda: parts.list_parts(key, upload_id))
 
-    def complete(
-        self,
-        key: str,
-        upload_id: str,
-        parts: Sequence[StoredPart],
-        *,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's."""
         inner = self._parts("complete", key)
-
-        def complete() -> ObjectMeta:
-            return inner.complete(key, upload_id, parts, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
-
-        return self._call("complete", key, complete)
+        return self._call("complete", key, lambda: inner.complete(key, upload_id, parts, put))
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the inner store's."""
@@ -240,18 +192,9 @@ class RetryStore(WrappedStore):
             on_retry=None if self._on_retry is None else functools.partial(self._on_retry, key),
         )
 
-    def begin(
-        self,
-        key: str,
-        *,
-        size_bytes: int,
-        if_absent: bool = False,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
+    def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the inner store's, and once only: an answer that is lost leaves an upload, so the caller notes each attempt."""
-        parts = self._parts("begin", key)
-        return parts.begin(key, size_bytes=size_bytes, if_absent=if_absent, crc32c=crc32c, metadata=metadata)
+        return self._parts("begin", key).begin(key, size_bytes, put)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's; after an error it is begun again and skips what was given out (listings are in key order)."""

@@ -41,6 +41,7 @@ from wherry.store import (
     ObjectMeta,
     ObjectStore,
     Part,
+    PutOptions,
     StoredPart,
 )
 
@@ -104,7 +105,7 @@ class StoreConformance:
     def test_put_then_get(self, store: ObjectStore, prefix: str, tmp_path: Path, size: int) -> None:
         """When a put returns, the whole object is there."""
         data, key = _bytes(size), f"{prefix}/folder/object.bin"
-        answer = store.put_file(key, _file(tmp_path, data), crc32c=crc32c(data))
+        answer = store.put_file(key, _file(tmp_path, data), PutOptions(crc32c=crc32c(data)))
         assert (key, size) == (answer.key, answer.size_bytes)
         assert answer.crc32c in (None, crc32c(data))
         assert data == _get(store, key, tmp_path)
@@ -116,9 +117,9 @@ class StoreConformance:
     def test_put_replaces_the_whole_object(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """A shorter object leaves nothing of a longer one; the etag tells them apart."""
         key = f"{prefix}/object"
-        store.put_file(key, _file(tmp_path, _bytes(100_000)), metadata={TOKEN_METADATA: "one"})
+        store.put_file(key, _file(tmp_path, _bytes(100_000)), PutOptions(metadata={TOKEN_METADATA: "one"}))
         first = store.head(key)
-        store.put_file(key, _file(tmp_path, b"short"), metadata={TOKEN_METADATA: "two"})
+        store.put_file(key, _file(tmp_path, b"short"), PutOptions(metadata={TOKEN_METADATA: "two"}))
         second = store.head(key)
         assert _get(store, key, tmp_path) == b"short"
         assert second.token in (("two",) if store.capabilities.metadata else ("two", None))
@@ -128,7 +129,7 @@ class StoreConformance:
     def test_put_takes_the_bytes_of_the_moment(self, store: ObjectStore, prefix: str, tmp_path: Path, frozen: bool) -> None:
         """Deleting a frozen file, or rewriting another in place, does not reach the object."""
         key, path = f"{prefix}/object", _file(tmp_path, _bytes(10_000))
-        answer = store.put_file(key, path, frozen=frozen)
+        answer = store.put_file(key, path, PutOptions(frozen=frozen))
         if frozen:
             path.unlink()
         else:
@@ -154,7 +155,7 @@ class StoreConformance:
         data, key = _bytes(5_000), f"{prefix}/object"
         checks = _checks_crc32c(store, f"{prefix}/first", tmp_path)
         try:
-            answer = store.put_file(key, _file(tmp_path, data), crc32c=crc32c(data) ^ 1)
+            answer = store.put_file(key, _file(tmp_path, data), PutOptions(crc32c=crc32c(data) ^ 1))
         except IntegrityError:
             assert {f"{prefix}/first"} == self.raw_names(store, prefix)
         else:
@@ -168,10 +169,10 @@ class StoreConformance:
         key, data = f"{prefix}/{name}", name.encode()
         if name in self.refused_names:
             with pytest.raises(PermanentError, match="use another name"):
-                store.put_file(key, _file(tmp_path, data), if_absent=True)
+                store.put_file(key, _file(tmp_path, data), PutOptions(if_absent=True))
             assert list(store.list(prefix)) == []
             return
-        store.put_file(key, _file(tmp_path, data), if_absent=True)
+        store.put_file(key, _file(tmp_path, data), PutOptions(if_absent=True))
         assert key == store.head(key).key
         assert [key] == [meta.key for meta in store.list(f"{prefix}/")]
         assert [key] == [meta.key for meta in store.list(key)]
@@ -195,11 +196,11 @@ class StoreConformance:
     def test_if_absent_keeps_the_first(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """The second put is refused and the first object is untouched."""
         key = f"{prefix}/object"
-        store.put_file(key, _file(tmp_path, b"first", "first"), if_absent=True)
+        store.put_file(key, _file(tmp_path, b"first", "first"), PutOptions(if_absent=True))
         before = store.head(key)
         for frozen in (True, False):
             with pytest.raises(AlreadyExistsError):
-                store.put_file(key, _file(tmp_path, b"second", "second"), if_absent=True, frozen=frozen)
+                store.put_file(key, _file(tmp_path, b"second", "second"), PutOptions(if_absent=True, frozen=frozen))
         assert _get(store, key, tmp_path) == b"first"
         assert before == store.head(key)
         assert {key} == self.raw_names(store, prefix)
@@ -209,7 +210,7 @@ class StoreConformance:
 
         def put(key_and_path: tuple[str, Path]) -> bool:
             try:
-                store.put_file(*key_and_path, if_absent=True)
+                store.put_file(*key_and_path, PutOptions(if_absent=True))
             except AlreadyExistsError:
                 return False
             return True
@@ -325,7 +326,7 @@ class StoreConformance:
         """Without the capability it may be missing, but is never another's."""
         data, key = _bytes(3_000), f"{prefix}/object"
         given = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(data))}
-        store.put_file(key, _file(tmp_path, data), crc32c=crc32c(data), metadata=given)
+        store.put_file(key, _file(tmp_path, data), PutOptions(crc32c=crc32c(data), metadata=given))
         found = store.head(key)
         if store.capabilities.metadata:
             assert given == dict(found.metadata)
@@ -386,7 +387,7 @@ class StoreConformance:
         with pytest.raises(NotFoundError):
             store.head(key)
         assert [f"{key}-2"] == [meta.key for meta in store.list(f"{prefix}/")]
-        store.put_file(key, _file(tmp_path, b"new"), if_absent=True)
+        store.put_file(key, _file(tmp_path, b"new"), PutOptions(if_absent=True))
         assert _get(store, key, tmp_path) == b"new"
 
     def test_many_objects_are_deleted_and_no_other(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -469,7 +470,7 @@ class StoreConformance:
             return
         path, data = _large(store, tmp_path)
         metadata = {TOKEN_METADATA: "token", CRC32C_METADATA: format_crc32c(crc32c(data))}
-        upload_id = parts.begin(key, size_bytes=len(data), crc32c=crc32c(data), metadata=metadata)
+        upload_id = parts.begin(key, len(data), PutOptions(crc32c=crc32c(data), metadata=metadata))
         assert parts.list_parts(key, upload_id) == []
         pieces = _pieces(store, data)
         if store.capabilities.sequential_parts:
@@ -483,7 +484,7 @@ class StoreConformance:
             held = parts.list_parts(key, upload_id)
             assert [(piece.number, piece.size_bytes) for piece in pieces] == [(part.number, part.size_bytes) for part in held]
             assert {part.number: part.etag for part in sent} == {part.number: part.etag for part in held}
-        answer = parts.complete(key, upload_id, sent, crc32c=crc32c(data), metadata=metadata)
+        answer = parts.complete(key, upload_id, sent, PutOptions(crc32c=crc32c(data), metadata=metadata))
         assert (key, len(data)) == (answer.key, answer.size_bytes)
         assert answer.crc32c in (None, crc32c(data))
         assert data == _get(store, key, tmp_path)
@@ -500,7 +501,7 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path, data = _large(store, tmp_path)
-        upload_id = parts.begin(key, size_bytes=len(data), crc32c=crc32c(data))
+        upload_id = parts.begin(key, len(data), PutOptions(crc32c=crc32c(data)))
         pieces = _pieces(store, data)
         parts.put_part(key, upload_id, path, pieces[0])
         held = parts.list_parts(key, upload_id)
@@ -512,7 +513,7 @@ class StoreConformance:
             assert [(1, pieces[0].size_bytes)] == [(part.number, part.size_bytes) for part in held]
             pieces = pieces[1:]
         sent = [parts.put_part(key, upload_id, path, piece) for piece in pieces]
-        parts.complete(key, upload_id, [*held, *sent], crc32c=crc32c(data))
+        parts.complete(key, upload_id, [*held, *sent], PutOptions(crc32c=crc32c(data)))
         assert data == _get(store, key, tmp_path)
 
     def test_part_sent_twice(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -522,14 +523,14 @@ class StoreConformance:
             return
         path, data = _large(store, tmp_path)
         other = _file(tmp_path, data[::-1], "other")
-        upload_id = parts.begin(key, size_bytes=len(data), crc32c=crc32c(data))
+        upload_id = parts.begin(key, len(data), PutOptions(crc32c=crc32c(data)))
         pieces = _pieces(store, data)
         first = pieces[0]
         if not store.capabilities.sequential_parts:
             parts.put_part(key, upload_id, other, Part(1, first.start, first.end, crc32c(data[::-1][: first.end])))
         sent = [parts.put_part(key, upload_id, path, piece) for piece in pieces]
         again = parts.put_part(key, upload_id, path, first)
-        parts.complete(key, upload_id, [again, *sent[1:]], crc32c=crc32c(data))
+        parts.complete(key, upload_id, [again, *sent[1:]], PutOptions(crc32c=crc32c(data)))
         assert data == _get(store, key, tmp_path)
 
     def test_one_part_is_enough(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -538,9 +539,9 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path = _file(tmp_path, b"small")
-        upload_id = parts.begin(key, size_bytes=5, crc32c=crc32c(b"small"))
+        upload_id = parts.begin(key, 5, PutOptions(crc32c=crc32c(b"small")))
         sent = parts.put_part(key, upload_id, path, Part(1, 0, 5, crc32c(b"small")))
-        parts.complete(key, upload_id, [sent], crc32c=crc32c(b"small"))
+        parts.complete(key, upload_id, [sent], PutOptions(crc32c=crc32c(b"small")))
         assert _get(store, key, tmp_path) == b"small"
 
     def test_abort_leaves_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -549,7 +550,7 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path, data = _large(store, tmp_path)
-        upload_id = parts.begin(key, size_bytes=len(data))
+        upload_id = parts.begin(key, len(data))
         parts.put_part(key, upload_id, path, _pieces(store, data)[0])
         parts.abort(key, upload_id)
         parts.abort(key, upload_id)
@@ -565,7 +566,7 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path, data = _large(store, tmp_path)
-        upload_id = parts.begin(key, size_bytes=len(data))
+        upload_id = parts.begin(key, len(data))
         sent = [parts.put_part(key, upload_id, path, piece) for piece in _pieces(store, data)]
         forged = StoredPart(sent[0].number, sent[0].size_bytes, '"00000000000000000000000000000000"')
         with pytest.raises(StoreError):
@@ -581,7 +582,7 @@ class StoreConformance:
             return
         path, data = _large(store, tmp_path)
         checks = _checks_crc32c(store, f"{prefix}/first", tmp_path)
-        upload_id = parts.begin(key, size_bytes=len(data))
+        upload_id = parts.begin(key, len(data))
         piece = _pieces(store, data)[0]
         wrong = Part(piece.number, piece.start, piece.end, piece.crc32c ^ 1)
         if checks and not store.capabilities.sequential_parts:
@@ -597,7 +598,7 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path, data = _large(store, tmp_path)
-        completed, aborted = (parts.begin(name, size_bytes=len(data), crc32c=crc32c(data)) for name in (key, f"{key}-2"))
+        completed, aborted = (parts.begin(name, len(data), PutOptions(crc32c=crc32c(data))) for name in (key, f"{key}-2"))
         sent = [parts.put_part(key, completed, path, piece) for piece in _pieces(store, data)]
         found = {(upload.key, upload.upload_id): upload for upload in parts.list_uploads(prefix)}
         if store.capabilities.sequential_parts:  # known to whoever has begun them only
@@ -608,7 +609,7 @@ class StoreConformance:
         assert all((completed if name == key else aborted).endswith(listed) for name, listed in found)
         assert all(abs(upload.begun_s - time.time()) < 86_400 for upload in found.values())
         assert list(parts.list_uploads(f"{prefix}/other")) == []
-        parts.complete(key, completed, sent, crc32c=crc32c(data))
+        parts.complete(key, completed, sent, PutOptions(crc32c=crc32c(data)))
         for name, listed in found:
             if name != key:
                 parts.abort(name, listed)  # as it is listed, not as begin() gave it
@@ -620,21 +621,21 @@ class StoreConformance:
         if (parts := _parts_of(store, key)) is None:
             return
         path, data = _large(store, tmp_path)
-        upload_id = parts.begin(key, size_bytes=len(data), if_absent=True, crc32c=crc32c(data))
+        upload_id = parts.begin(key, len(data), PutOptions(if_absent=True, crc32c=crc32c(data)))
         sent = [parts.put_part(key, upload_id, path, piece) for piece in _pieces(store, data)]
         store.put_file(key, _file(tmp_path, b"first", "first"))
         try:
-            parts.abort(key, parts.begin(key, size_bytes=5, if_absent=True))
+            parts.abort(key, parts.begin(key, 5, PutOptions(if_absent=True)))
         except AlreadyExistsError:
             assert _get(store, key, tmp_path) == b"first"
         if store.capabilities.conditional_complete:
             with pytest.raises(AlreadyExistsError):
-                parts.complete(key, upload_id, sent, if_absent=True, crc32c=crc32c(data))
+                parts.complete(key, upload_id, sent, PutOptions(if_absent=True, crc32c=crc32c(data)))
             assert _get(store, key, tmp_path) == b"first"
             parts.abort(key, upload_id)
         else:
             try:
-                parts.complete(key, upload_id, sent, if_absent=True, crc32c=crc32c(data))
+                parts.complete(key, upload_id, sent, PutOptions(if_absent=True, crc32c=crc32c(data)))
             except AlreadyExistsError:
                 parts.abort(key, upload_id)
                 assert _get(store, key, tmp_path) == b"first"
@@ -651,13 +652,13 @@ class StoreConformance:
 
             def begin(data: bytes, key: str = key) -> Callable[[], ObjectMeta | None]:
                 checksum = crc32c(data)
-                upload_id = parts.begin(key, size_bytes=len(data), if_absent=True, crc32c=checksum)
+                upload_id = parts.begin(key, len(data), PutOptions(if_absent=True, crc32c=checksum))
                 piece = Part(1, 0, len(data), checksum)
                 sent = parts.put_part(key, upload_id, _file(tmp_path, data, uuid.uuid4().hex), piece)
 
                 def complete() -> ObjectMeta | None:
                     try:
-                        return parts.complete(key, upload_id, [sent], if_absent=True, crc32c=checksum)
+                        return parts.complete(key, upload_id, [sent], PutOptions(if_absent=True, crc32c=checksum))
                     except AlreadyExistsError:
                         parts.abort(key, upload_id)
                         return None
@@ -683,13 +684,13 @@ class StoreConformance:
         contents = [_bytes(least), _bytes(least + 1), b"the end"]
         names = [f"{prefix}/segments/0 1+%20ä?{n}" for n in range(3)]
         for name, data in zip(names, contents, strict=True):
-            store.put_file(name, _file(tmp_path, data), crc32c=crc32c(data))
+            store.put_file(name, _file(tmp_path, data), PutOptions(crc32c=crc32c(data)))
         store.put_file(key, _file(tmp_path, _bytes(100_000)))
         n_many = 33 if least < 2**20 else 4  # 32 is what GCS composes at once
         for order in ([2], [0, 1, 2], [n % 2 for n in range(n_many - 1)] + [2]):
             data = b"".join(contents[n] for n in order)
             given = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(data))}
-            answer = store.join(key, [names[n] for n in order], size_bytes=len(data), crc32c=crc32c(data), metadata=given)
+            answer = store.join(key, [names[n] for n in order], len(data), PutOptions(crc32c=crc32c(data), metadata=given))
             assert (key, len(data)) == (answer.key, answer.size_bytes)
             assert answer.crc32c in (None, crc32c(data))
             found = store.head(key)
@@ -705,14 +706,14 @@ class StoreConformance:
         if (least := _joins(store, key)) is None:
             return
         data = _bytes(least)
-        store.put_file(key, _file(tmp_path, data), crc32c=crc32c(data))
-        store.put_file(more, _file(tmp_path, b"more"), crc32c=crc32c(b"more"))
+        store.put_file(key, _file(tmp_path, data), PutOptions(crc32c=crc32c(data)))
+        store.put_file(more, _file(tmp_path, b"more"), PutOptions(crc32c=crc32c(b"more")))
         for _ in range(2):
             longer = data + b"more"
             with pytest.raises(IntegrityError):
-                store.join(key, [key, more], size_bytes=len(longer), crc32c=crc32c(longer) ^ 1)
+                store.join(key, [key, more], len(longer), PutOptions(crc32c=crc32c(longer) ^ 1))
             assert data == _get(store, key, tmp_path)
-            store.join(key, [key, more], size_bytes=len(longer), crc32c=crc32c(longer))
+            store.join(key, [key, more], len(longer), PutOptions(crc32c=crc32c(longer)))
             assert longer == _get(store, key, tmp_path)
             data = longer
         self._nothing_else_is_left(store, prefix, {key, more})
@@ -725,13 +726,13 @@ class StoreConformance:
         contents = [_bytes(least), b"the end"]
         names = [f"{prefix}/{n}" for n in range(2)]
         for name, data in zip(names, contents, strict=True):
-            store.put_file(name, _file(tmp_path, data), crc32c=crc32c(data))
+            store.put_file(name, _file(tmp_path, data), PutOptions(crc32c=crc32c(data)))
         whole = b"".join(contents)
         wrong = [(crc32c(whole) ^ 1, len(whole)), (crc32c(whole), len(whole) - 1), (None, len(whole) + 1)]
         for is_there in (False, True):
             for crc, size in wrong:
                 with pytest.raises(IntegrityError):
-                    store.join(key, names, size_bytes=size, crc32c=crc)
+                    store.join(key, names, size, PutOptions(crc32c=crc))
                 if is_there:
                     assert _get(store, key, tmp_path) == b"old"
                 else:
@@ -739,7 +740,7 @@ class StoreConformance:
                         store.head(key)
             store.put_file(key, _file(tmp_path, b"old"))
         self._nothing_else_is_left(store, prefix, {key, *names})
-        store.join(key, names, size_bytes=len(whole), crc32c=crc32c(whole))
+        store.join(key, names, len(whole), PutOptions(crc32c=crc32c(whole)))
         assert whole == _get(store, key, tmp_path)
 
     def test_join_needs_every_source(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
@@ -751,7 +752,7 @@ class StoreConformance:
         store.put_file(key, _file(tmp_path, b"old"))
         for sources in ([f"{prefix}/missing", there], [there, f"{prefix}/missing"], [f"{prefix}/missing"]):
             with pytest.raises(self.missing_source_error):
-                store.join(key, sources, size_bytes=2 * least)
+                store.join(key, sources, 2 * least)
         assert _get(store, key, tmp_path) == b"old"
         self._nothing_else_is_left(store, prefix, {key, there})
 
@@ -766,11 +767,11 @@ class StoreConformance:
         """After puts, refused puts and replacements there is what list() shows, and no more."""
         names = {f"{prefix}/{name}" for name in ("a", "b/c", "x" * self.longest_part_bytes)}
         for key in names:
-            store.put_file(key, _file(tmp_path, b"one"), if_absent=True)
+            store.put_file(key, _file(tmp_path, b"one"), PutOptions(if_absent=True))
             store.put_file(key, _file(tmp_path, b"two"))
-            store.put_file(key, _file(tmp_path, b"three", "frozen"), frozen=True)
+            store.put_file(key, _file(tmp_path, b"three", "frozen"), PutOptions(frozen=True))
             with pytest.raises(AlreadyExistsError):
-                store.put_file(key, _file(tmp_path, b"four"), if_absent=True)
+                store.put_file(key, _file(tmp_path, b"four"), PutOptions(if_absent=True))
         assert names == self.raw_names(store, prefix)
         assert names == {meta.key for meta in store.list(f"{prefix}/")}
 
@@ -802,7 +803,7 @@ def _get(store: ObjectStore, key: str, folder: Path, name: str = "got") -> bytes
 def _checks_crc32c(store: ObjectStore, key: str, folder: Path) -> bool:
     """The capability, asked after a first put: a store may learn only from an answer that its server ignores checksums."""
     data = b"the first object"
-    store.put_file(key, _file(folder, data, "first"), crc32c=crc32c(data))
+    store.put_file(key, _file(folder, data, "first"), PutOptions(crc32c=crc32c(data)))
     return store.capabilities.checks_crc32c
 
 
@@ -811,7 +812,7 @@ def _parts_of(store: ObjectStore, key: str) -> MultipartStore | None:
     if not store.capabilities.multipart:
         if isinstance(store, MultipartStore):  # a wrapper
             with pytest.raises(PermanentError):
-                store.begin(key, size_bytes=1)
+                store.begin(key, 1)
         return None
     assert isinstance(store, MultipartStore)
     return store
@@ -821,7 +822,7 @@ def _joins(store: ObjectStore, key: str) -> int | None:
     """The smallest size of a source; None, once join() was seen to be refused, of a store that says that it joins nothing."""
     if store.capabilities.min_joined_bytes is None:
         with pytest.raises(PermanentError, match="min_joined_bytes"):
-            store.join(key, [f"{key}-source"], size_bytes=1)
+            store.join(key, [f"{key}-source"], 1)
     return store.capabilities.min_joined_bytes
 
 

@@ -49,6 +49,7 @@ from wherry.store import (
     ObjectMeta,
     ObjectStore,
     Part,
+    PutOptions,
     StoredPart,
 )
 from wherry.store.retry import call_with_retry
@@ -189,16 +190,17 @@ class Sender:
         metadata = {TOKEN_METADATA: job.token, CRC32C_METADATA: format_crc32c(crc)}
         if with_ranges and (sums := range_sums(pieces, piece_bytes, job.size_bytes, transfer.range_size_bytes)) is not None:
             metadata[RANGES_METADATA] = sums
+        put = PutOptions(if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
         try:
             if part_size_bytes is not None:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
                 is_joined = pieces and part_size_bytes % piece_bytes == 0
                 crcs = regroup_crc32c(pieces, piece_bytes, part_size_bytes, job.size_bytes) if is_joined else []
-                begin_once = functools.partial(self._begin, job, store, part_size_bytes, crcs, crc, metadata)
+                begin_once = functools.partial(self._begin, job, store, part_size_bytes, crcs, put)
                 begin = functools.partial(call_with_retry, begin_once, config=retry or RetryConfig(), on_retry=on_retry)
-                meta = self._send_in_parts(job, path, store, transfer, begin, crc, metadata)
+                meta = self._send_in_parts(job, path, store, transfer, begin, put)
             else:
-                meta = store.put_file(job.key, path, if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
+                meta = store.put_file(job.key, path, put)
         except AlreadyExistsError:
             meta = store.head(job.key)
             if not self._is_ours(meta, job, crc, store):
@@ -246,16 +248,12 @@ class Sender:
             self._journal.set_crc32c(job.id, crc, pieces if piece_bytes == PIECE_BYTES else ())
         return crc, pieces, piece_bytes
 
-    def _begin(
-        self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], crc: int, metadata: dict[str, str]
-    ) -> str:
+    def _begin(self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], put: PutOptions) -> str:
         """Begin an upload in parts. If the answer is lost there may be one that nobody knows: so it is noted first."""
         parts = self._journal.parts if self._journal is not None else None
         begun = parts.note_begin(job.store_id, job.key) if parts is not None else 0
         try:
-            upload_id = store.begin(
-                job.key, size_bytes=job.size_bytes, if_absent=not job.overwrite, crc32c=crc, metadata=metadata
-            )
+            upload_id = store.begin(job.key, job.size_bytes, put)
         except (PermanentError, ThrottledError):  # it was answered: there is none
             if parts is not None:
                 parts.forget_begin(begun)
@@ -273,15 +271,14 @@ class Sender:
         store: MultipartStore,
         transfer: TransferConfig,
         begin: Callable[[], str],
-        crc: int,
-        metadata: dict[str, str],
+        put: PutOptions,
     ) -> ObjectMeta:
         upload_id, held = job.upload_id, list[StoredPart]()
         if upload_id is not None:
             try:
                 held = store.list_parts(job.key, upload_id)
             except NotFoundError:  # completed without our hearing of it, or cleaned away by the store
-                if (meta := self._landed(job, crc, store)) is not None:
+                if (meta := self._landed(job, put.crc32c, store)) is not None:
                     return meta
                 upload_id = None
         if upload_id is None:
@@ -296,9 +293,9 @@ class Sender:
                 parts = self._each(send, [(number,) for number in range(1, upload.n_parts + 1)], transfer.parts_in_flight)
             else:
                 parts = self._send_shared(upload, held, self._journal.parts, transfer.parts_in_flight)
-            return store.complete(job.key, upload_id, parts, if_absent=not job.overwrite, crc32c=crc, metadata=metadata)
+            return store.complete(job.key, upload_id, parts, put)
         except NotFoundError as error:
-            meta = self._landed(job, crc, store)
+            meta = self._landed(job, put.crc32c, store)
             self._give_up(job, store, upload_id)  # what may be left of it
             if meta is not None:
                 return meta
@@ -376,7 +373,7 @@ class Sender:
             parts = self._journal.parts
             write_patiently(lambda: parts.drop(job.id))
 
-    def _landed(self, job: Job, crc: int, store: ObjectStore) -> ObjectMeta | None:
+    def _landed(self, job: Job, crc: int | None, store: ObjectStore) -> ObjectMeta | None:
         """The object, if an attempt whose answer was lost has made it after all."""
         try:
             meta = store.head(job.key)
@@ -384,7 +381,7 @@ class Sender:
             return None
         return meta if self._is_ours(meta, job, crc, store) else None
 
-    def _is_ours(self, meta: ObjectMeta, job: Job, crc: int, store: ObjectStore) -> bool:
+    def _is_ours(self, meta: ObjectMeta, job: Job, crc: int | None, store: ObjectStore) -> bool:
         """Whether the object under our name was made by an earlier attempt of this very job."""
         if meta.token is not None or store.capabilities.metadata:
             return meta.token == job.token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wherry.errors import AlreadyExistsError, NotFoundError, WherryError
 from wherry.mirror.format.layout import epoch_name, epoch_number, key_for, writer_folder
-from wherry.store import TOKEN_METADATA, ObjectStore
+from wherry.store import TOKEN_METADATA, ObjectStore, PutOptions
 
 
 class MirrorFencedError(WherryError):
@@ -61,7 +61,7 @@ class Fence:
     def _create(self, number: int, path: Path, token: str) -> bool:
         key = key_for(self._prefix, epoch_name(self._writer, number))
         try:
-            self._store.put_file(key, path, if_absent=True, metadata={TOKEN_METADATA: token})
+            self._store.put_file(key, path, PutOptions(if_absent=True, metadata={TOKEN_METADATA: token}))
         except AlreadyExistsError:
             return self._store.head(key).token == token
         return True

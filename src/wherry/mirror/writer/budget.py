@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from wherry.store import ObjectMeta, ObjectStore
+from wherry.store import ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 
 _T = TypeVar("_T")
@@ -151,19 +151,11 @@ class CountedStore(WrappedStore):
             self._budget.spend(max(0, -(-len(keys) // self.capabilities.deleted_at_once) - 1))
         super().delete_many(keys)
 
-    def join(
-        self,
-        key: str,
-        sources: Sequence[str],
-        *,
-        size_bytes: int,
-        crc32c: int | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectMeta:
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's, which makes a request for each source, at most."""
         if self._seen is None:
             self._budget.spend(len(sources))
-        return super().join(key, sources, size_bytes=size_bytes, crc32c=crc32c, metadata=metadata)
+        return super().join(key, sources, size_bytes, put)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""

@@ -33,7 +33,7 @@ from wherry.mirror.writer.packing import Piece, packed
 from wherry.mirror.writer.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
 from wherry.mirror.writer.state_db import Record, Stored
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
-from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore
+from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore, PutOptions
 from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI, check_name
 
@@ -279,7 +279,7 @@ class Courier:
         """Have the store make the object `name` of others; False if it did not, or what came of it is not what `crc` says."""
         metadata = {TOKEN_METADATA: secrets.token_hex(16), CRC32C_METADATA: format_crc32c(crc)}
         try:
-            self.store.join(key_for(self.prefix, name), keys, size_bytes=size, crc32c=crc, metadata=metadata)
+            self.store.join(key_for(self.prefix, name), keys, size, PutOptions(crc32c=crc, metadata=metadata))
         except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
             self._failed_joins += 1
             self._joins_from_s = time.monotonic() + (_NO_JOINS_S if self._failed_joins >= _MOST_FAILED_JOINS else 0.0)
