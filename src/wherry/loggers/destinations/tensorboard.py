@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.event_files import summaries
 from wherry.loggers.event_files.event_file import EventFile
 from wherry.loggers.files.background import Background
 from wherry.loggers.run.state import State
+from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
+from wherry.loggers.values.encode import png_bytes
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.markdown import code_block, markdown_table
-from wherry.loggers.values.steps import to_step
-from wherry.loggers.values.text import format_json
+from wherry.loggers.values.masks import mask_legend, mask_overlay
+from wherry.loggers.values.text import as_text
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
 _Self = TypeVar("_Self", bound="TensorBoardLogger")
 _HYPERPARAMETERS = "hyperparameters"
+#: Kind of value -> kind of tag, as in TensorBoard's plugins.
+_TAG_KINDS = {"histogram": "histogram", "audio": "audio", "video": "image", "point_cloud": "mesh"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class TensorBoardConfig:
         _sample_state().fill(self.remote_folder)
 
 
-class TensorBoardLogger(LoggerDestination):
+class TensorBoardLogger(ValueDestination):
     """Writes event files below `folder`, a template (see `State.fill`), one folder a rank: ``tensorboard --logdir runs``.
 
     | call | dashboard |
@@ -84,6 +88,8 @@ class TensorBoardLogger(LoggerDestination):
     ValueError, after the others of its call were written. After close() all calls that log raise RuntimeError.
     """
 
+    needs: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(("images", "video"), ("PIL.Image", "Pillow"))
+
     def __init__(
         self,
         folder: str | os.PathLike[str] = "runs/{run_name}/tb",
@@ -95,6 +101,7 @@ class TensorBoardLogger(LoggerDestination):
         super().__init__()
         self._config = config or TensorBoardConfig()
         self.rank_zero_only = self._config.rank_zero_only
+        self.max_points = self._config.max_points
         self._folder = os.fspath(folder)
         _sample_state().fill(self._folder)
         self._state = state
@@ -102,7 +109,6 @@ class TensorBoardLogger(LoggerDestination):
         self._background = Background("tensorboard")
         self._files: dict[str, EventFile] = {}  # one, under its folder, as soon as that is known
         self._kinds: dict[str, str] = {}
-        self._counts: dict[str, Iterator[int]] = {}
         self._hyperparameters: dict[str, summaries.HParam] = {}
         self._session_is_due = False
         self._session_has_begun = False
@@ -143,118 +149,22 @@ class TensorBoardLogger(LoggerDestination):
         if wrong:
             raise ValueError(f"{', '.join(wrong)}; a metric is a number, or an array or tensor of one")
 
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Add images, and under "name/mask" each mask drawn over them. ValueError for shapes that are none; of masks once the
-        images are accepted.
-        """
-        from wherry.loggers.values.canonical import copy_images, to_images
-        from wherry.loggers.values.encode import png_bytes, require
-        from wherry.loggers.values.masks import mask_legend, mask_overlay, masks_of
-
-        self._check_open()
-        require("PIL.Image", "Pillow")
-        given = copy_images(images, name, channels_last=channels_last or None)
-        fitting, wrong = masks_of(masks, given, name)
-        drawings = {f"{name}/{mask_name}": drawn for mask_name, drawn in fitting.items()}
-        labels = dict(mask_class_labels or {})
-        tags = {shown: self._image_tags(shown, len(given)) for shown in (name, *drawings)}
-
-        def encode() -> list[bytes]:
-            pictures = to_images(given, name)
-            values = [summaries.image(tag, one.shape, png_bytes(one)) for tag, one in zip(tags[name], pictures, strict=True)]
-            for drawn_name, drawn in drawings.items():
-                for tag, one, mask in zip(tags[drawn_name], pictures, drawn, strict=True):
-                    over = mask_overlay(one, mask, labels)
-                    values.append(summaries.image(tag, over.shape, png_bytes(over), mask_legend(labels)))
-            return values
-
-        size_bytes = sum(one.nbytes for one in (*given, *(mask for drawn in drawings.values() for mask in drawn)))
-        self._write_later(encode, self._step(step, f"images {name}"), size_bytes, name)
-        if wrong is not None:
-            raise wrong
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Add a table, as text. ValueError for rows that are not as long as there are columns."""
-        self.log_text(markdown_table(columns, rows, name, max_rows=self._config.max_table_rows), name, step)
-
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add each as text, as it is."""
         for name, trace in traces.items():
-            text = trace if isinstance(trace, str) else format_json(trace)
-            self.log_text(code_block(text), f"traces/{name}")
+            self.log_text(code_block(as_text(trace)), f"traces/{name}")
 
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Add a text, which is shown as Markdown."""
-        value = summaries.text(self._tag(name, "text"), str(text))
-        self._events(begin_session=True).add_values([value], self._step(step, f"text {name}"))
-
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Add a distribution of the finite ones of the values."""
-        from wherry.loggers.values.canonical import to_histogram, to_values
-
-        self._check_open()
-        array = to_values(values, name)
-        tag = self._tag(name, "histogram")
-
-        def encode() -> list[bytes]:
-            found = to_histogram(array, name, n_bins=self._config.n_histogram_bins)
-            return [summaries.histogram(tag, found)]
-
-        self._write_later(encode, self._step(step, f"histogram {name}"), array.nbytes, name)
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Add a sound clip, as WAV."""
-        from wherry.loggers.values.canonical import copy_audio, to_audio
-        from wherry.loggers.values.encode import wav_bytes
-
-        self._check_open()
-        if sample_rate_hz <= 0:
-            raise ValueError(f"{name}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
-        given = copy_audio(audio, name)
-        tag = self._tag(name, "audio")
-
-        def encode() -> list[bytes]:
-            samples = to_audio(given, name)
-            return [summaries.audio(tag, wav_bytes(samples, sample_rate_hz), sample_rate_hz, len(samples))]
-
-        self._write_later(encode, self._step(step, f"audio {name}"), given.nbytes, name)
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Add a video, as an animated GIF, which is all that TensorBoard can show of videos."""
-        from wherry.loggers.values.canonical import copy_video, to_video
-        from wherry.loggers.values.encode import gif_bytes, require
-
-        self._check_open()
-        require("PIL.Image", "Pillow")
-        if frames_per_s <= 0:
-            raise ValueError(f"{name}: frames_per_s is {frames_per_s}: it must be above 0")
-        given = copy_video(video, name)
-        tag = self._tag(name, "image")
-
-        def encode() -> list[bytes]:
-            return [summaries.image(tag, given.shape[1:], gif_bytes(to_video(given, name), frames_per_s))]
-
-        self._write_later(encode, self._step(step, f"video {name}"), given.nbytes, name)
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
-        from wherry.loggers.values.canonical import to_point_cloud
-
-        self._check_open()
-        clouds = to_point_cloud(points, name, max_points=self._config.max_points)
-        tag = self._tag(name, "mesh")
-        self._write_later(lambda: [summaries.point_cloud(tag, clouds)], self._step(step, f"points {name}"), clouds.nbytes, name)
+    def write(self, value: Value, step: int) -> None:
+        """Write a text now, shown as Markdown, and have our thread encode anything else."""
+        match value:
+            case Text():
+                text = summaries.text(self._tag(value.name, "text"), value.text)
+                self._events(begin_session=True).add_values([text], step)
+            case Images():
+                self._write_later(value, step, partial(_image_values, value, self._image_tags(value)))
+            case Histogram() | Audio() | Video() | PointCloud():
+                tag = self._tag(value.name, _TAG_KINDS[value.kind])
+                self._write_later(value, step, partial(_values, value, tag, self._config.n_histogram_bins))
 
     def flush(self) -> None:
         """Return when all that was logged before is in the file. Raises the first error of encoding that was not raised yet."""
@@ -369,17 +279,26 @@ class TensorBoardLogger(LoggerDestination):
             tag = f"{tag} ({kind})"
         return tag
 
-    def _image_tags(self, name: str, n_images: int) -> list[str]:
-        """A tag an image: a tag has one image a step."""
-        return [self._tag(name if n_images == 1 else f"{name}/{number}", "image") for number in range(n_images)]
+    def _image_tags(self, value: Images) -> dict[str, list[str]]:
+        """A tag for each image, under the name of the images and of each mask: a tag has one image a step."""
+        names = (value.name, *(f"{value.name}/{mask}" for mask in value.masks))
+        numbers = [""] if len(value.shapes) == 1 else [f"/{number}" for number in range(len(value.shapes))]
+        return {name: [self._tag(f"{name}{number}", "image") for number in numbers] for name in names}
 
-    def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, count())) if step is None else to_step(step, counter)
+    def _write_later(self, value: Value, step: int, encode: Callable[[], list[bytes]]) -> None:
+        events, logged_at_s = self._events(begin_session=True), self._now()
+        self._background.submit(
+            lambda: events.add_values(encode(), step, logged_at_s), pending_bytes=value.size_bytes, what=value.name
+        )
 
-    def _write_later(self, encode: Callable[[], list[bytes]], step: int, size_bytes: int, name: str) -> None:
-        events = self._events(begin_session=True)
-        logged_at_s = self._now()
-        self._background.submit(lambda: events.add_values(encode(), step, logged_at_s), pending_bytes=size_bytes, what=name)
+    def _is_taking(self) -> bool:
+        self._check_open()
+        return True
+
+    def _put(self, value: Value, step: int | None) -> None:
+        if isinstance(value, Table):  # shown, and counted, as a text
+            value = Text(value.name, markdown_table(value.columns, value.rows, value.name, max_rows=self._config.max_table_rows))
+        super()._put(value, step)
 
     def _flush_and_hand_over(self, state: State, logger: Logger) -> None:
         self._see(state)
@@ -398,6 +317,29 @@ class TensorBoardLogger(LoggerDestination):
             for path in events.take_closed():
                 if self._uploads:
                     logger.upload_file(f"{self._config.remote_folder}/{_escaped(path.name)}", _escaped(str(path)))
+
+
+def _image_values(value: Images, tags: Mapping[str, Sequence[str]]) -> list[bytes]:
+    """The images, then for each mask the images with the mask drawn over them."""
+    images, labels = value.images, value.mask_class_labels
+    values = [summaries.image(tag, one.shape, png_bytes(one)) for tag, one in zip(tags[value.name], images, strict=True)]
+    for mask_name, masks in value.masks.items():
+        for tag, one, mask in zip(tags[f"{value.name}/{mask_name}"], images, masks, strict=True):
+            over = mask_overlay(one, mask, labels)
+            values.append(summaries.image(tag, over.shape, png_bytes(over), mask_legend(labels)))
+    return values
+
+
+def _values(value: Histogram | Audio | Video | PointCloud, tag: str, n_histogram_bins: int) -> list[bytes]:
+    match value:
+        case Histogram():
+            return [summaries.histogram(tag, value.data(n_histogram_bins))]
+        case Audio():
+            return [summaries.audio(tag, value.wav_bytes(), value.sample_rate_hz, len(value.samples))]
+        case Video():
+            return [summaries.image(tag, value.shape[1:], value.gif_bytes())]
+        case PointCloud():
+            return [summaries.point_cloud(tag, value.clouds)]
 
 
 def _sample_state() -> State:

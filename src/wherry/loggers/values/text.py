@@ -42,6 +42,11 @@ def format_log_data_value(data: object, /) -> str:
     return str(data)
 
 
+def as_text(data: object) -> str:
+    """A text as it is, anything else by format_json()."""
+    return data if isinstance(data, str) else format_json(data)
+
+
 def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
     """Format anything as one line of strict JSON (RFC 8259); never raises.
 
