@@ -305,7 +305,7 @@ def test_captures_can_be_nested_and_closed_in_any_order(tmp_path: Path, order: s
         assert before == (os.fstat(1).st_ino, os.fstat(2).st_ino)
         """,
     )
-    # The outer scribe, closed already, has "three" from the inner one, and nobody waits for it any more.
+    # The outer writer process, closed already, has "three" from the inner one, and nobody waits for it any more.
     captured_lines = [line for line in shown.splitlines() if line != "four"]
     assert ["one", "two", "three"] == captured_lines
     assert "four" in shown.splitlines()
@@ -361,8 +361,8 @@ def test_printing_goes_on_when_the_scribe_is_killed(tmp_path: Path) -> None:
         c = capture()
         print("before", flush=True)
         c.sync()
-        (scribe,) = (p for p in psutil.process_iter(["cmdline"]) if c._token in (p.info["cmdline"] or []))
-        scribe.kill()
+        (writer,) = (p for p in psutil.process_iter(["cmdline"]) if c._token in (p.info["cmdline"] or []))
+        writer.kill()
         wait_until(lambda: c.is_over, what="the capture to notice")
         for i in range(5):
             print("x" * 100_000, flush=True)
@@ -445,7 +445,7 @@ def test_the_scribe_ends_with_the_last_writer(tmp_path: Path) -> None:
     token = shown.splitlines()[-1]
     wait_until(
         lambda: not any(token in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])),
-        what="the scribe to leave",
+        what="the writer process to leave",
     )
 
 

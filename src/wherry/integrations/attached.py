@@ -53,7 +53,7 @@ class Attached:
         self._undo = before_traceback(self.close)
         self._logger.run_event(Event.INIT)
 
-    def tell(self, event: Event, timestamp: Timestamp, phase: str = "train") -> None:
+    def notify(self, event: Event, timestamp: Timestamp, phase: str = "train") -> None:
         """Tell all of an event, and how far the run is."""
         self.logger.state.timestamp, self.logger.state.phase = timestamp, phase
         self.logger.run_event(event)

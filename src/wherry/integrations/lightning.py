@@ -82,7 +82,7 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
                     self._links[path] = (made.st_ino, made.st_mtime_ns)
                     self.upload_checkpoint(path)
 
-    def _tell(self, trainer: Any, pl_module: Any, event: Event, phase: str) -> None:
+    def _notify(self, trainer: Any, pl_module: Any, event: Event, phase: str) -> None:
         if not any(isinstance(logger, _Bridge) and logger.callback is self for logger in trainer.loggers):
             trainer.loggers = [*trainer.loggers, _Bridge(self, trainer)]
             for one in (trainer.datamodule, pl_module):
@@ -92,15 +92,15 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
         if not trainer.sanity_checking:
             epoch = trainer.current_epoch + (event is Event.EPOCH_END)
             n_batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-            self.tell(event, Timestamp(epoch, trainer.global_step, batch_in_epoch=n_batches), phase)
+            self.notify(event, Timestamp(epoch, trainer.global_step, batch_in_epoch=n_batches), phase)
 
 
 def _hook(event: Event, phase: str) -> Callable[..., None]:
-    return lambda self, trainer, pl_module, *_, **__: self._tell(trainer, pl_module, event, phase)
+    return lambda self, trainer, pl_module, *_, **__: self._notify(trainer, pl_module, event, phase)
 
 
-for _name, _told in _HOOKS.items():
-    setattr(WherryCallback, _name, _hook(*_told))
+for _name, _event_and_phase in _HOOKS.items():
+    setattr(WherryCallback, _name, _hook(*_event_and_phase))
 
 
 class _Bridge(LightningLogger):  # type: ignore[misc]

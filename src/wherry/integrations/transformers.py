@@ -40,9 +40,9 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         super().__init__(*destinations, run_name=run_name, remote_folder=remote_folder)
         self._is_evaluating = False
 
-    def _tell(self, args: Any, state: Any, event: Event, phase: str = "train") -> None:
+    def _notify(self, args: Any, state: Any, event: Event, phase: str = "train") -> None:
         self._begin(args)
-        self.tell(event, Timestamp(int(state.epoch or 0), state.global_step), phase)
+        self.notify(event, Timestamp(int(state.epoch or 0), state.global_step), phase)
 
     def _begin(self, args: Any) -> None:
         self.begin(args.process_index, args.local_process_index, args.world_size, _broadcast, args.run_name or "")
@@ -52,7 +52,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         self._begin(args)
         config = getattr(model, "config", None)
         self.logger.log_hyperparameters({**args.to_dict(), **({"model": config.to_dict()} if config is not None else {})})
-        self._tell(args, state, Event.FIT_START)
+        self._notify(args, state, Event.FIT_START)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Log figures, under the names that other integrations give them: ``train/loss``, ``eval/loss``."""
@@ -70,12 +70,12 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         """The first one begins an evaluation."""
         if not self._is_evaluating:
             self._is_evaluating = True
-            self._tell(args, state, Event.EVAL_START, "valid")
+            self._notify(args, state, Event.EVAL_START, "valid")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the evaluation."""
         self._is_evaluating = False
-        self._tell(args, state, Event.EVAL_END)
+        self._notify(args, state, Event.EVAL_END)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
         """End the prediction, which began as an evaluation."""
@@ -83,7 +83,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
 
 
 def _hook(event: Event) -> Callable[..., None]:
-    return lambda self, args, state, control, **_: self._tell(args, state, event)
+    return lambda self, args, state, control, **_: self._notify(args, state, event)
 
 
 for _name, _event in _HOOKS.items():

@@ -76,9 +76,9 @@ class LoggerDestination(Callback):
         they were nested (``{"lr": [0.1, 0.2]}`` is ``lr/0`` and ``lr/1``), log_text() of each text, log_traces() of the rest,
         and of the texts where the class does not override log_text().
         """
-        figures, texts, others = sort_leaves(data)
-        if figures:
-            self.log_metrics(figures, step)
+        metrics, texts, others = sort_leaves(data)
+        if metrics:
+            self.log_metrics(metrics, step)
         if self._overrides("log_text"):
             for name, text in texts.items():
                 self.log_text(text, name, step)

@@ -10,7 +10,7 @@ from wherry.loggers.run.level import LogLevel
 Data = Mapping[str, object]
 
 
-class LogCalls(ABC):
+class LogMethods(ABC):
     """Log calls on top of `_log`, which gets the name of the destinations' method and its arguments, and `metric`."""
 
     @abstractmethod

@@ -19,14 +19,14 @@ from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.capture.exit_hooks import before_exit
 from wherry.loggers.failures import raise_first
 from wherry.loggers.legacy.old_names import warn_of_old_name
-from wherry.loggers.log_methods import Data, LogCalls
+from wherry.loggers.log_methods import Data, LogMethods
 from wherry.loggers.route import Route, RoutedDestination
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State, needs_run_name
 from wherry.loggers.values.deep_copy import own_copy
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.shared_snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
@@ -68,7 +68,7 @@ class Destination(RoutedDestination, Listener, Protocol):
     """What a `Logger` calls of a `LoggerDestination`; described there."""
 
 
-class Logger(LogCalls):
+class Logger(LogMethods):
     """Routes what a run logs to `destinations`, and events to them and to `callbacks`. `backends` is an old name of the former.
 
     Attach it to any loop: ``with Logger(State(), RunFolderLogger("runs")) as logger:`` tells all that the run begins and closes
@@ -101,8 +101,8 @@ class Logger(LogCalls):
         self.callbacks = _checked(_as_tuple(callbacks), Listener, "Callback")  # type: ignore[type-abstract]
         #: The exception that ended the ``with`` block or the program, for those who are closed because of it; else None.
         self.error: BaseException | None = None
-        self._reports = Reports()
-        self._routes = tuple(Route(destination, self._reports) for destination in self.destinations)
+        self._warnings = WarnOnce()
+        self._routes = tuple(Route(destination, self._warnings) for destination in self.destinations)
         self._serving = {what: self._overriding(what) for what in _CALLS}
         self._serving_metric = self._overriding(*_METRIC_CALLS)
         #: Destinations of the first generation know log_metric() alone, so they get by it what log_metrics() is given.
@@ -174,7 +174,7 @@ class Logger(LogCalls):
         """
         level = log_level if isinstance(log_level, LogLevel) else to_level(log_level)
         if not self._serving_metric:
-            self._say_nobody_can("metric")
+            self._warn_nobody_can("metric")
         elif wanting := self._wanting(level, self._serving_metric):
             self._log_metric(level, data, wanting, self.state.timestamp.batch)
 
@@ -209,7 +209,7 @@ class Logger(LogCalls):
         filled = self.state.fill(remote_file_name)
         able = [route for route in self._routes if route.takes_files(path)]
         if not able:
-            self._reports.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
+            self._warnings.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
         errors: list[Exception] = []
         with shared_snapshots():
             for route in able:
@@ -277,7 +277,7 @@ class Logger(LogCalls):
                     stack.callback(step)
         except BaseException:
             for error in errors:
-                self._reports.each(f"at the close: {error}")
+                self._warnings.each(f"at the close: {error}")
             raise
         self._raise(errors)
 
@@ -296,7 +296,7 @@ class Logger(LogCalls):
         if isinstance(error, UploadFailed):
             errors.append(error)
         else:
-            self._reports.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
+            self._warnings.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
 
     def __enter__(self: _Self) -> _Self:
         try:
@@ -319,7 +319,7 @@ class Logger(LogCalls):
         try:
             self.close()
         except Exception as failed:
-            self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
+            self._warnings.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
     def _close_first(self, what: str) -> None:
         """Be called first at the exit: who began at the first call `what` may have registered after us, as wandb does."""
@@ -354,19 +354,19 @@ class Logger(LogCalls):
     def _log(self, what: str, *arguments: object) -> None:
         routes = self._serving[what]
         if not routes:
-            self._say_nobody_can(what)
+            self._warn_nobody_can(what)
         errors: list[Exception] = []
         for route in routes:
             route.log(self.state, what, arguments, errors)
         self._close_first(what)
         self._raise(errors)
 
-    def _say_nobody_can(self, what: str) -> None:
+    def _warn_nobody_can(self, what: str) -> None:
         if not self.destinations:
-            self._reports.once("no destinations", f"{what}() has no effect: this Logger has no destinations")
+            self._warnings.once("no destinations", f"{what}() has no effect: this Logger has no destinations")
             return
         names = ", ".join(dict.fromkeys(type(destination).__name__ for destination in self.destinations))
-        self._reports.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
+        self._warnings.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
 
     def _wanting(self, level: LogLevel, routes: tuple[Route[Destination], ...]) -> tuple[Route[Destination], ...]:
         """Those who want a figure of this level. Asked at every figure: nothing is made as long as nobody does."""
@@ -385,7 +385,7 @@ class Logger(LogCalls):
             try:
                 data = data()
             except Exception as error:
-                self._reports.once(where, f"figures of level {level.name} are missing: {where} failed: {error!r}", error)
+                self._warnings.once(where, f"figures of level {level.name} are missing: {where} failed: {error!r}", error)
                 return
         if not isinstance(data, Mapping):
             raise TypeError(f"figures are a mapping of names to values, or a function that returns one, and not {data!r:.200}")
@@ -416,7 +416,7 @@ class Logger(LogCalls):
     def _raise(self, errors: list[Exception]) -> None:
         if errors:
             is_asked_for = any(getattr(one, "on_failure", "warn") == "raise" for one in self.destinations)
-            raise_first(errors, self.state, self._reports.each, is_asked_for=is_asked_for)
+            raise_first(errors, self.state, self._warnings.each, is_asked_for=is_asked_for)
 
 
 def _as_tuple(given: _Kind | Sequence[_Kind] | None) -> tuple[_Kind, ...]:

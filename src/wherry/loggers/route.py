@@ -13,7 +13,7 @@ from wherry.loggers.legacy.old_names import leads_to_old_name
 from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
 from wherry.loggers.values.deep_copy import own_copy
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 OnError = Literal["warn", "raise", "disable"]
@@ -62,7 +62,7 @@ class Route(Generic[_DestinationT]):
     are made at once. Disabled: after an error, by the destination's own policy, neither log calls nor events are made.
     """
 
-    def __init__(self, destination: _DestinationT, reports: Reports) -> None:
+    def __init__(self, destination: _DestinationT, warnings: WarnOnce) -> None:
         if destination.on_error not in get_args(OnError):
             raise ConfigError(
                 f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {get_args(OnError)}"
@@ -70,7 +70,7 @@ class Route(Generic[_DestinationT]):
         self.destination = destination
         self.is_open = not self.serves("is_ready")
         self.is_disabled = False
-        self._reports = reports
+        self._warnings = warnings
         self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
         self._is_replaying = False
         self._lock = ChildLock()  # re-entered when a destination logs while it is being called
@@ -107,7 +107,7 @@ class Route(Generic[_DestinationT]):
         if self.serves("upload_file"):
             name = type(self.destination).__name__
             text = f"{name} says that it takes no files here (can_upload_files() is False): {path} is not handed to it"
-            self._reports.once((id(self), "takes no files"), text)
+            self._warnings.once((id(self), "takes no files"), text)
         return False
 
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
@@ -139,12 +139,12 @@ class Route(Generic[_DestinationT]):
             return
         text = f"{type(self.destination).__name__}.{what} failed: {error}"
         if what == "upload_file":
-            self._reports.each(text, error)  # a file is lost each time
+            self._warnings.each(text, error)  # a file is lost each time
             return
         if policy == "disable" and not self.is_disabled:
             self.is_disabled = True
             text += " (it is not called any more, as its on_error is 'disable')"
-        self._reports.once_each((id(self), what), str(error), text, error)
+        self._warnings.once_each((id(self), what), str(error), text, error)
 
     def wake(self, state: State, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
         """Replay what was kept, in order, if the destination is ready; from then on calls are made at once."""
@@ -176,7 +176,7 @@ class Route(Generic[_DestinationT]):
                 return False
             self._kept.append((what, arguments if is_own else own_copy(arguments)))
             if len(self._kept) == MANY_KEPT_CALLS:
-                self._reports.once(
+                self._warnings.once(
                     (id(self), "kept"),
                     f"{type(self.destination).__name__} is not ready, and {MANY_KEPT_CALLS} log calls are kept for it in memory: "
                     "tell it that the run begins, with logger.run_event(Event.INIT) or 'with Logger(...) as logger'",

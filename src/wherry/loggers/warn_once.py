@@ -14,7 +14,7 @@ log = logging.getLogger("wherry")
 _MOST_WORDS = 10
 
 
-class Reports:
+class WarnOnce:
     """Writes to the log "wherry" what was not said before. Safe from several threads."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Capture of stdout and stderr at the level of file descriptors: what C code and child processes print comes along, too.
 
 The descriptors 1 and 2 are replaced by pipes, or by a pseudo-terminal where there was a terminal, so that programs go on
-showing their colours and bars. The other ends are in the hands of a process of its own, the scribe (see
+showing their colours and bars. The other ends are in the hands of a process of its own, the writer process (see
 `writer_process.py` for why), which passes everything on to where it was going, and writes it to a file, line by line.
 """
 
@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from wherry.loggers.capture import writer_process as scribe
-from wherry.loggers.capture.tee import tap_standard_stream
+from wherry.loggers.capture import writer_process
+from wherry.loggers.capture.tee import tee_standard_stream
 from wherry.posix.fork import ChildLock, call_in_children
 
 log = logging.getLogger("wherry")
 
-#: Bursts of output do not have to wait for the scribe; more would use up what Linux lets one user have in pipes (pipe(7)).
+#: A pipe of this size takes bursts of output. Larger ones would use up what Linux lets one user have in pipes (pipe(7)).
 _PIPE_BYTES = 2**18
 #: A terminal that was stopped (Ctrl-S), or a file system that hangs, must not keep a run from ending for ever.
 _PATIENCE_S = 30.0
@@ -36,7 +36,7 @@ _FDS = {"stdout": 1, "stderr": 2}
 
 
 class Capture:
-    """Starts the scribe, and replaces the descriptors of `streams` ("stdout", "stderr") until close().
+    """Starts the writer process, and replaces the descriptors of `streams` ("stdout", "stderr") until close().
 
     One file gets the lines of both, each after ``[stdout]: `` or ``[stderr]: ``, and those given to add(). Lines are kept in
     memory until name() says where; if the process ends before, they go to `fallback`. The file goes on in another at
@@ -60,7 +60,7 @@ class Capture:
         self._rolled: list[Path] = []
         self._n_asked = 0
         self._n_synced = 0
-        self._has_ended = False  # the scribe says so, or is dead
+        self._has_ended = False  # the writer process says so, or is dead
         self._is_closed = False  # close() was called
         self._is_over = False  # the descriptors are to be put back
         self._reported: set[str] = set()
@@ -68,7 +68,7 @@ class Capture:
         flush_standard_streams()  # what was printed before belongs to before
         reply, replies_to = os.pipe()
         try:
-            self._start_scribe(replies_to, roll_bytes, fallback)
+            self._start_writer(replies_to, roll_bytes, fallback)
         except BaseException:
             os.close(reply)
             for end in self._ends:
@@ -160,22 +160,22 @@ class Capture:
         for capture in above:
             capture.sync()
 
-    # the scribe
+    # the writer process
 
-    def _start_scribe(self, replies_to: int, roll_bytes: int, fallback: str) -> None:
+    def _start_writer(self, replies_to: int, roll_bytes: int, fallback: str) -> None:
         tees = {end.name: end.saved for end in self._ends}
         specs = [f"{end.name or 'log'}:{end.read_fd}:{_FDS.get(end.name, -1)}" for end in self._ends]
-        command = [sys.executable, "-I", "-S", scribe.__file__, self._token, str(roll_bytes), str(replies_to), fallback, *specs]
+        program = [sys.executable, "-I", "-S", writer_process.__file__]
         starter = subprocess.Popen(
-            command,
+            [*program, self._token, str(roll_bytes), str(replies_to), fallback, *specs],
             stdin=subprocess.DEVNULL,
             stdout=tees.get("stdout", subprocess.DEVNULL),
             stderr=tees.get("stderr", subprocess.DEVNULL),
             pass_fds=[replies_to, *(end.read_fd for end in self._ends)],
-            start_new_session=True,  # Ctrl-C in the terminal is not for the scribe
+            start_new_session=True,  # Ctrl-C in the terminal is not for the writer process
         )
         if code := starter.wait():
-            raise RuntimeError(f"FileLogger's writer could not be started: {sys.executable} {scribe.__file__} ended with {code}")
+            raise RuntimeError(f"FileLogger's writer could not be started: {' '.join(program)} ended with {code}")
 
     def _send_text(self, text: str, last_kind: str) -> None:
         pieces = self._pieces(text)
@@ -202,7 +202,7 @@ class Capture:
                 frame = frame[os.write(end.write_fd, frame) :]
             except BlockingIOError:  # noqa: PERF203  a child made the pipe non-blocking for all who share it; node does so
                 select.select([], [end.write_fd], [])
-            except OSError:  # the scribe is dead; _listen() says so
+            except OSError:  # the writer process is dead; _listen() says so
                 return
 
     def _listen(self) -> None:
@@ -210,10 +210,10 @@ class Capture:
         while data := self._read_reply():
             *messages, rest = (rest + data).split(b"\0")
             for message in messages:
-                self._hear(message[:1].decode(), os.fsdecode(message[1:]))
+                self._on_message(message[:1].decode(), os.fsdecode(message[1:]))
         os.close(self._reply)
         if not self._has_ended:
-            self._outlive_scribe()
+            self._outlive_writer()
 
     def _read_reply(self) -> bytes:
         try:
@@ -221,7 +221,7 @@ class Capture:
         except OSError:
             return b""
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _on_message(self, kind: str, text: str) -> None:
         if kind == "f":
             self._report(f"cannot write {text}: lines are lost until it can; the run goes on")
         if kind == "g":
@@ -240,8 +240,8 @@ class Capture:
             self._reported.add(what)
             log.warning("FileLogger: %s", what)
 
-    def _outlive_scribe(self) -> None:
-        """Somebody has killed the scribe: printing works again, and what was under way comes out, without the file."""
+    def _outlive_writer(self) -> None:
+        """Somebody has killed the writer process: printing works again, and what was under way comes out, without the file."""
         with self._news:
             self._has_ended = True  # and so nobody sends any more
             self._news.notify_all()
@@ -261,7 +261,7 @@ class Capture:
 
     @property
     def is_over(self) -> bool:
-        """Whether the descriptors are to be put back: it was closed, or the scribe is dead."""
+        """Whether the descriptors are to be put back: it was closed, or the writer process is dead."""
         return self._is_over
 
     def put_back(self) -> None:
@@ -278,7 +278,7 @@ class Capture:
             )
 
     def after_fork_in_child(self) -> None:
-        """Keep nothing open that would hold up the scribe, except what the child prints to."""
+        """Keep nothing open that would hold up the writer process, except what the child prints to."""
         for end in self._ends:
             end.let_go()
             end.forget_saved()
@@ -295,7 +295,7 @@ class _End:
         if self.saved >= 0 and os.isatty(self.saved):
             self.read_fd, self.write_fd = os.openpty()
             tty.setraw(self.write_fd)  # bytes stay as they are: the real terminal does the rest
-            with suppress(OSError):  # as wide as the real one; the scribe follows it from then on
+            with suppress(OSError):  # as wide as the real one; the writer process follows it from then on
                 fcntl.ioctl(self.write_fd, termios.TIOCSWINSZ, fcntl.ioctl(self.saved, termios.TIOCGWINSZ, bytes(8)))
         else:
             self.read_fd, self.write_fd = os.pipe()
@@ -307,7 +307,7 @@ class _End:
     def take(self, tap: Callable[[str], object]) -> None:
         if self.name:
             os.dup2(self.write_fd, _FDS[self.name])
-            self._untap = tap_standard_stream(self.name, _FDS[self.name], tap)
+            self._untap = tee_standard_stream(self.name, _FDS[self.name], tap)
 
     def put_back(self) -> None:
         """Unless somebody else has put something over it: it is theirs, and what they put back still leads to the old place."""
@@ -320,7 +320,7 @@ class _End:
     def drain(self, mark: bytes) -> None:
         """Write what nobody has read to where it was going, without the messages."""
         os.set_blocking(self.read_fd, False)
-        stream = scribe.Stream(self.name, self.read_fd, self.saved, mark)
+        stream = writer_process.Stream(self.name, self.read_fd, self.saved, mark)
         with suppress(OSError):
             while items := stream.read():
                 for kind, data in items:

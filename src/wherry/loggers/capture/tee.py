@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TextIO, cast
 
 
-class TappedStream:
+class TeeStream:
     """Stands in for `stream`; what is written goes there, and then to `tap`. Everything else is that of `stream`."""
 
     def __init__(self, stream: TextIO, tap: Callable[[str], object]) -> None:
@@ -29,7 +29,7 @@ class TappedStream:
         return getattr(self._stream, name)
 
 
-def tap_standard_stream(name: str, fd: int, tap: Callable[[str], object]) -> Callable[[], None]:
+def tee_standard_stream(name: str, fd: int, tap: Callable[[str], object]) -> Callable[[], None]:
     """Have `tap` get what Python writes to ``sys.stdout`` or ``sys.stderr``, if that does not lead to the descriptor `fd`.
 
     A notebook's streams do not, nor those that a test replaces. Returns what undoes it; that leaves alone what was put over it.
@@ -37,7 +37,7 @@ def tap_standard_stream(name: str, fd: int, tap: Callable[[str], object]) -> Cal
     stream: TextIO | None = getattr(sys, name)
     if stream is None or _leads_to(stream, fd):
         return lambda: None
-    tapped = cast("TextIO", TappedStream(stream, tap))
+    tapped = cast("TextIO", TeeStream(stream, tap))
     setattr(sys, name, tapped)
 
     def undo() -> None:

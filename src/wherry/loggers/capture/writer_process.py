@@ -1,11 +1,11 @@
-"""The scribe: a small process that writes a FileLogger's file and passes captured output on to where it was going.
+"""A small process that writes a FileLogger's file and passes captured output on to where it was going.
 
 Why a process, and not a thread of the training process: a thread cannot read while C code writes and holds the interpreter
 lock, so that a long message of it would hang both; what is still in the pipe is lost with a thread when the process
-crashes or is killed; and children that outlive it would die of SIGPIPE. The scribe reads until the last writer is gone. It
+crashes or is killed; and children that outlive it would die of SIGPIPE. It reads until the last writer is gone. It
 costs some 4 MB and nothing of the training loop's time.
 
-It is started by path, ``python -I -S scribe.py TOKEN ROLL_BYTES REPLY_FD FALLBACK STREAM...``, and imports the standard
+It is started by path, ``python -I -S writer_process.py TOKEN ROLL_BYTES REPLY_FD FALLBACK STREAM...``, and imports the standard
 library only. A STREAM is ``name:fd:tee``: what is read from `fd` goes to the descriptor `tee` as it is (-1: nowhere), and to
 the file line by line after ``[name]: ``. A message of the logger stands in the stream, in its place among what was printed:
 
@@ -98,7 +98,7 @@ class RolledFile:
         self._lost = 0
         self._torn = False
 
-    def tell(self, kind: str, text: str = "") -> None:
+    def reply(self, kind: str, text: str = "") -> None:
         """Answer the logger; it may be gone."""
         if self._reply_fd < 0:
             return
@@ -152,7 +152,7 @@ class RolledFile:
                 self._write(lines)
         except OSError as error:
             if not self._lost:
-                self.tell("f", f"{self._open_path or self._path}: {error.strerror}")
+                self.reply("f", f"{self._open_path or self._path}: {error.strerror}")
             self._lost += lines.count(b"\n")
             return
         if self._roll_bytes and self._size >= self._roll_bytes:
@@ -164,7 +164,7 @@ class RolledFile:
             try:
                 os.fsync(self._fd)
             except OSError as error:
-                self.tell("f", f"{self._open_path}: {error.strerror}")
+                self.reply("f", f"{self._open_path}: {error.strerror}")
 
     def close(self) -> None:
         """Close the file that is open, and say so; the next line opens the next one."""
@@ -173,14 +173,14 @@ class RolledFile:
         self.sync()
         os.close(self._fd)
         self._fd, self._size = -1, 0
-        self.tell("r", self._open_path)
+        self.reply("r", self._open_path)
 
     def _replace_removed(self) -> None:
         """Somebody removed the file that is open: begin it anew."""
         os.close(self._fd)
         self._fd, self._size = -1, 0
         self._number -= 1  # its name is free
-        self.tell("g", self._open_path)
+        self.reply("g", self._open_path)
         self._open()
 
     def _open(self) -> None:
@@ -283,7 +283,7 @@ class Stream:
             self._window = b""
 
 
-class Scribe:
+class WriterProcess:
     """Reads all streams until the last writer of each is gone."""
 
     def __init__(self, streams: Sequence[Stream], file: RolledFile, fallback: str) -> None:
@@ -367,7 +367,7 @@ class Scribe:
         if self._syncs[number] == len(self._streams):
             del self._syncs[number]
             self._file.sync()
-            self._file.tell("s", number.decode())
+            self._file.reply("s", number.decode())
 
     def _end(self, stream: Stream) -> None:
         """The stream's part of the file is over; the last one's closes the file."""
@@ -381,7 +381,7 @@ class Scribe:
                 self._take_fallback()
                 self._file.close()
             self._is_ended = True
-            self._file.tell("e")
+            self._file.reply("e")
             self._file.hang_up()
 
 
@@ -397,7 +397,7 @@ def main(arguments: Sequence[str]) -> None:
     for spec in specs:
         name, fd, tee_fd = spec.split(":")
         streams.append(Stream(name, int(fd), int(tee_fd), b"\0" + token.encode()))
-    Scribe(streams, RolledFile(int(roll_bytes), int(reply_fd)), fallback).serve()
+    WriterProcess(streams, RolledFile(int(roll_bytes), int(reply_fd)), fallback).serve()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import format_json
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ConsoleLogger(LoggerDestination):
         self._n_calls = 0
         self._is_broken = False
         self._is_closed = False
-        self._reports = Reports()
+        self._warnings = WarnOnce()
 
     def __repr__(self) -> str:
         return f"<ConsoleLogger{' closed' if self._is_closed else ''}>"
@@ -226,7 +226,7 @@ class ConsoleLogger(LoggerDestination):
                     stream.flush()
             except (OSError, ValueError) as error:  # ValueError: it is closed
                 self._is_broken = True
-                self._reports.once("broken", f"ConsoleLogger: nothing more is printed, as the console is gone: {error}")
+                self._warnings.once("broken", f"ConsoleLogger: nothing more is printed, as the console is gone: {error}")
 
 
 def _text(text: str, style: str = "") -> Text:

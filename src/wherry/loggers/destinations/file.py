@@ -27,7 +27,7 @@ from wherry.loggers.run.state import State
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import format_json, format_log_data_value
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
@@ -131,7 +131,7 @@ class FileLogger(LoggerDestination):
         self._is_closed = False
         self._is_off = False
         self._n_calls = 0
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         self._finished = FinishedFiles(FreeNames(overwrite=self._config.overwrite))
         streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
         fallback = self._fallback()
@@ -268,7 +268,7 @@ class FileLogger(LoggerDestination):
             filled = state.fill(self._filename)
         except ConfigError as error:
             self._turn_off()
-            self._reports.once("name", f"{self!r} writes no file: {error}")
+            self._warnings.once("name", f"{self!r} writes no file: {error}")
             return
         self._remote_name = Path(filled).name if Path(filled).is_absolute() else filled
         self._capture.name(str(self._folder / filled))
@@ -299,7 +299,7 @@ class FileLogger(LoggerDestination):
             if logger is None or not logger.has_file_upload_destination():
                 continue
             if logger.state.world_size > 1 and not (self._config.rank_zero_only or _tells_ranks_apart(self._filename)):
-                self._reports.once(
+                self._warnings.once(
                     "ranks",
                     f"{self!r}: the files of all {logger.state.world_size} ranks would have the name {self._remote_name!r} "
                     "in the store, so none is uploaded: put {rank} into the filename, or set FileLoggerConfig.rank_zero_only",

@@ -206,7 +206,7 @@ def _attempts(known: str) -> Iterator[str]:
 
 
 def _split(name: str) -> tuple[str, int, str]:
-    """``a/log.0002.txt`` is ("a/log", 2, ".txt"): as `Scribe` numbers its files."""
+    """``a/log.0002.txt`` is ("a/log", 2, ".txt"): as `RolledFile` numbers its files."""
     path = Path(name)
     stem, dot, number = path.stem.rpartition(".")
     if dot and number.isdecimal() and int(number) and f"{int(number):04d}" == number:

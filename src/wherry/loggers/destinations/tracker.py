@@ -33,7 +33,7 @@ from wherry.loggers.files.background import Background
 from wherry.loggers.run.state import State
 from wherry.loggers.values.checks import check_amounts
 from wherry.loggers.values.steps import to_step
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import temporary_folder
 from wherry.uri import check_name
 
@@ -100,7 +100,7 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         self._calls = Background(self.package, max_pending_bytes=config.max_pending_bytes)
         self._files = Background(f"{self.package} files", max_pending_bytes=config.max_staged_bytes)
         self._error: Exception | None = None
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
         self._counts: dict[str, Iterator[int]] = {}
@@ -246,7 +246,7 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
     def _say(self, log_call: str, error: Exception, key: str | None) -> None:
         """Write the error to the log, as the router would; each text once, and not without end."""
         text = str(error) if key is None else f"{key} is not logged: {error}"
-        self._reports.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
+        self._warnings.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
 
     def _take_error(self) -> Exception | None:
         """The first error of a log call that was not raised yet."""

@@ -51,7 +51,7 @@ def _careful_line(record: Mapping[str, object]) -> bytes:
     return format_json(plain, significant_digits=None).encode() + b"\n"
 
 
-def say_removed(path: Path) -> None:
+def warn_removed(path: Path) -> None:
     """Say in the log "wherry" that somebody removed a file that was being written."""
     log.warning(
         "%s was removed or replaced while it was being written: its lines are lost, and what comes goes to a new file", path
@@ -70,7 +70,7 @@ class JsonLines:
     first, with the path. What that raises append() raises, and the line is in no file.
     """
 
-    def __init__(self, path: Path, *, on_removed: Callable[[Path], object] = say_removed) -> None:
+    def __init__(self, path: Path, *, on_removed: Callable[[Path], object] = warn_removed) -> None:
         self.path = path
         self._on_removed = on_removed
         self._descriptor = -1

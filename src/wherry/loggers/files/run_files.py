@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from wherry.loggers.files.folder_lock import FolderLock
-from wherry.loggers.files.json_lines import JsonLines, say_removed
+from wherry.loggers.files.json_lines import JsonLines, warn_removed
 from wherry.loggers.files.media_index import MediaIndex
 from wherry.loggers.files.parquet import has_parquet, write_parquet
 from wherry.loggers.values.safe_name import safe_name
@@ -133,7 +133,7 @@ class RunFiles:
             if path in self._gone:
                 self._gone.discard(path)
             else:
-                say_removed(path)
+                warn_removed(path)
 
     def _keep_folder(self) -> None:
         """Have the folder, and our lock on it: RuntimeError if another process has it by now."""

@@ -11,7 +11,7 @@ from wherry.loggers.values.arrays import to_number
 class Leaves(NamedTuple):
     """The leaves of nested data by their paths, ``loss/train``: numbers, texts, and what is neither."""
 
-    figures: dict[str, float]
+    metrics: dict[str, float]
     texts: dict[str, str]
     others: dict[str, object]
 
@@ -26,7 +26,7 @@ def sort_leaves(data: Mapping[str, object]) -> Leaves:
         if isinstance(leaf, str):
             found.texts[path] = leaf
         elif (number := to_number(leaf)) is not None:
-            found.figures[path] = number
+            found.metrics[path] = number
         else:
             found.others[path] = leaf
     return found

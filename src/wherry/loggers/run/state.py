@@ -95,7 +95,7 @@ class State:
             name = os.environ.get(variable, "").strip()
             if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
                 if variable == "TORCHELASTIC_RUN_ID" and _MADE_UP.fullmatch(name) and self.rank == 0:
-                    _say_made_up(name)
+                    _warn_made_up(name)
                 return name
         return generate_run_name() if self.world_size == 1 else ""
 
@@ -122,7 +122,7 @@ class State:
 
 
 @cache  # one line, however many states are made
-def _say_made_up(name: str) -> None:
+def _warn_made_up(name: str) -> None:
     log.warning(
         "the run is called %s, which torchrun has made up, and at each start it makes up another: a restart will find neither "
         "this run's files nor its checkpoints. Give it a name in the environment: RUN_NAME=my-run torchrun ... "

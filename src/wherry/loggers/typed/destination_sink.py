@@ -57,7 +57,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         wanting = [one for one in logger.destinations if not (state.rank and one.rank_zero_only)]
         for kind in self.kept_kinds(state.phase) - _served(logger.destinations):
             names = ", ".join(type(one).__name__ for one in logger.destinations) or "there is none"
-            self._reports.once(kind, f"{kind.replace('_', ' ')} are not logged: no destination takes them ({names})")
+            self._warnings.once(kind, f"{kind.replace('_', ' ')} are not logged: no destination takes them ({names})")
         found, step = self.take(state.phase, kinds=_served(wanting)), state.timestamp.batch
 
         def name(where: tuple[str, str]) -> str:
@@ -74,7 +74,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         calls += [partial(logger.log_point_cloud, points, name(where), step) for where, points in found.point_clouds.items()]
         errors = [error for error in map(_error_of, calls) if error is not None]
         for error in errors[1:]:
-            self._reports.each(f"{type(error).__name__}: {error}", error)
+            self._warnings.each(f"{type(error).__name__}: {error}", error)
         if errors:
             raise errors[0]
 

@@ -17,8 +17,8 @@ from wherry.errors import ConfigError
 from wherry.loggers.run.state import State
 from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.values.deep_copy import own_copy
-from wherry.loggers.values.lazy import Once
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.values.lazy import Lazy
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class MultiLogger:
         #: Those of scalars that a later one has replaced since the last write(), oldest first.
         self._replaced: dict[tuple[str, str, str], deque[Callable[[], Any]]] = {}
         self._lock = ChildLock()
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         with _never_written_lock:
             _never_written.add(self)
 
@@ -197,7 +197,7 @@ class MultiLogger:
             before = replaced.get(where, ())
             if aggregating and len(before) == MOST_REPLACED:
                 text = f"was logged more than {MOST_REPLACED} times before a step: only the newest of them are aggregated"
-                self._reports.once(("many", where), f"{where[1]}/{where[2]} {text}; call step() more often")
+                self._warnings.once(("many", where), f"{where[1]}/{where[2]} {text}; call step() more often")
             for sink in sinks:
                 for one in (*before, value) if id(sink) in aggregating else (value,):
                     self._hand_over(sink, *where, one, state)
@@ -216,7 +216,7 @@ class MultiLogger:
         try:
             getattr(sink, f"log_{kind}")(key, value, state, namespace)
         except Exception as error:  # of a sink, whose errors stop nobody else
-            self._reports.once((id(sink), kind), f"{type(sink).__name__}.log_{kind} failed: {error}", error)
+            self._warnings.once((id(sink), kind), f"{type(sink).__name__}.log_{kind} failed: {error}", error)
 
     def _log(self, kind: str, key: str, value: object, namespace: str | None, form: Callable[[Any, str], Any]) -> None:
         key, where = str(key), self.namespace(namespace)
@@ -224,14 +224,14 @@ class MultiLogger:
         compute = value if callable(value) else partial(_identity, own_copy(value))
 
         def report(error: Exception) -> None:
-            self._reports.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)
+            self._warnings.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)
 
-        once: Once[Any] = Once(lambda: form(compute(), name), report)
+        lazy: Lazy[Any] = Lazy(lambda: form(compute(), name), report)
         with self._lock:
             replaced = self._values.get((kind, where, key))
             if replaced is not None and kind == "scalar":
                 self._replaced.setdefault((kind, where, key), deque(maxlen=MOST_REPLACED)).append(replaced)
-            self._values[kind, where, key] = once
+            self._values[kind, where, key] = lazy
 
 
 def at_rate(frames: Any, fps: float) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 from wherry.errors import ConfigError
 from wherry.loggers.run.state import State
 from wherry.loggers.run.timestamp import Timestamp
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 Aggregate = Literal["last", "mean", "min", "max"]
@@ -151,30 +151,30 @@ class CollectingLogger(BaseLogger[ConfigT]):
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
         self._kept: dict[tuple[str, str, str, str], Callable[[], Any]] = {}
-        self._figures: dict[tuple[str, str, str], _Running] = {}
+        self._running: dict[tuple[str, str, str], _Running] = {}
         #: Of each phase the state that came with the last value, and how far it was: the loop changes the state itself.
         self._seen: dict[str, tuple[State, Timestamp]] = {}
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         self._lock = ChildLock()
 
     def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
         """What was logged in the phase since the last call, computed now. What is not of the `kinds` goes uncomputed."""
         with self._lock:
             kept = {where[1:]: self._kept.pop(where) for where in [one for one in self._kept if one[0] == phase]}
-            figures = {where[1:]: self._figures.pop(where) for where in [one for one in self._figures if one[0] == phase]}
+            running = {where[1:]: self._running.pop(where) for where in [one for one in self._running if one[0] == phase]}
         collected = Collected()
         for (kind, namespace, key), value in kept.items():
             if kind in kinds:
                 self._compute(getattr(collected, kind), namespace, key, value)
         if "scalars" in kinds:
-            collected.scalars.update((where, running.figure) for where, running in figures.items())
+            collected.scalars.update((where, one.value) for where, one in running.items())
         return collected
 
     def kept_kinds(self, phase: str) -> set[str]:
         """Of which kinds, see `Collected`, anything was logged in the phase since the last take()."""
         with self._lock:
             found = {where[1] for where in self._kept if where[0] == phase}
-            return found | ({"scalars"} if any(where[0] == phase for where in self._figures) else set())
+            return found | ({"scalars"} if any(where[0] == phase for where in self._running) else set())
 
     def close(self) -> None:
         """Write what is still held of each phase, due or not, at the step of its last value. Closing again does nothing.
@@ -194,7 +194,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
             except Exception as error:  # the other phases are written
                 errors.append(error)
         for later in errors[1:]:
-            self._reports.each(f"{type(self).__name__}.write failed: {later}", later)
+            self._warnings.each(f"{type(self).__name__}.write failed: {later}", later)
         if errors:
             raise errors[0]
 
@@ -210,13 +210,13 @@ class CollectingLogger(BaseLogger[ConfigT]):
             self._keep("scalars", key, value, state, namespace)
             return
         try:
-            figure = float(value())
+            number = float(value())
         except Exception as error:  # of the user's function
             self._report(namespace, key, value, error)
             return
         with self._lock:
             self._seen[state.phase] = state, state.timestamp
-            self._figures.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(figure)
+            self._running.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(number)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
         """Keep it."""
@@ -249,26 +249,26 @@ class CollectingLogger(BaseLogger[ConfigT]):
 
     def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:
         if not getattr(value, "reports_itself", False):  # as those of a MultiLogger do: once for all sinks
-            self._reports.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
+            self._warnings.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
 
 
 class _Running:
-    """The mean, least or greatest of the figures so far. A NaN among them makes it NaN, in whatever order they come."""
+    """The mean, least or greatest of the numbers so far. A NaN among them makes it NaN, in whatever order they come."""
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._aggregate = aggregate
         self._n = 0
         self._so_far = 0.0
 
-    def add(self, figure: float) -> None:
+    def add(self, number: float) -> None:
         self._n += 1
         if self._n == 1:
-            self._so_far = figure
+            self._so_far = number
         elif self._aggregate == "mean":
-            self._so_far += figure
-        elif math.isnan(figure) or (figure < self._so_far if self._aggregate == "min" else figure > self._so_far):
-            self._so_far = figure  # once it is NaN, neither comparison is true any more
+            self._so_far += number
+        elif math.isnan(number) or (number < self._so_far if self._aggregate == "min" else number > self._so_far):
+            self._so_far = number  # once it is NaN, neither comparison is true any more
 
     @property
-    def figure(self) -> float:
+    def value(self) -> float:
         return self._so_far / self._n if self._aggregate == "mean" else self._so_far

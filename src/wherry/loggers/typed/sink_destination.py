@@ -15,11 +15,11 @@ from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
-from wherry.loggers.values.lazy import Once
+from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.markdown import markdown_table
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.text import format_json
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 
@@ -46,7 +46,7 @@ class SinkDestination(ValueDestination):
         self._last_step: int | None = None  # the last that was given
         self._has_news = False
         self._is_closed = False
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         self._lock = ChildLock()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
@@ -72,7 +72,7 @@ class SinkDestination(ValueDestination):
     ) -> None:
         """Log an image, or each of several, ``name_0``, ``name_1`` and so on."""
         if masks:
-            self._reports.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
+            self._warnings.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
         super().log_images(images, name, channels_last, step)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
@@ -97,7 +97,7 @@ class SinkDestination(ValueDestination):
             case Audio():
                 self._log(sink.log_audio, name, lambda: (value.samples, value.sample_rate_hz), step)
             case Video():
-                self._log(sink.log_video, name, Once(lambda: at_rate(value.frames, value.frames_per_s)), step)
+                self._log(sink.log_video, name, Lazy(lambda: at_rate(value.frames, value.frames_per_s)), step)
             case PointCloud():
                 self._log(sink.log_point_cloud, name, lambda: value.clouds, step)
 

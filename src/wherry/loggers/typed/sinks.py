@@ -12,7 +12,7 @@ from wherry.errors import UploadFailed
 from wherry.loggers.run.state import State
 from wherry.loggers.typed.multi import MultiLogger, never_written
 from wherry.loggers.typed.sink import BaseLogger
-from wherry.loggers.warn_once import Reports
+from wherry.loggers.warn_once import WarnOnce
 
 #: A message names so many values.
 _MOST_NAMES = 5
@@ -30,7 +30,7 @@ class Sinks:
 
     def __init__(self, sinks: Sequence[BaseLogger[Any]]) -> None:
         self.sinks = tuple(sinks)
-        self._reports = Reports()
+        self._warnings = WarnOnce()
         self._loggers: dict[int, MultiLogger] = {}  # all that were seen: at the close their last values are written, too
         self._last: State | None = None
         self._has_open_phase = False
@@ -82,7 +82,7 @@ class Sinks:
         except UploadFailed as failed:
             if error is None:
                 raise
-            self._reports.each(f"after {type(error).__name__}, at the close: {failed}", failed)
+            self._warnings.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
     def _see(self, loggers: Sequence[MultiLogger]) -> None:
         self._loggers.update((id(logger), logger) for logger in loggers)
@@ -99,7 +99,7 @@ class Sinks:
     def _report_lost(self) -> None:
         if names := never_written():
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            self._reports.each(
+            self._warnings.each(
                 f"at the close of Sinks, not written: {', '.join(names[:_MOST_NAMES])}{more}. No step was made with the "
                 "MultiLogger that has it, so the state is unknown: call step(state, logger) or end_phase() before close()"
             )
@@ -124,4 +124,4 @@ class Sinks:
         except UploadFailed as error:
             uploads.append(error)
         except Exception as error:  # of a sink, whose errors stop neither the others nor the training
-            self._reports.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)
+            self._warnings.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)

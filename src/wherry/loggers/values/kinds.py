@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from wherry.loggers.values import encode
 from wherry.loggers.values.deep_copy import own_copy
-from wherry.loggers.values.lazy import Once
+from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.masks import masks_of
 from wherry.loggers.values.tables import check_table
 
@@ -76,7 +76,7 @@ class Images:
     mask_class_labels: dict[int, str]
     use_table: bool
     size_bytes: int
-    _images: Once[list[NDArray[np.uint8]]] = field(repr=False)
+    _images: Lazy[list[NDArray[np.uint8]]] = field(repr=False)
 
     @classmethod
     def of(
@@ -97,7 +97,7 @@ class Images:
         labels = {int(label): str(text) for label, text in (mask_class_labels or {}).items()}
         size_bytes = sum(one.nbytes for one in (*copies, *(mask for several in fitting.values() for mask in several)))
         shapes = [one.shape for one in copies]
-        made = Once(partial(to_images, copies, name))
+        made = Lazy(partial(to_images, copies, name))
         return cls(name, shapes, fitting, labels, use_table, size_bytes, made), wrong
 
     @property
@@ -148,7 +148,7 @@ class Audio:
     name: str
     sample_rate_hz: int
     size_bytes: int
-    _samples: Once[NDArray[np.float32]] = field(repr=False)
+    _samples: Lazy[NDArray[np.float32]] = field(repr=False)
 
     @classmethod
     def of(cls, audio: object, name: str, sample_rate_hz: float) -> Audio:
@@ -157,7 +157,7 @@ class Audio:
 
         _check_rate(sample_rate_hz, f"{name}: sample_rate_hz")
         copy = copy_audio(audio, name)
-        return cls(name, int(sample_rate_hz), copy.nbytes, Once(partial(to_audio, copy, name)))
+        return cls(name, int(sample_rate_hz), copy.nbytes, Lazy(partial(to_audio, copy, name)))
 
     @property
     def samples(self) -> NDArray[np.float32]:
@@ -179,7 +179,7 @@ class Video:
     shape: tuple[int, ...]
     frames_per_s: float
     size_bytes: int
-    _frames: Once[NDArray[np.uint8]] = field(repr=False)
+    _frames: Lazy[NDArray[np.uint8]] = field(repr=False)
 
     @classmethod
     def of(cls, video: object, name: str, frames_per_s: float) -> Video:
@@ -188,7 +188,7 @@ class Video:
 
         _check_rate(frames_per_s, f"{name}: frames_per_s")
         copy = copy_video(video, name)
-        return cls(name, copy.shape, frames_per_s, copy.nbytes, Once(partial(to_video, copy, name)))
+        return cls(name, copy.shape, frames_per_s, copy.nbytes, Lazy(partial(to_video, copy, name)))
 
     @property
     def frames(self) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class Once(Generic[_T]):
+class Lazy(Generic[_T]):
     """A function that is called once, at the first call; later calls give the same value, or raise the same error.
 
     `report` gets that error, so that it is said once, however many sinks meet it. Safe from several threads: one computes, the
