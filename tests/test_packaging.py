@@ -107,7 +107,7 @@ def test_wheel_has_every_module_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert _sources() == {name for name in names if name.endswith(".py")}
-    assert "wherry/py.typed" in names
+    assert {"wherry/py.typed", "wherry/__init__.pyi", "wherry/loggers/__init__.pyi"} <= names
 
 
 def test_sdist_mirrors_the_repository(built: Path) -> None:

@@ -1,0 +1,33 @@
+# The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
+from .callback import Callback as Callback
+from .destination import LoggerDestination as LoggerDestination
+from .destinations.console import ConsoleLogger as ConsoleLogger
+from .destinations.console import ConsoleLoggerConfig as ConsoleLoggerConfig
+from .destinations.file import FileLogger as FileLogger
+from .destinations.file import FileLoggerConfig as FileLoggerConfig
+from .destinations.in_memory import InMemoryLogger as InMemoryLogger
+from .destinations.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
+from .destinations.mirrored_folder import MirrorLogger as MirrorLogger
+from .destinations.mlflow import MLflowConfig as MLflowConfig
+from .destinations.mlflow import MLflowLogger as MLflowLogger
+from .destinations.object_store import ObjectStoreLogger as ObjectStoreLogger
+from .destinations.progress_bar import ProgressBarLogger as ProgressBarLogger
+from .destinations.progress_bar import ProgressBarLoggerConfig as ProgressBarLoggerConfig
+from .destinations.run_folder import RunFolderConfig as RunFolderConfig
+from .destinations.run_folder import RunFolderLogger as RunFolderLogger
+from .destinations.tensorboard import TensorBoardConfig as TensorBoardConfig
+from .destinations.tensorboard import TensorBoardLogger as TensorBoardLogger
+from .destinations.wandb import WandbConfig as WandbConfig
+from .destinations.wandb import WandbLogger as WandbLogger
+from .logger import Logger as Logger
+from .run.event import Event as Event
+from .run.level import LogLevel as LogLevel
+from .run.state import State as State
+from .run.timestamp import Timestamp as Timestamp
+from .typed.multi import MultiLogger as MultiLogger
+from .typed.sink import BaseLogger as BaseLogger
+from .typed.sink import BaseLoggerConfig as BaseLoggerConfig
+from .values.text import format_json as format_json
+from .values.text import format_log_data_value as format_log_data_value
+
+__all__: list[str]

@@ -1,0 +1,26 @@
+"""The laws of the object store contract, as tests. A backend's author writes:
+
+    from wherry.testing import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store(self):
+            with MyStore(parse_uri("my://bucket"), {}) as store:
+                yield store
+
+What a store cannot do is read from its Capabilities; then the weaker law that the contract states is tested instead.
+"""
+
+import pytest
+
+# Before the laws are imported: pytest rewrites their asserts then, so that they show what they compared.
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("joins", "listing", "objects", "parts", "suite", "support")))
+
+from wherry.testing.conformance.joins import JoinLaws  # noqa: E402
+from wherry.testing.conformance.listing import ListingLaws  # noqa: E402
+from wherry.testing.conformance.objects import ObjectLaws  # noqa: E402
+from wherry.testing.conformance.parts import PartLaws  # noqa: E402
+
+
+class StoreConformance(ObjectLaws, ListingLaws, PartLaws, JoinLaws):
+    """The suite. A subclass gives the fixture `store`, and may override what `StoreSuite` has."""

@@ -1,0 +1,194 @@
+"""Laws of head, list and delete, of many threads, and of what is left."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from wherry.checksum import crc32c, format_crc32c
+from wherry.errors import AlreadyExistsError, NotFoundError
+from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, ObjectStore, PutOptions
+from wherry.testing.conformance.suite import StoreSuite
+from wherry.testing.conformance.support import at_once, get, new_file, some_bytes
+
+
+class ListingLaws(StoreSuite):
+    """Laws of head, list and delete, of many threads, and of what is left."""
+
+    # head, list, delete
+
+    def test_missing_object(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """What is not there is a NotFoundError, also where a longer key is there."""
+        store.put_file(f"{prefix}/folder/object", new_file(tmp_path, b"data"))
+        target = new_file(tmp_path, b"untouched", "target")
+        for key in (f"{prefix}/missing", f"{prefix}/folder", f"{prefix}/missing/object", f"{prefix}/folder/obj"):
+            with pytest.raises(NotFoundError):
+                store.head(key)
+            with pytest.raises(NotFoundError):
+                store.get_file(key, target)
+            with pytest.raises(NotFoundError):
+                store.get_file(key, target, start=1, end=2)
+        assert target.read_bytes() == b"untouched"
+
+    def test_metadata_comes_back(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Without the capability it may be missing, but is never another's."""
+        data, key = some_bytes(3_000), f"{prefix}/object"
+        given = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(data))}
+        store.put_file(key, new_file(tmp_path, data), PutOptions(crc32c=crc32c(data), metadata=given))
+        found = store.head(key)
+        if store.capabilities.metadata:
+            assert given == dict(found.metadata)
+            assert (given[TOKEN_METADATA], crc32c(data)) == (found.token, found.crc32c)
+        else:
+            assert dict(found.metadata) in ({}, given)
+            assert found.crc32c in (None, crc32c(data))
+
+    def test_head_tells_when(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """modified_s are seconds since the epoch (a day off at most: servers have clocks of their own)."""
+        path = new_file(tmp_path, b"data")
+        store.put_file(f"{prefix}/object", path)
+        modified = store.head(f"{prefix}/object").modified_s
+        assert modified is None or abs(modified - path.stat().st_mtime) < 86_400
+
+    def test_list_is_sorted(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """By the keys' UTF-8 bytes: "a-b" before "a/b", U+FF5E before U+1F600 (UTF-16 would have it the other way)."""
+        names = ["a-b", "a.b", "a/b", "a/b-", "a/b.c/d", "a0", "B", "b/c/d/e", "ab", "z", "é", "\uff5e", "\U0001f600", "a/c"]
+        shuffled = random.Random(3).sample(names, len(names))
+        at_once(lambda name: store.put_file(f"{prefix}/{name}", new_file(tmp_path, name.encode(), uuid.uuid4().hex)), shuffled)
+        found = list(store.list(f"{prefix}/"))
+        expected = sorted((f"{prefix}/{name}" for name in names), key=str.encode)
+        assert expected == [meta.key for meta in found]
+        assert [len(key[len(prefix) + 1 :].encode()) for key in expected] == [meta.size_bytes for meta in found]
+
+    def test_prefix_is_a_plain_string(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """It may end inside a name, and finds nothing where nothing starts with it."""
+        for name in ("run1/a", "run1/b/c", "run10/a", "run2/a", "other"):
+            store.put_file(f"{prefix}/{name}", new_file(tmp_path, b"x"))
+
+        def below(start: str) -> list[str]:
+            return [meta.key.removeprefix(f"{prefix}/") for meta in store.list(f"{prefix}/{start}")]
+
+        assert below("run") == ["run1/a", "run1/b/c", "run10/a", "run2/a"]
+        assert below("run1") == ["run1/a", "run1/b/c", "run10/a"]
+        assert below("run1/") == ["run1/a", "run1/b/c"]
+        assert below("run1/b") == ["run1/b/c"]
+        assert below("run1/b/c") == ["run1/b/c"]
+        assert below("run3") == []
+        assert below("run1/a/") == []
+        assert below("missing/folder/") == []
+
+    def test_temporary_names_are_not_listed(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """A name that carries TEMPORARY_MARK is ours and half-made."""
+        store.put_file(f"{prefix}/folder/.object{TEMPORARY_MARK}1", new_file(tmp_path, b"x"))
+        store.put_file(f"{prefix}/object", new_file(tmp_path, b"x"))
+        assert [f"{prefix}/object"] == [meta.key for meta in store.list(f"{prefix}/")]
+        store.delete(f"{prefix}/folder/.object{TEMPORARY_MARK}1")
+
+    def test_delete_twice(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Deleting what is not there is no error."""
+        key = f"{prefix}/folder/object"
+        store.put_file(key, new_file(tmp_path, b"data"))
+        store.put_file(f"{key}-2", new_file(tmp_path, b"data"))
+        store.delete(key)
+        store.delete(key)
+        store.delete(f"{prefix}/never/was")
+        with pytest.raises(NotFoundError):
+            store.head(key)
+        assert [f"{key}-2"] == [meta.key for meta in store.list(f"{prefix}/")]
+        store.put_file(key, new_file(tmp_path, b"new"), PutOptions(if_absent=True))
+        assert get(store, key, tmp_path) == b"new"
+
+    def test_many_objects_are_deleted_and_no_other(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Also with odd names, more of them than go in one request, and some that are not there."""
+        path = new_file(tmp_path, b"x")
+        odd = ["a b", "a&b<c>\"d'", "a%20b", "\u00e9/\U0001f600", "a+b", "a#b?c"]
+        gone = [f"{prefix}/gone/{name}" for name in (*odd, *map(str, range(30)))]
+        at_once(lambda key: store.put_file(key, path), [*gone, f"{prefix}/gone-not"])
+        store.delete_many([*gone, f"{prefix}/never/was", *(f"{prefix}/gone/missing-{number}" for number in range(1000))])
+        assert [f"{prefix}/gone-not"] == [meta.key for meta in store.list(f"{prefix}/")]
+        store.delete_many(gone)
+        store.delete_many([])
+        assert [f"{prefix}/gone-not"] == [meta.key for meta in store.list(f"{prefix}/")]
+
+    def test_requests_are_counted(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """By stores that can; each call counts one at least, also one that fails."""
+        if (before := store.n_requests) is None:
+            return
+        with pytest.raises(NotFoundError):
+            store.head(f"{prefix}/missing")
+        after_head = store.n_requests
+        assert after_head is not None
+        assert after_head > before
+        store.put_file(f"{prefix}/object", new_file(tmp_path, b"x"))
+        after_put = store.n_requests
+        assert after_put is not None
+        assert after_put > after_head
+
+    # many threads
+
+    def test_threads_share_a_store(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Eight threads put, get, list and delete side by side."""
+
+        def work(n: int) -> bytes:
+            key = f"{prefix}/{n}/object"
+            target = f"target{n}"
+            for _ in range(3):
+                store.put_file(key, new_file(tmp_path, some_bytes(70_000 + n), f"source{n}"))
+                found = get(store, key, tmp_path, target)
+                assert key in {meta.key for meta in store.list(f"{prefix}/{n}/")}
+                store.delete(key)
+            return found
+
+        assert [some_bytes(70_000 + n) for n in range(8)] == at_once(work, range(8))
+        assert set() == self.raw_names(store, prefix)
+
+    def test_replacing_shows_no_mixture(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """With atomic_replace a reader always finds one whole version; without, at least the last one is whole."""
+        key = f"{prefix}/object"
+        versions = [bytes([n]) * 50_000 for n in range(12)]
+        store.put_file(key, new_file(tmp_path, versions[0]))
+        written = threading.Event()
+
+        def write() -> None:
+            try:
+                for n, data in enumerate(versions[1:]):
+                    store.put_file(key, new_file(tmp_path, data, f"version{n}"))
+            finally:
+                written.set()
+
+        def read() -> None:
+            while True:
+                last = written.is_set()
+                if store.capabilities.atomic_replace:
+                    assert get(store, key, tmp_path, "reader") in versions
+                    assert store.head(key).size_bytes == 50_000
+                if last or not store.capabilities.atomic_replace:
+                    return
+
+        at_once(lambda part: part(), [write, read])
+        assert versions[-1] == get(store, key, tmp_path)
+        assert {key} == self.raw_names(store, prefix)
+
+    # the end
+
+    def test_nothing_temporary_is_left(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """After puts, refused puts and replacements there is what list() shows, and no more."""
+        names = {f"{prefix}/{name}" for name in ("a", "b/c", "x" * self.longest_part_bytes)}
+        for key in names:
+            store.put_file(key, new_file(tmp_path, b"one"), PutOptions(if_absent=True))
+            store.put_file(key, new_file(tmp_path, b"two"))
+            store.put_file(key, new_file(tmp_path, b"three", "frozen"), PutOptions(frozen=True))
+            with pytest.raises(AlreadyExistsError):
+                store.put_file(key, new_file(tmp_path, b"four"), PutOptions(if_absent=True))
+        assert names == self.raw_names(store, prefix)
+        assert names == {meta.key for meta in store.list(f"{prefix}/")}
+
+    def test_close_twice(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Closing again is fine."""
+        store.put_file(f"{prefix}/object", new_file(tmp_path, b"x"))
+        store.close()
+        store.close()
