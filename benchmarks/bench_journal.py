@@ -15,7 +15,8 @@ from measure import folder, machine, seconds, settle, spread, table
 
 from wherry.config import RetryConfig, TransferConfig
 from wherry.spool.journal.jobs import JobId, JobKind
-from wherry.spool.journal.journal import Journal, NewJob
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.submit import NewJob
 
 ROUNDS = 40
 FILL = """
@@ -34,12 +35,14 @@ def new(name: str) -> NewJob:
 def filled(path: Path, n_jobs: int, state: str) -> tuple[Journal, int]:
     """A journal with so many jobs that wait for their next try, or are done, and its store."""
     journal = Journal(path, checkpoints=True)
-    store = journal.store_id("s3", "bucket", {}, (), {"retry": asdict(RetryConfig()), "transfer": asdict(TransferConfig())})
-    now_s = journal.now_s()
-    with journal._transaction() as db:
+    store = journal.uploads.store_id(
+        "s3", "bucket", {}, (), {"retry": asdict(RetryConfig()), "transfer": asdict(TransferConfig())}
+    )
+    now_s = journal.work.now_s()
+    with journal._database.transaction() as db:
         values = {"n": n_jobs, "store": store, "state": state, "now": now_s, "ended": now_s if state == "done" else None}
         db.execute(FILL, values)
-    with journal._transaction(read_only=True):
+    with journal._database.transaction(read_only=True):
         pass
     journal._database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # type: ignore[union-attr]
     return journal, store
@@ -51,11 +54,11 @@ def times(work: Callable[[int], object]) -> str:
 
 def waiting(path: Path, n_jobs: int) -> list[str]:
     journal, store = filled(path, n_jobs, "queued")
-    put = times(lambda n: journal.submit("me", store, [new(f"put{n}")]))
+    put = times(lambda n: journal.uploads.submit("me", store, [new(f"put{n}")]))
     leased: list[JobId] = []
 
     def lease(_: int) -> None:
-        job = journal.lease("w", 60.0)
+        job = journal.work.lease("w", 60.0)
         assert job is not None
         leased.append(job.id)
 
@@ -63,11 +66,11 @@ def waiting(path: Path, n_jobs: int) -> list[str]:
         f"{n_jobs:,}",
         put,
         times(lease),
-        times(lambda n: journal.requeue(leased[n], "w", wait_s=300.0, error="reset")),
-        times(lambda _: journal.lease("w", 60.0)),
-        times(lambda _: journal.ready()),
-        times(lambda _: (journal.counts(), journal.waiting_stores(), journal.held_up("me"))),
-        times(lambda _: (journal.referenced_objects(["queued7"]), journal.spool_bytes())),
+        times(lambda n: journal.work.requeue(leased[n], "w", wait_s=300.0, error="reset")),
+        times(lambda _: journal.work.lease("w", 60.0)),
+        times(lambda _: journal.work.ready()),
+        times(lambda _: (journal.queries.counts(), journal.overview.waiting_stores(), journal.overview.held_up("me"))),
+        times(lambda _: (journal.queries.referenced_objects(["queued7"]), journal.queries.spool_bytes())),
     ]
     journal.close()
     return row
@@ -80,8 +83,8 @@ def finished(path: Path, n_jobs: int) -> list[str]:
 
     def opened(_: int) -> None:
         again = Journal(path)
-        again.look()
-        again.counts()
+        again.quick_check()
+        again.queries.counts()
         again.close()
 
     whole = Journal(path)

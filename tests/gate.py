@@ -139,10 +139,10 @@ spool = Spool()
 journal = open_journal(spool)
 client = Client(spool, AgentConfig())
 client.call_agent()
-assert wait_until_drained(journal.counts, client.wait, timeout_s=50)
+assert wait_until_drained(journal.queries.counts, client.wait, timeout_s=50)
 client.sign_off()
-counts = journal.counts()
-assert counts.failed == 0, journal.jobs(states=["failed"])
+counts = journal.queries.counts()
+assert counts.failed == 0, journal.queries.jobs(states=["failed"])
 """
 
 

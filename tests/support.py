@@ -11,16 +11,17 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gate import wait_until
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
 from wherry.posix.locks import is_free
-from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
-from wherry.spool.journal.journal import Journal, NewJob
+from wherry.spool.journal.jobs import Job, JobKind, job_sent_at_once
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.submit import NewJob
 from wherry.spool.spool import Spool
 
 __all__ = [
@@ -167,7 +168,7 @@ def spool_texts(spool: Path) -> dict[str, bytes]:
 
 def store_id(journal: Journal, root: str = "bucket", scheme: str = "s3", secret_names: tuple[str, ...] = ()) -> int:
     """The id of a store's record."""
-    return journal.store_id(scheme, root, {}, secret_names, SETTINGS)
+    return journal.uploads.store_id(scheme, root, {}, secret_names, SETTINGS)
 
 
 def new_job(
@@ -198,8 +199,8 @@ def new_job(
 
 def leased_job(key: str, size_bytes: int, *, overwrite: bool = True, attempts: int = 1, root: str = "s3://bucket") -> Job:
     """A job as a worker has it, known to no journal."""
-    put, leased, token = JobKind.PUT, JobState.LEASED, secrets.token_hex(16)
-    return Job(JobId(0), put, "owner", 1, f"{root}/{key}", key, "", size_bytes, overwrite, token, leased, attempts, time.time())
+    job = job_sent_at_once(f"{root}/{key}", key, size_bytes, owner="owner", overwrite=overwrite)
+    return replace(job, store_id=1, attempts=attempts)
 
 
 def submit_many(path: Path, owner: str, n: int) -> None:
@@ -207,7 +208,7 @@ def submit_many(path: Path, owner: str, n: int) -> None:
     journal = Journal(path)
     store = store_id(journal)
     for i in range(n):
-        journal.submit(owner, store, [new_job(f"{owner}/{i}")])
+        journal.uploads.submit(owner, store, [new_job(f"{owner}/{i}")])
     journal.close()
 
 

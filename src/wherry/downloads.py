@@ -12,7 +12,7 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.errors import BucketNotFoundError, NotFoundError
 from wherry.posix.file_copy import copy_out
-from wherry.spool.journal.jobs import JobState, place_of
+from wherry.spool.journal.jobs import JobState, endpoint_key
 from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedView, explain_missing
 from wherry.spool.spool import Spool
@@ -42,7 +42,7 @@ class Reader(ABC):
         self.journal = journal
         self._options = dict(options)
         #: Which of the stores of `uri` it is, for the journal.
-        self._place = place_of(split_options(uri.scheme, options)[0])
+        self._place = endpoint_key(split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
         self._pid = os.getpid()
 
@@ -87,7 +87,7 @@ class Reader(ABC):
                         raise  # else it may be the name of a pointer
             return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
         except NotFoundError as error:
-            newest = self.journal.newest(self.uri_for(name), self._place)
+            newest = self.journal.queries.newest(self.uri_for(name), self._place)
             if newest is not None and newest.state is JobState.FAILED:
                 explain_missing(error, newest)
             raise

@@ -31,9 +31,9 @@ from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
 from wherry.spool.drain import Patience, wait_until_drained
 from wherry.spool.handle import UploadHandle
-from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
-from wherry.spool.journal.journal import JournalReplaced, NewJob, SnapshotGone, name_is_held
-from wherry.spool.recovery import bring_back, open_journal, remove_unneeded_reserve
+from wherry.spool.journal.jobs import Counts, JobId, JobKind, job_sent_at_once
+from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
+from wherry.spool.recovery import open_journal, remove_unneeded_reserve, restore_quarantined
 from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
 from wherry.spool.spool import Spool, Staged
 from wherry.spool.spool_file import SpoolWriter
@@ -136,7 +136,7 @@ class Uploader(Reader):
         settings = {"retry": asdict(self.config.retry), "transfer": asdict(self.config.transfer)}
         if self._secrets and not set(self._secrets) & set(self._given):
             settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
-        return self.journal.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
+        return self.journal.uploads.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
 
     # -- handing over
 
@@ -229,7 +229,7 @@ class Uploader(Reader):
         for name in requires:
             self.uri_for(name)
         for uri in map(self.uri_for, names):
-            if only_if_free and (holder := self.journal.newest_open(uri, self._place)) is not None:
+            if only_if_free and (holder := self.journal.queries.newest_open(uri, self._place)) is not None:
                 raise name_is_held(holder)
 
     def _submit_staged(
@@ -294,16 +294,16 @@ class Uploader(Reader):
         ]
         object_ids = [one.object_id for one in staged]
         ids, freed = self._journalize(new, shared=shared)
-        bring_back(self.spool, object_ids)
+        restore_quarantined(self.spool, object_ids)
         self.spool.free(freed)
         return ids
 
     def _journalize(self, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
         try:
-            accepted = self.journal.submit(self._owner, self._store_id, new, shared=shared)
+            accepted = self.journal.uploads.submit(self._owner, self._store_id, new, shared=shared)
         except JournalReplaced:
             self._register(split_options(self.uri.scheme, self._options)[0])
-            accepted = self.journal.submit(self._owner, self._store_id, new, shared=shared)
+            accepted = self.journal.uploads.submit(self._owner, self._store_id, new, shared=shared)
         if not self._has_accepted:
             self._has_accepted, self._seen_replacements = True, self.journal.replacements
         return accepted
@@ -322,10 +322,10 @@ class Uploader(Reader):
         if limit is None:
             return True
         what = self.config.spool.when_full
-        while (used := self.journal.spool_bytes()) + size_bytes > limit:
+        while (used := self.journal.queries.spool_bytes()) + size_bytes > limit:
             if what == "direct":
                 return False
-            counts = self.journal.counts()
+            counts = self.journal.queries.counts()
             stuck = not (counts.queued + counts.leased)
             if what == "raise" or size_bytes > limit or stuck:
                 remedy = (
@@ -346,10 +346,8 @@ class Uploader(Reader):
             for file, file_name in sources:
                 require_regular(file, file.stat())
                 self._wait_for_name(self.uri_for(file_name))
-                job = Job(
-                    JobId(0), JobKind.PUT, self._owner, self._store_id, self.uri_for(file_name), self.uri.key_for(file_name), "",
-                    file.stat().st_size, overwrite, secrets.token_hex(16), JobState.LEASED, 1, time.time(),
-                )  # fmt: skip
+                uri, key = self.uri_for(file_name), self.uri.key_for(file_name)
+                job = job_sent_at_once(uri, key, file.stat().st_size, owner=self._owner, overwrite=overwrite)
                 made.append(sender.send(job, file, self._own_store(), self.config.transfer, frozen=False))
                 if move:
                     file.unlink()
@@ -358,14 +356,14 @@ class Uploader(Reader):
         return UploadHandle(uri, (), self.journal, self._wait_for, made=whole)
 
     def _wait_for_name(self, uri: str) -> None:
-        while self.journal.newest_open(uri, self._place) is not None:
+        while self.journal.queries.newest_open(uri, self._place) is not None:
             self._wait(LOOK_AGAIN_S)
 
     # -- the agent, or its work done here
 
     def _perform(self, ids: Sequence[JobId]) -> None:
         for job_id in ids:  # one by one: asking for all of them after each would take long for a folder of many files
-            while self.journal.unfinished(ids=[job_id]) and not self.journal.held_up(self._owner):
+            while self.journal.queries.unfinished(ids=[job_id]) and not self.journal.overview.held_up(self._owner):
                 self._wait(LOOK_AGAIN_S)
 
     def _wait(self, timeout_s: float) -> None:
@@ -375,7 +373,7 @@ class Uploader(Reader):
             return
         self._forget_after_fork()
         if self._caller is None:
-            stores = Stores(self.spool.inside("endpoints.json"), self.journal.note_error)
+            stores = Stores(self.spool.inside("endpoints.json"), self.journal.work.note_error)
             stores.learn(self._store_id, self._secrets)
             self._caller = Caller(self.spool, self.journal, stores, self._owner)
         if pause_s := self._caller.work():
@@ -390,11 +388,11 @@ class Uploader(Reader):
     def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._client.ear()  # from now on nothing that ends can be missed
-        while ids and self.journal.unfinished(ids=ids):
+        while ids and self.journal.queries.unfinished(ids=ids):
             left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
                 return False
-            if until_s is None and (held := self.journal.held_up(self._owner)):
+            if until_s is None and (held := self.journal.overview.held_up(self._owner)):
                 own = [one for one in held if one.job_id in ids] or held  # `held` names the oldest ones only
                 raise UploadFailed(own, remedy=self._waiting(len(own)))
             self._wait(left_s)
@@ -414,17 +412,18 @@ class Uploader(Reader):
     def check(self, timeout_s: float | None = 60.0) -> None:
         """Find out whether the store lets us in; raises UploadFailed with the server's own words, or TimeoutError."""
         self.start_check()
-        ids = [job.id for job in self.journal.jobs(owner=self._owner, kind=JobKind.CHECK)][-1:]
+        ids = [job.id for job in self.journal.queries.jobs(owner=self._owner, kind=JobKind.CHECK)][-1:]
         if not self._wait_for(ids, timeout_s):
             raise TimeoutError(f"{self.uri} did not answer within {timeout_s} s")
-        if bad := [failure for failure in self.journal.failures(self._owner, kind=JobKind.CHECK) if failure.job_id in ids]:
+        checks = self.journal.uploads.failures(self._owner, kind=JobKind.CHECK)
+        if bad := [failure for failure in checks if failure.job_id in ids]:
             raise UploadFailed(bad)
 
     def raise_failures(self) -> None:
         """Report uploads that failed since the last time: as warnings in the log, or as UploadFailed, as `on_failure` says."""
         raising = self.config.on_failure == "raise"
-        checks = self.journal.failures(self._owner, kind=JobKind.CHECK)
-        puts = [*self._lost(), *self.journal.failures(self._owner, mark=raising)]
+        checks = self.journal.uploads.failures(self._owner, kind=JobKind.CHECK)
+        puts = [*self._lost(), *self.journal.uploads.failures(self._owner, mark=raising)]
         if raising:
             self._seen_replacements = self.journal.replacements
         if raising and (checks or puts):
@@ -464,7 +463,7 @@ class Uploader(Reader):
 
     def counts(self) -> Counts:
         """How many of this uploader's uploads are in each state."""
-        return self.journal.counts(self._owner)
+        return self.journal.queries.counts(self._owner)
 
     def flush(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
         """Wait until every upload accepted so far is verified in the store or has failed.
@@ -480,7 +479,7 @@ class Uploader(Reader):
 
         def is_stuck(counts: Counts) -> bool:
             if timeout_s is None:
-                held[:] = self.journal.held_up(self._owner)
+                held[:] = self.journal.overview.held_up(self._owner)
             if held or patience is None:
                 return bool(held)
             sent_bytes = self.journal.parts.sent_bytes(self._owner)
@@ -490,7 +489,7 @@ class Uploader(Reader):
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
             raise TimeoutError(self._unfinished(timeout_s))
-        failures = self.journal.failures(self._owner)
+        failures = self.journal.uploads.failures(self._owner)
         if held:
             raise UploadFailed([*failures, *held], remedy=self._waiting(len(held)))
         if lost := self._lost():
@@ -526,7 +525,7 @@ class Uploader(Reader):
         counts = self.counts()
         why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
         where = "they stay in the spool" if self._in_caller else "they go on in the background"
-        failures = self.journal.failures(self._owner, mark=False)
+        failures = self.journal.uploads.failures(self._owner, mark=False)
         failed = f". {len(failures)} failed: {failures[0].error}" if failures else ""
         return (
             f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished {why}; {where}, "
@@ -601,7 +600,7 @@ class Uploader(Reader):
     def withdraw(self, name: str) -> None:
         """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
         uri = self.uri_for(name)
-        self.spool.free(self.journal.cancel(uri, self._place))
+        self.spool.free(self.journal.uploads.cancel(uri, self._place))
         self._wait_for_name(uri)
 
 

@@ -71,12 +71,12 @@ class World:
         self.journal, self.folder = journal, folder
         self.path = file_of(folder / "source", SIZE)
         self.key = f"{folder}/bucket/object".lstrip("/")
-        store = journal.store_id("memory", "root", {}, (), SETTINGS)
-        journal.submit("me", store, [new_job(self.key, size_bytes=SIZE, overwrite=overwrite)])
+        store = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
+        journal.uploads.submit("me", store, [new_job(self.key, size_bytes=SIZE, overwrite=overwrite)])
         self.n_sent = 0
 
     def attempt(self, store: MultipartStore, *faults: Fault, retry: RetryConfig = ONCE) -> ObjectMeta:
-        job = self.journal.lease("w", 60.0)
+        job = self.journal.work.lease("w", 60.0)
         assert job is not None
         faulty = FaultyStore(store, faults)
         try:
@@ -86,7 +86,7 @@ class World:
                 return sender.send(self._job(job), self.path, RetryStore(faulty, retry), PARTS, retry=retry)
         finally:
             self.n_sent += faulty.calls["put_part"]
-            self.journal.release()
+            self.journal.work.release()
             faulty.close()
 
     def _job(self, job: Job) -> Job:
@@ -121,12 +121,12 @@ def test_the_next_worker_sends_the_rest_and_no_more(world: World, opening: Openi
 def test_the_journal_says_how_much_is_sent(world: World, opening: Opening) -> None:
     with pytest.raises(TransientError):
         world.attempt(opening(), Fault("put_part", RESET, nth=4, times=10))
-    job = world.journal.lease("w", 60.0)
+    job = world.journal.work.lease("w", 60.0)
     assert job is not None
     assert 3 * PART == sum(part.size_bytes for part in world.journal.parts.sent(job.id))
     with opening() as store:  # a stream has no parts that anybody could take
         assert (0 if store.capabilities.sequential_parts else 3, 0) == world.journal.parts.left(job.id)
-    world.journal.release()
+    world.journal.work.release()
     world.attempt(opening())
 
 

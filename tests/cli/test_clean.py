@@ -131,7 +131,7 @@ def test_an_upload_on_s3_whose_begin_was_not_answered_is_aborted_a_day_later(tmp
             uploader.put(path, "model.pt").result()
             assert [] == proxy.unfired
     journal = Journal(tmp_path / "spool" / "journal.db")
-    (record,) = journal.stores().values()
+    (record,) = journal.queries.stores().values()
     with open_store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         assert isinstance(store, MultipartStore)
         assert ["lost/model.pt"] == [upload.key for upload in store.list_uploads("lost/")]
@@ -148,11 +148,11 @@ def given_up(line: CommandLine, server: S3Server, upload_id: str) -> None:
     """A job that has failed, with an upload in parts that is still there."""
     journal = Journal(Spool(line.spool).journal_path)
     public, secret = split_options("s3", server.options)
-    record = journal.store_id("s3", server.bucket, public, secret, {"retry": {}, "transfer": {}})
-    (job_id,), _ = journal.submit("me", record, [new_job("given/up.pt")])
+    record = journal.uploads.store_id("s3", server.bucket, public, secret, {"retry": {}, "transfer": {}})
+    (job_id,), _ = journal.uploads.submit("me", record, [new_job("given/up.pt")])
     journal.parts.plan(job_id, upload_id, 5, [None], 0)
-    assert journal.lease("w", 60.0) is not None
-    journal.fail(job_id, "w", "no")
+    assert journal.work.lease("w", 60.0) is not None
+    journal.work.fail(job_id, "w", "no")
     journal.close()
 
 

@@ -66,8 +66,8 @@ def _left_by_a_killed_job(spool: Path, server: S3Server, name: str) -> None:
     journal = Journal(place.journal_path)
     object_id = f"1-dead-{secrets.token_hex(4)}"
     place.path(object_id).write_bytes(b"staged")
-    store = journal.store_id("s3", server.bucket, public, ["aws_access_key_id", "aws_secret_access_key"], SETTINGS)
-    journal.submit("1-dead", store, [new_job(name, object_id=object_id, size_bytes=6, root=f"s3://{server.bucket}")])
+    store = journal.uploads.store_id("s3", server.bucket, public, ["aws_access_key_id", "aws_secret_access_key"], SETTINGS)
+    journal.uploads.submit("1-dead", store, [new_job(name, object_id=object_id, size_bytes=6, root=f"s3://{server.bucket}")])
     journal.close()
 
 

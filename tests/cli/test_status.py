@@ -36,15 +36,15 @@ def journal(line: CommandLine) -> Iterator[Journal]:
 
 def accept(journal: Journal, name: str, *, secret_names: tuple[str, ...] = (), environment: bool = False, **how: Any) -> JobId:
     settings = {**SETTINGS, "secrets": {"from_environment": 1.0}} if environment else SETTINGS
-    store = journal.store_id("s3", "bucket", {"endpoint_url": "http://127.0.0.1:1"}, secret_names, settings)
-    (job_id,), _ = journal.submit("4711-0a", store, [new_job(name, **how)])
+    store = journal.uploads.store_id("s3", "bucket", {"endpoint_url": "http://127.0.0.1:1"}, secret_names, settings)
+    (job_id,), _ = journal.uploads.submit("4711-0a", store, [new_job(name, **how)])
     return job_id
 
 
 def fail_an_attempt(journal: Journal, error: str = "the connection was refused", wait_s: float = 600.0) -> None:
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    journal.requeue(job.id, "w", wait_s=wait_s, error=error)
+    journal.work.requeue(job.id, "w", wait_s=wait_s, error=error)
 
 
 def status(line: CommandLine) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def test_status_says_why_calls_are_made_again_while_a_first_try_is_under_way(lin
 
 def test_an_upload_that_moves_again_has_no_reason_not_to(journal: Journal) -> None:
     job_id = accept(journal, "run1/a.pt")
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     journal.parts.plan(job_id, "upload", 5, [None, None], 0)
-    journal.note_error(job.store_id, job.key, "503: slow down", "ThrottledError")
-    assert (1, [job_id]) == journal.outlook.retrying(10)
+    journal.work.note_error(job.store_id, job.key, "503: slow down", "ThrottledError")
+    assert (1, [job_id]) == journal.overview.retrying(10)
     journal.parts.receive(job_id, "upload", StoredPart(1, 5, "etag"))
-    assert (0, []) == journal.outlook.retrying(10)
+    assert (0, []) == journal.overview.retrying(10)
 
 
 def test_status_says_what_an_upload_waits_behind(line: CommandLine, journal: Journal) -> None:
@@ -171,9 +171,9 @@ def test_check_finds_what_failed(line: CommandLine, journal: Journal) -> None:
     assert "" == line.run("status", "--check")[1]
     accept(journal, "a")
     assert "" == line.run("status", "--check")[1]
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    journal.fail(job.id, "w", "the server said no")
+    journal.work.fail(job.id, "w", "the server said no")
     out, err = line.run("status", "--check", expected=9)
     assert "wherry: 1 failed\n" == err
     assert "the server said no" in out

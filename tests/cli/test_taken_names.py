@@ -94,12 +94,12 @@ def test_a_program_that_lost_its_name_gets_a_remedy_that_works(line: CommandLine
 def test_a_retry_does_not_take_a_name_that_another_upload_is_on_its_way_to(line: CommandLine) -> None:
     """It would be sent first, and the other, which was accepted for a free name, would lose it."""
     journal = Journal(Spool(line.spool).journal_path)
-    store = journal.store_id("s3", "bucket", {}, ("aws_secret_access_key",), SETTINGS)  # no agent can try it
-    journal.submit("1-a", store, [new_job("a", overwrite=False)])
-    job = journal.lease("w", 60.0)
+    store = journal.uploads.store_id("s3", "bucket", {}, ("aws_secret_access_key",), SETTINGS)  # no agent can try it
+    journal.uploads.submit("1-a", store, [new_job("a", overwrite=False)])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    journal.fail(job.id, "w", "the server said no")
-    journal.submit("1-a", store, [new_job("a", overwrite=False)])
+    journal.work.fail(job.id, "w", "the server said no")
+    journal.uploads.submit("1-a", store, [new_job("a", overwrite=False)])
     for option in ((), ("--overwrite",)):
         said = line.run("retry", "1", *option)[0]
         assert said.startswith("0 queued again, 1 left: another upload of the name is on its way")

@@ -102,7 +102,7 @@ def test_agent_lingers_no_longer_than_it_may(gate: Gate) -> None:
     """)
     agent = gate.agent()
     wait_until(lambda: not agent.is_running(), what="the agent to give up")
-    assert 1 == Journal(gate.spool / "journal.db").counts().queued
+    assert 1 == Journal(gate.spool / "journal.db").queries.counts().queued
     gate.open()
     gate.drain()
     assert ["a"] == [path.name for path in gate.dest.iterdir()]
@@ -140,7 +140,7 @@ uploader = wherry.Uploader(sys.argv[1], storage_options=options)
 for i in range(20):
     with uploader.open(f"run/{i}") as file:
         file.write(b"%d" % i * 1000)
-print(uploader, uploader.journal.stores(), repr(uploader.config), flush=True)
+print(uploader, uploader.journal.queries.stores(), repr(uploader.config), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -162,14 +162,14 @@ def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaw
         kill(agent)
     # The next run knows no secrets: what is left waits, and nothing fails.
     subprocess.run([sys.executable, "-c", DRAIN.replace("timeout_s=50", "timeout_s=1")], env=environment, capture_output=True)
-    assert 0 == Journal(spool / "journal.db").counts().failed
+    assert 0 == Journal(spool / "journal.db").queries.counts().failed
     # A run that knows them finishes it.
     finish = "import json, os, sys, wherry; wherry.Uploader(sys.argv[1], storage_options=json.loads(os.environ.pop('OPTIONS')))\n"
     subprocess.run(
         [sys.executable, "-c", finish + DRAIN, uri],
         env={**environment, "OPTIONS": json.dumps(options)}, check=True, timeout=60,
     )  # fmt: skip
-    assert 20 == Journal(spool / "journal.db").counts().done
+    assert 20 == Journal(spool / "journal.db").queries.counts().done
     kept = [done.stdout.encode(), done.stderr.encode()] + [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
     assert not [True for text in kept if secrets["aws_secret_access_key"].encode() in text]
     assert not [True for text in kept if secrets["aws_access_key_id"].encode() in text]

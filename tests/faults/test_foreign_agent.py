@@ -58,7 +58,7 @@ def test_an_agent_of_another_uses_our_endpoint_and_keys(tmp_path: Path, seaweedf
         second = [sys.executable, "-c", SECOND, f"s3://{seaweedfs_server.bucket}", "wait"]
         subprocess.run(second, env={**spool, **_variables(seaweedfs_server)}, check=True, timeout=60)
         first.stdin.close()
-    assert 21 == Journal(tmp_path / "spool/journal.db").counts().done
+    assert 21 == Journal(tmp_path / "spool/journal.db").queries.counts().done
 
 
 def test_drain_finishes_with_the_keys_of_its_own_environment(tmp_path: Path, seaweedfs_server: S3Server) -> None:
@@ -70,7 +70,7 @@ def test_drain_finishes_with_the_keys_of_its_own_environment(tmp_path: Path, sea
         kill(psutil.Process(pid))
     drain = [sys.executable, "-m", "wherry.cli", "drain", "--timeout", "30"]
     subprocess.run(drain, env={**spool, **_variables(seaweedfs_server)}, check=True, timeout=60)
-    assert 20 == Journal(tmp_path / "spool/journal.db").counts().done
+    assert 20 == Journal(tmp_path / "spool/journal.db").queries.counts().done
     wait_until(lambda: Spool(tmp_path / "spool").agent_pid() is None, what="the agent to leave")
 
 

@@ -220,13 +220,13 @@ def upload(cell: Cell, proxy: FaultProxy, timeout_s: float | None = None, waits:
         if waits is not None:
             with pytest.raises(UploadFailed, match=waits):
                 uploader.flush()
-            uploader.journal.resume()  # it is mended
+            uploader.journal.work.resume()  # it is mended
         try:
             meta = handle.result()
         except UploadFailed as error:
             return error.failures[0].error
         assert (len(cell.data), crc32c(cell.data)) == (meta.size_bytes, meta.crc32c)
-        (job,) = uploader.journal.jobs(ids=handle.ids)
+        (job,) = uploader.journal.queries.jobs(ids=handle.ids)
         assert job.token == cell.world.store.head(cell.key).token
         assert [] == list((cell.folder / "spool" / "objects").iterdir())
         return None

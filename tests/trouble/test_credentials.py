@@ -43,7 +43,7 @@ def refused(request: pytest.FixtureRequest, server: S3Server, spool_folder: Path
         f"s3://{server.bucket}/run", storage_options=wrong(server, request.param), spool=spool_folder, config=CALLER
     )
     yield uploader, WORDS[request.param]
-    uploader.spool.free(uploader.journal.discard(None)[1])
+    uploader.spool.free(uploader.journal.uploads.discard(None)[1])
     uploader.close()
 
 
@@ -85,7 +85,7 @@ def test_a_missing_bucket_is_said_to_be_missing(server: S3Server, spool_folder: 
             uploader.put(source, "a").result()
         with pytest.raises(BucketNotFoundError, match=r"(?i)bucket"):
             uploader.get("a", tmp_path / "back")
-        uploader.spool.free(uploader.journal.discard(None)[1])
+        uploader.spool.free(uploader.journal.uploads.discard(None)[1])
 
 
 def test_no_credentials_at_all_are_an_error_that_says_so(juicefs_server: S3Server, spool_folder: Path, source: Path) -> None:
@@ -95,7 +95,7 @@ def test_no_credentials_at_all_are_an_error_that_says_so(juicefs_server: S3Serve
             uploader.check()
         with pytest.raises(UploadFailed, match=r"(?i)credentials"):
             uploader.put(source, "a").result()
-        uploader.spool.free(uploader.journal.discard(None)[1])
+        uploader.spool.free(uploader.journal.uploads.discard(None)[1])
 
 
 def test_the_agent_reports_wrong_credentials_and_writes_no_secret_down(
@@ -120,11 +120,11 @@ def test_right_credentials_after_wrong_ones_finish_the_upload(juicefs_server: S3
         with pytest.raises(UploadFailed):
             handle.result()
     with Uploader(uri, storage_options=juicefs_server.options, spool=spool_folder, config=CALLER) as uploader:
-        ids = [job.id for job in uploader.journal.jobs()]
-        assert 1 == uploader.journal.retry(ids)[0]
+        ids = [job.id for job in uploader.journal.queries.jobs()]
+        assert 1 == uploader.journal.uploads.retry(ids)[0]
         uploader.check()
         assert 1000 == uploader.head("a").size_bytes
-        assert 0 == uploader.journal.counts().failed
+        assert 0 == uploader.journal.queries.counts().failed
 
 
 def test_a_forked_child_reads_with_its_own_connections(juicefs_server: S3Server, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def uploader(place: tuple[str, dict[str, object]], spool_folder: Path) -> Iterat
 
 def is_empty(uploader: Uploader) -> bool:
     """Neither a staged file nor a job is in the spool."""
-    return not list(uploader.spool.objects.iterdir()) and not uploader.journal.jobs()
+    return not list(uploader.spool.objects.iterdir()) and not uploader.journal.queries.jobs()
 
 
 # -- sizes
@@ -75,7 +75,7 @@ def test_a_file_of_any_size_arrives_once_and_comes_back(uploader: Uploader, tmp_
     assert source.read_bytes() == (tmp_path / "back").read_bytes()
     with pytest.raises(UploadFailed, match="there already"):
         uploader.put(source, "x").result()
-    uploader.spool.free(uploader.journal.discard(None)[1])
+    uploader.spool.free(uploader.journal.uploads.discard(None)[1])
 
 
 @pytest.mark.parametrize("size_bytes", [1, PART - 1, PART, PART + 1])
@@ -224,7 +224,7 @@ def test_names_that_differ_by_unicode_form_are_one_and_the_first_is_kept(uploade
     uploader.put(first, unicodedata.normalize("NFD", name)).result()
     with pytest.raises(UploadFailed, match="there already"):
         uploader.put(second, name).result()
-    uploader.spool.free(uploader.journal.discard(None)[1])
+    uploader.spool.free(uploader.journal.uploads.discard(None)[1])
     assert [(name, 10)] == [(uploader.uri.name_for(meta.key), meta.size_bytes) for meta in uploader.list()]
 
 

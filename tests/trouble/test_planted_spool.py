@@ -120,7 +120,9 @@ def test_an_open_spool_stays_the_folder_that_was_checked_when_its_name_is_taken_
         journal = open_journal(spool)
         client = Client(spool, None)
         staged = spool.stage(source, client.name)
-        journal.submit("me", journal.store_id("file", "", {}, (), SETTINGS), [new_job("a", object_id=staged.object_id)])
+        journal.uploads.submit(
+            "me", journal.uploads.store_id("file", "", {}, (), SETTINGS), [new_job("a", object_id=staged.object_id)]
+        )
         journal.close()
         assert [] == in_it(spool.folder)
         ours = common / "taken-away"
@@ -134,12 +136,12 @@ def test_a_journal_that_is_open_is_not_exchanged_for_the_one_of_another_user(com
     """Its rows say where files go, and the agent adds the secrets to them."""
     spool = Spool(common / "spool")
     journal = open_journal(spool)
-    store = journal.store_id("file", "", {}, (), SETTINGS)
+    store = journal.uploads.store_id("file", "", {}, (), SETTINGS)
     with swapped(spool.folder):
         shutil.copy(common / "taken-away" / "journal.db", spool.folder)
-        journal.submit("me", store, [new_job("a")])
+        journal.uploads.submit("me", store, [new_job("a")])
     assert 0 == journal.replacements
-    assert ["a"] == [job.key for job in journal.jobs()]
+    assert ["a"] == [job.key for job in journal.queries.jobs()]
     journal.close()
 
 
@@ -232,13 +234,13 @@ def test_a_spool_outlives_a_program_that_closes_all_its_descriptors(tmp_path: Pa
 def work_through(spool: Spool, object_id: str, dest: Path) -> tuple[JobState, str]:
     """Accept a job with that object id, and carry it out: (its state, the error)."""
     journal = open_journal(spool)
-    store = journal.store_id("file", "", {}, (), SETTINGS)
+    store = journal.uploads.store_id("file", "", {}, (), SETTINGS)
     job = new_job(str(dest).lstrip("/"), object_id=object_id, size_bytes=1000, root="file://")
-    (job_id,), _ = journal.submit("me", store, [job])
+    (job_id,), _ = journal.uploads.submit("me", store, [job])
     caller = Caller(spool, journal, Stores(), "1-caller")
     caller.work()
     caller.close()
-    found = journal.job(job_id)
+    found = journal.queries.job(job_id)
     journal.close()
     assert found is not None
     return found.state, found.error or ""
@@ -264,7 +266,7 @@ def test_a_row_that_names_a_file_outside_the_spool_can_be_given_up(tmp_path: Pat
     outside = file_of(tmp_path / "outside", 1000)
     work_through(spool, "../../outside", tmp_path / "dest")
     journal = open_journal(spool)
-    n, freed = journal.discard(None)
+    n, freed = journal.uploads.discard(None)
     spool.free(freed)
     journal.close()
     assert 1 == n

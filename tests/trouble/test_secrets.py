@@ -63,8 +63,8 @@ def test_no_secret_is_written_down_whatever_goes_wrong(tmp_path: Path, site: Pat
             uploader.flush(60.0)
         except wherry.UploadFailed as error:
             print(error)
-        print(uploader, uploader.config, uploader.journal.jobs(), uploader.journal.stores())
-        assert uploader.counts().done == 1, uploader.journal.jobs()
+        print(uploader, uploader.config, uploader.journal.queries.jobs(), uploader.journal.queries.stores())
+        assert uploader.counts().done == 1, uploader.journal.queries.jobs()
         uploader.close()
     """
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))

@@ -89,5 +89,5 @@ def test_a_server_named_by_the_environment_is_the_one_named_by_an_option(tmp_pat
     ) as uploader:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://host:9")
         with Uploader("s3://wherry", spool=tmp_path, config=Config(agent=here)):
-            records = uploader.journal.stores().values()
-            assert (2, {"endpoint_url=http://host:9"}) == (len(records), {record.place for record in records})
+            records = uploader.journal.queries.stores().values()
+            assert (2, {"endpoint_url=http://host:9"}) == (len(records), {record.endpoint_key for record in records})

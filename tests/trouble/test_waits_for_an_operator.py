@@ -101,8 +101,8 @@ def test_a_refusal_still_fails_at_the_first_answer(juicefs_server: S3Server, spo
         with pytest.raises(UploadFailed, match="AccessDenied"):
             handle.result(60.0)
         assert JobState.FAILED is handle.state
-        assert AccessDeniedError.__name__ == uploader.journal.jobs(ids=handle.ids)[0].error_kind
-        uploader.spool.free(uploader.journal.discard(None)[1])
+        assert AccessDeniedError.__name__ == uploader.journal.queries.jobs(ids=handle.ids)[0].error_kind
+        uploader.spool.free(uploader.journal.uploads.discard(None)[1])
         uploader.close()
 
 
@@ -116,18 +116,20 @@ def test_the_keys_of_an_operators_environment_finish_what_waits_for_secrets(
     spool = Spool(spool_folder)
     journal = Journal(spool.held_journal())
     settings: dict[str, dict[str, float]] = {**SETTINGS, "secrets": {"from_environment": 1}}
-    store = journal.store_id("s3", juicefs_server.bucket, public, secret, settings)
+    store = journal.uploads.store_id("s3", juicefs_server.bucket, public, secret, settings)
     root = f"s3://{juicefs_server.bucket}"
     staged = spool.stage(file_of(tmp_path / "source", 1000), "1-gone")
     name = f"env-{arguments[0]}"
-    (job_id,), _ = journal.submit("1-gone", store, [new_job(name, object_id=staged.object_id, size_bytes=1000, root=root)])
+    (job_id,), _ = journal.uploads.submit(
+        "1-gone", store, [new_job(name, object_id=staged.object_id, size_bytes=1000, root=root)]
+    )
     keys = {"AWS_ACCESS_KEY_ID": secret["aws_access_key_id"], "AWS_SECRET_ACCESS_KEY": secret["aws_secret_access_key"]}
     command = [sys.executable, "-m", "wherry.cli", *arguments, "--spool", str(spool_folder)]
     with end_agent(spool_folder):
         process = subprocess.Popen(command, env={**os.environ, **{key: str(value) for key, value in keys.items()}})
 
         def is_done() -> bool:
-            job = journal.job(job_id)
+            job = journal.queries.job(job_id)
             return job is not None and job.state is JobState.DONE
 
         try:

@@ -114,23 +114,23 @@ def test_an_upload_of_another_key_stays(journal: Journal, store: UnmarkedStore, 
 
 def test_the_upload_that_a_job_goes_on_with_stays(journal: Journal, store: UnmarkedStore) -> None:
     found, upload_id = lose_begin(journal, store)
-    (job_id,), _ = journal.submit("me", found, [new_job("key")])
+    (job_id,), _ = journal.uploads.submit("me", found, [new_job("key")])
     journal.parts.plan(job_id, f"checked:{upload_id}", 5, [None, None], journal.parts.note_begin(found, "key"))
     assert [] == clean(journal, store, 2 * DAY_S)
     assert ["key"] == pending(store)
 
 
 def test_the_upload_of_a_job_that_was_given_up_is_aborted_at_once(journal: Journal, store: UnmarkedStore) -> None:
-    (job_id,), _ = journal.submit("me", store_id(journal), [new_job("key")])
+    (job_id,), _ = journal.uploads.submit("me", store_id(journal), [new_job("key")])
     journal.parts.plan(job_id, store.begin("key", 10), 5, [None, None], 0)
     assert not has_known_uploads(journal)
-    assert journal.lease("w", 60.0) is not None
-    journal.fail(job_id, "w", "no")
+    assert journal.work.lease("w", 60.0) is not None
+    journal.work.fail(job_id, "w", "no")
     assert has_known_uploads(journal)
     assert ["key"] == clean(journal, store, 0)
     assert [] == pending(store)
     assert not has_known_uploads(journal)
-    assert JobState.FAILED is journal.jobs()[0].state
+    assert JobState.FAILED is journal.queries.jobs()[0].state
 
 
 def test_what_could_not_be_aborted_is_tried_again(journal: Journal) -> None:
@@ -147,7 +147,7 @@ def test_marked_uploads_are_aborted_below_a_prefix_when_they_are_old(journal: Jo
     open_id = store.begin("run/open", 10)
     for key in ("run/old", "other"):
         store.begin(key, 10)
-    (job_id,), _ = journal.submit("me", store_id(journal), [new_job("run/open")])
+    (job_id,), _ = journal.uploads.submit("me", store_id(journal), [new_job("run/open")])
     journal.parts.plan(job_id, open_id, 5, [None], 0)
 
     def cleaned(after_s: float) -> list[str]:

@@ -32,11 +32,11 @@ def test_an_abort_that_is_refused_does_not_hide_why(first: Exception, told: type
         [Fault("complete", error=first), Fault("abort", error=NO_ABORT, times=9)],
     )
     journal = Journal(tmp_path / "journal.db")
-    journal.submit("me", journal.store_id("memory", "root", {}, (), SETTINGS), [new_job("key", size_bytes=3000)])
-    job = journal.lease("w", 60.0)
+    journal.uploads.submit("me", journal.uploads.store_id("memory", "root", {}, (), SETTINGS), [new_job("key", size_bytes=3000)])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     with ThreadPoolExecutor(4) as pool, pytest.raises(told, match=str(first)):
         Sender(journal, pool, worker="w").send(job, path, store, SMALL_PARTS)
-    journal.fail(job.id, "w", "for good")
-    assert [job.id] == [left.id for left in journal.abandoned_uploads()], "to be aborted another time"
+    journal.work.fail(job.id, "w", "for good")
+    assert [job.id] == [left.id for left in journal.queries.abandoned_uploads()], "to be aborted another time"
     journal.close()

@@ -36,28 +36,28 @@ def state(handle: UploadHandle) -> JobState:
 
 
 def accept(journal: Journal, *names: str, uri: str = "s3://bucket/a", wait: Wait = at_once) -> UploadHandle:
-    ids, _ = journal.submit("me", store_id(journal), [new_job(name, size_bytes=10) for name in names])
+    ids, _ = journal.uploads.submit("me", store_id(journal), [new_job(name, size_bytes=10) for name in names])
     return UploadHandle(uri, ids, journal, wait)
 
 
 def finish(journal: Journal, n: int = 1, error: str | None = None) -> None:
     for _ in range(n):
-        job = journal.lease("w", 60.0)
+        job = journal.work.lease("w", 60.0)
         assert job is not None
         if error is None:
-            journal.set_crc32c(job.id, 0xABCD)
-            journal.ack(job.id, "w", "etag")
+            journal.work.set_crc32c(job.id, 0xABCD)
+            journal.work.ack(job.id, "w", "etag")
         else:
-            journal.fail(job.id, "w", error)
+            journal.work.fail(job.id, "w", error)
 
 
 def test_a_handle_follows_its_job(journal: Journal) -> None:
     handle = accept(journal, "a")
     assert JobState.QUEUED is state(handle)
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     assert JobState.LEASED is state(handle)
-    journal.ack(job.id, "w", None)
+    journal.work.ack(job.id, "w", None)
     assert JobState.DONE is state(handle)
 
 
@@ -87,7 +87,7 @@ def test_the_result_of_a_failed_upload_is_its_failure(journal: Journal) -> None:
 
 def test_the_result_of_a_discarded_upload_is_no_success(journal: Journal) -> None:
     handle = accept(journal, "a")
-    journal.cancel("s3://bucket/a", "")
+    journal.uploads.cancel("s3://bucket/a", "")
     with pytest.raises(UploadFailed, match="discarded"):
         handle.result()
 
@@ -161,7 +161,7 @@ def test_a_wait_is_over_with_the_object_in_the_store_and_with_nothing_else(journ
     assert stored.wait()
     late = accept(journal, "b", wait=never)
     assert not late.wait(0.0)
-    journal.cancel("s3://bucket/b", "")
+    journal.uploads.cancel("s3://bucket/b", "")
     failed = accept(journal, "c")
     finish(journal, error="the server said no")
     with pytest.raises(UploadFailed, match="the server said no"):
@@ -177,7 +177,7 @@ def test_a_failure_that_wait_has_raised_is_reported(journal: Journal) -> None:
     finish(journal, error="no")
     with pytest.raises(UploadFailed):
         handle.wait()
-    assert [] == journal.failures("me")
+    assert [] == journal.uploads.failures("me")
 
 
 def test_a_wait_for_a_superseded_upload_ends_with_its_newest_version(journal: Journal) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, new_job, run_script, store_id, submit_many
-from wherry.spool.journal.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState, place_of
-from wherry.spool.journal.journal import MAX_LEASES_LOST, SUSPECT_AFTER, Journal, NewJob, readable_jobs
+from wherry.spool.journal.jobs import LEGAL_STEPS, Job, JobId, JobKind, JobState, endpoint_key
+from wherry.spool.journal.journal import Journal, readable_jobs
+from wherry.spool.journal.submit import NewJob
+from wherry.spool.journal.work import MAX_LEASES_LOST, SUSPECT_AFTER
 from wherry.store import StoredPart
 
 
@@ -27,17 +29,17 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def submit(journal: Journal, *new: NewJob, owner: str = "me") -> list[JobId]:
-    return journal.submit(owner, store_id(journal), new)[0]
+    return journal.uploads.submit(owner, store_id(journal), new)[0]
 
 
 def lease(journal: Journal, worker: str = "w", **options: float) -> Job:
-    job = journal.lease(worker, 60.0, **options)  # type: ignore[arg-type]
+    job = journal.work.lease(worker, 60.0, **options)  # type: ignore[arg-type]
     assert job is not None
     return job
 
 
 def state(journal: Journal, job_id: JobId) -> JobState:
-    job = journal.job(job_id)
+    job = journal.queries.job(job_id)
     assert job is not None
     return job.state
 
@@ -46,7 +48,7 @@ def fail(journal: Journal, *new: NewJob) -> list[JobId]:
     """Submit jobs and have them all fail."""
     ids = submit(journal, *new)
     for _ in ids:
-        journal.fail(lease(journal).id, "w", "no")
+        journal.work.fail(lease(journal).id, "w", "no")
     return ids
 
 
@@ -56,14 +58,14 @@ def fail(journal: Journal, *new: NewJob) -> list[JobId]:
 def test_jobs_are_leased_in_the_order_of_their_calls(journal: Journal) -> None:
     ids = submit(journal, *(new_job(name) for name in "cab"))
     assert ids == [lease(journal).id for _ in ids]
-    assert journal.lease("w", 60.0) is None
+    assert journal.work.lease("w", 60.0) is None
 
 
 def test_a_name_is_leased_once_at_a_time_older_first(journal: Journal) -> None:
     first, second = submit(journal, new_job("a", overwrite=False), new_job("a", overwrite=False))
     assert first == lease(journal, "w1").id
-    assert journal.lease("w2", 60.0) is None
-    journal.ack(first, "w1", None)
+    assert journal.work.lease("w2", 60.0) is None
+    journal.work.ack(first, "w1", None)
     assert second == lease(journal, "w2").id
 
 
@@ -75,42 +77,42 @@ def test_other_names_go_on_while_one_is_leased(journal: Journal) -> None:
 
 def test_a_later_version_waits_while_an_earlier_one_backs_off(journal: Journal) -> None:
     first, second = submit(journal, new_job("a", overwrite=False), new_job("a", overwrite=False))
-    journal.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
-    assert journal.lease("w", 60.0) is None
+    journal.work.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
+    assert journal.work.lease("w", 60.0) is None
     assert first == lease(journal, now=time.time() + 101).id
-    journal.ack(first, "w", None)
+    journal.work.ack(first, "w", None)
     assert second == lease(journal).id
 
 
 def test_ready_tells_what_is_due_and_when_the_next_will_be(journal: Journal) -> None:
     submit(journal, new_job("a"), new_job("b"))
-    assert (2, None) == journal.ready()
-    journal.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
-    due, next_s = journal.ready()
+    assert (2, None) == journal.work.ready()
+    journal.work.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
+    due, next_s = journal.work.ready()
     assert 1 == due
     assert next_s is not None
-    assert (2, None) == journal.ready(now=next_s)
+    assert (2, None) == journal.work.ready(now=next_s)
 
 
 def test_a_lease_counts_an_attempt_and_waiting_for_a_requirement_does_not(journal: Journal) -> None:
     submit(journal, new_job("a"))
     job = lease(journal)
     assert 1 == job.attempts
-    journal.requeue(job.id, "w", wait_s=0.0, error="reset")
+    journal.work.requeue(job.id, "w", wait_s=0.0, error="reset")
     job = lease(journal)
     assert 2 == job.attempts
-    journal.requeue(job.id, "w", wait_s=0.0, error="waits", counts=False)
+    journal.work.requeue(job.id, "w", wait_s=0.0, error="waits", counts=False)
     assert 2 == lease(journal).attempts
 
 
 def test_jobs_of_stores_that_a_worker_cannot_open_are_passed_over(journal: Journal) -> None:
-    (closed,), _ = journal.submit("me", store_id(journal, "closed"), [new_job("a", root="s3://closed")])
-    (opened,), _ = journal.submit("me", store_id(journal, "open"), [new_job("a", root="s3://open")])
+    (closed,), _ = journal.uploads.submit("me", store_id(journal, "closed"), [new_job("a", root="s3://closed")])
+    (opened,), _ = journal.uploads.submit("me", store_id(journal, "open"), [new_job("a", root="s3://open")])
     ours = [store_id(journal, "open")]
-    found = journal.lease("w", 60.0, with_stores=ours)
+    found = journal.work.lease("w", 60.0, with_stores=ours)
     assert found is not None
     assert opened == found.id
-    assert journal.lease("w", 60.0, with_stores=ours) is None
+    assert journal.work.lease("w", 60.0, with_stores=ours) is None
     assert closed == lease(journal).id
 
 
@@ -118,9 +120,9 @@ def test_a_lease_that_is_renewed_does_not_expire(journal: Journal) -> None:
     submit(journal, new_job("a"))
     now = time.time()
     lease(journal, now=now - 59)
-    assert {"w"} == journal.expired(now=now + 2)
-    journal.renew("w", 60.0)
-    assert set() == journal.expired(now=now + 2)
+    assert {"w"} == journal.work.expired(now=now + 2)
+    journal.work.renew("w", 60.0)
+    assert set() == journal.work.expired(now=now + 2)
 
 
 # -- superseding
@@ -128,28 +130,28 @@ def test_a_lease_that_is_renewed_does_not_expire(journal: Journal) -> None:
 
 def test_a_queued_version_is_superseded_by_the_next_and_its_file_is_freed(journal: Journal) -> None:
     (old,) = submit(journal, new_job("a", object_id="old"))
-    (new,), freed = journal.submit("me", store_id(journal), [new_job("a", object_id="new")])
+    (new,), freed = journal.uploads.submit("me", store_id(journal), [new_job("a", object_id="new")])
     assert ["old"] == freed
-    found = journal.job(old)
+    found = journal.queries.job(old)
     assert found is not None
-    assert (JobState.SUPERSEDED, new) == (found.state, found.superseded_by)
+    assert (JobState.SUPERSEDED, new) == (found.state, found.end.superseded_by)
     assert new == lease(journal).id
 
 
 def test_a_leased_version_is_not_superseded(journal: Journal) -> None:
     (old,) = submit(journal, new_job("a"))
     lease(journal)
-    (new,), freed = journal.submit("me", store_id(journal), [new_job("a")])
+    (new,), freed = journal.uploads.submit("me", store_id(journal), [new_job("a")])
     assert [] == freed
     assert JobState.LEASED is state(journal, old)
-    journal.ack(old, "w", None)
+    journal.work.ack(old, "w", None)
     assert new == lease(journal).id
 
 
 def test_a_version_that_is_being_retried_is_superseded(journal: Journal) -> None:
     (old,) = submit(journal, new_job("a", object_id="old"))
-    journal.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
-    (new,), freed = journal.submit("me", store_id(journal), [new_job("a")])
+    journal.work.requeue(lease(journal).id, "w", wait_s=100.0, error="reset")
+    (new,), freed = journal.uploads.submit("me", store_id(journal), [new_job("a")])
     assert ["old"] == freed
     assert JobState.SUPERSEDED is state(journal, old)
     assert new == lease(journal).id
@@ -158,15 +160,15 @@ def test_a_version_that_is_being_retried_is_superseded(journal: Journal) -> None
 @pytest.mark.parametrize(("first", "second"), [(False, True), (True, False), (False, False)])
 def test_only_overwriting_versions_supersede_and_are_superseded(journal: Journal, first: bool, second: bool) -> None:
     (old,) = submit(journal, new_job("a", overwrite=first))
-    _, freed = journal.submit("me", store_id(journal), [new_job("a", overwrite=second)])
+    _, freed = journal.uploads.submit("me", store_id(journal), [new_job("a", overwrite=second)])
     assert [] == freed
     assert JobState.QUEUED is state(journal, old)
 
 
 def test_the_same_name_is_superseded_through_another_record_of_the_same_place(journal: Journal) -> None:
     (old,) = submit(journal, new_job("a", object_id="old"))
-    other = journal.store_id("s3", "bucket", {"region": "elsewhere"}, (), SETTINGS)
-    (new,), freed = journal.submit("me", other, [new_job("a")])
+    other = journal.uploads.store_id("s3", "bucket", {"region": "elsewhere"}, (), SETTINGS)
+    (new,), freed = journal.uploads.submit("me", other, [new_job("a")])
     assert ["old"] == freed
     assert JobState.SUPERSEDED is state(journal, old)
     assert new == lease(journal).id
@@ -178,7 +180,7 @@ def test_the_same_name_is_superseded_through_another_record_of_the_same_place(jo
 @pytest.fixture
 def elsewhere(journal: Journal) -> int:
     """A store of the same URI at another server."""
-    return journal.store_id("s3", "bucket", {"endpoint_url": PLACE.partition("=")[2]}, (), SETTINGS)
+    return journal.uploads.store_id("s3", "bucket", {"endpoint_url": PLACE.partition("=")[2]}, (), SETTINGS)
 
 
 PLACE = "endpoint_url=http://127.0.0.1:9000"
@@ -186,66 +188,66 @@ PLACE = "endpoint_url=http://127.0.0.1:9000"
 
 def test_the_same_name_in_another_place_is_not_superseded(journal: Journal, elsewhere: int) -> None:
     (here,) = submit(journal, new_job("a"))
-    _, freed = journal.submit("me", elsewhere, [new_job("a")])
+    _, freed = journal.uploads.submit("me", elsewhere, [new_job("a")])
     assert [] == freed
     assert JobState.QUEUED is state(journal, here)
 
 
 def test_the_same_name_in_two_places_is_sent_to_both_at_once(journal: Journal, elsewhere: int) -> None:
     (here,) = submit(journal, new_job("a"))
-    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
+    (there,), _ = journal.uploads.submit("me", elsewhere, [new_job("a")])
     assert {here, there} == {lease(journal, "w1").id, lease(journal, "w2").id}
 
 
 def test_jobs_of_one_place_keep_their_order_whatever_record_they_came_by(journal: Journal, elsewhere: int) -> None:
-    same = journal.store_id("s3", "bucket", {"endpoint_url": "HTTP://127.0.0.1:9000/", "region": "x"}, (), SETTINGS)
-    (first,), _ = journal.submit("me", elsewhere, [new_job("a", overwrite=False)])
-    (second,), _ = journal.submit("me", same, [new_job("a", overwrite=False)])
+    same = journal.uploads.store_id("s3", "bucket", {"endpoint_url": "HTTP://127.0.0.1:9000/", "region": "x"}, (), SETTINGS)
+    (first,), _ = journal.uploads.submit("me", elsewhere, [new_job("a", overwrite=False)])
+    (second,), _ = journal.uploads.submit("me", same, [new_job("a", overwrite=False)])
     assert first == lease(journal, "w1").id
-    assert journal.lease("w2", 60.0) is None
-    journal.ack(first, "w1", None)
+    assert journal.work.lease("w2", 60.0) is None
+    journal.work.ack(first, "w1", None)
     assert second == lease(journal, "w2").id
 
 
 def test_what_is_deleted_in_one_place_stays_queued_in_another(journal: Journal, elsewhere: int) -> None:
     (here,) = submit(journal, new_job("a"))
-    (there,), _ = journal.submit("me", elsewhere, [new_job("a", object_id="there")])
-    assert ["there"] == journal.cancel("s3://bucket/a", PLACE)
+    (there,), _ = journal.uploads.submit("me", elsewhere, [new_job("a", object_id="there")])
+    assert ["there"] == journal.uploads.cancel("s3://bucket/a", PLACE)
     assert [JobState.QUEUED, JobState.DISCARDED] == [state(journal, here), state(journal, there)]
 
 
 def test_readers_of_one_place_see_nothing_of_another(journal: Journal, elsewhere: int) -> None:
     (here,) = submit(journal, new_job("a"))
-    assert journal.newest_open("s3://bucket/a", PLACE) is None
-    assert journal.newest("s3://bucket/a", PLACE) is None
-    assert [] == journal.open_under("s3://bucket/", PLACE)
-    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
+    assert journal.queries.newest_open("s3://bucket/a", PLACE) is None
+    assert journal.queries.newest("s3://bucket/a", PLACE) is None
+    assert [] == journal.queries.open_under("s3://bucket/", PLACE)
+    (there,), _ = journal.uploads.submit("me", elsewhere, [new_job("a")])
     for place, expected in (("", here), (PLACE, there)):
-        open_job, newest = journal.newest_open("s3://bucket/a", place), journal.newest("s3://bucket/a", place)
+        open_job, newest = journal.queries.newest_open("s3://bucket/a", place), journal.queries.newest("s3://bucket/a", place)
         assert open_job is not None
         assert newest is not None
-        assert [expected] * 3 == [open_job.id, newest.id, *(job.id for job in journal.open_under("s3://bucket/", place))]
+        assert [expected] * 3 == [open_job.id, newest.id, *(job.id for job in journal.queries.open_under("s3://bucket/", place))]
 
 
 def test_a_failed_upload_is_retried_also_if_another_place_has_a_newer_one(journal: Journal, elsewhere: int) -> None:
     (here,) = fail(journal, new_job("a"))
-    (there,), _ = journal.submit("me", elsewhere, [new_job("a")])
-    journal.ack(lease(journal).id, "w", None)
+    (there,), _ = journal.uploads.submit("me", elsewhere, [new_job("a")])
+    journal.work.ack(lease(journal).id, "w", None)
     assert JobState.DONE is state(journal, there)
-    assert (1, []) == journal.retry(None)
+    assert (1, []) == journal.uploads.retry(None)
     assert JobState.QUEUED is state(journal, here)
 
 
 def test_a_job_waits_for_what_it_requires_in_its_own_place_only(journal: Journal, elsewhere: int) -> None:
     (data,) = submit(journal, new_job("data"))
-    (marker,), _ = journal.submit("me", elsewhere, [new_job("marker", requires=("data",))])
-    assert [None] == [one.state for one in journal.requirements(marker)]
+    (marker,), _ = journal.uploads.submit("me", elsewhere, [new_job("marker", requires=("data",))])
+    assert [None] == [one.state for one in journal.work.requirements(marker)]
     assert [data, marker] == [lease(journal).id, lease(journal).id]
 
 
 def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> None:
     here = store_id(journal)
-    assert {here: "", elsewhere: PLACE} == {number: record.place for number, record in journal.stores().items()}
+    assert {here: "", elsewhere: PLACE} == {number: record.endpoint_key for number, record in journal.queries.stores().items()}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> No
     ],
 )
 def test_a_place_is_made_of_what_says_which_server_it_is(options: dict[str, object], place: str) -> None:
-    assert place == place_of(options)
+    assert place == endpoint_key(options)
 
 
 # -- superseding and requirements
@@ -267,16 +269,16 @@ def test_a_place_is_made_of_what_says_which_server_it_is(options: dict[str, obje
 
 def test_a_version_that_another_job_requires_is_not_superseded(journal: Journal) -> None:
     (data, _) = submit(journal, new_job("data"), new_job("marker", requires=("data",)))
-    _, freed = journal.submit("me", store_id(journal), [new_job("data")])
+    _, freed = journal.uploads.submit("me", store_id(journal), [new_job("data")])
     assert [] == freed
     assert JobState.QUEUED is state(journal, data)
 
 
 def test_a_version_is_superseded_again_when_who_required_it_is_finished(journal: Journal) -> None:
     data, marker = submit(journal, new_job("data", object_id="old"), new_job("marker", requires=("data",)))
-    journal.cancel("s3://bucket/marker", "")
+    journal.uploads.cancel("s3://bucket/marker", "")
     assert JobState.DISCARDED is state(journal, marker)
-    _, freed = journal.submit("me", store_id(journal), [new_job("data")])
+    _, freed = journal.uploads.submit("me", store_id(journal), [new_job("data")])
     assert ["old"] == freed
     assert JobState.SUPERSEDED is state(journal, data)
 
@@ -292,38 +294,38 @@ def test_two_versions_in_one_call_supersede_in_order(journal: Journal) -> None:
 def test_a_job_waits_for_the_jobs_that_it_requires(journal: Journal) -> None:
     data, more, marker = submit(journal, new_job("data"), new_job("more"), new_job("marker", requires=("data", "more")))
     assert [data, more] == [lease(journal).id, lease(journal).id]
-    assert journal.lease("w", 60.0) is None
-    journal.ack(data, "w", None)
-    assert journal.lease("w", 60.0) is None
-    journal.requeue(more, "w", wait_s=100.0, error="reset")
-    assert journal.lease("w", 60.0) is None
-    journal.ack(lease(journal, now=time.time() + 101).id, "w", None)
+    assert journal.work.lease("w", 60.0) is None
+    journal.work.ack(data, "w", None)
+    assert journal.work.lease("w", 60.0) is None
+    journal.work.requeue(more, "w", wait_s=100.0, error="reset")
+    assert journal.work.lease("w", 60.0) is None
+    journal.work.ack(lease(journal, now=time.time() + 101).id, "w", None)
     assert marker == lease(journal).id
 
 
 def test_requirements_carry_state_and_checksum_of_our_own_jobs(journal: Journal) -> None:
     data, marker = submit(journal, new_job("data"), new_job("marker", requires=("data", "foreign")))
     lease(journal)
-    journal.set_crc32c(data, 0xDEADBEEF)
-    journal.ack(data, "w", None)
-    found = {wanted.key: (wanted.state, wanted.crc32c) for wanted in journal.requirements(marker)}
+    journal.work.set_crc32c(data, 0xDEADBEEF)
+    journal.work.ack(data, "w", None)
+    found = {wanted.key: (wanted.state, wanted.crc32c) for wanted in journal.work.requirements(marker)}
     assert {"data": (JobState.DONE, 0xDEADBEEF), "foreign": (None, None)} == found
 
 
 def test_a_job_whose_requirement_failed_is_leased_to_be_told_so(journal: Journal) -> None:
     data, marker = submit(journal, new_job("data"), new_job("marker", requires=("data",)))
-    journal.fail(lease(journal).id, "w", "no")
+    journal.work.fail(lease(journal).id, "w", "no")
     assert marker == lease(journal).id
-    assert [(data, JobState.FAILED)] == [(data, wanted.state) for wanted in journal.requirements(marker)]
+    assert [(data, JobState.FAILED)] == [(data, wanted.state) for wanted in journal.work.requirements(marker)]
 
 
 def test_a_requirement_means_the_newest_earlier_job_of_that_name(journal: Journal) -> None:
     (old,) = submit(journal, new_job("data", overwrite=False))
-    journal.ack(lease(journal).id, "w", None)
+    journal.work.ack(lease(journal).id, "w", None)
     new, marker, later = submit(journal, new_job("data"), new_job("marker", requires=("data",)), new_job("data", overwrite=False))
     assert new == lease(journal).id
-    assert journal.lease("w", 60.0) is None
-    journal.ack(new, "w", None)
+    assert journal.work.lease("w", 60.0) is None
+    journal.work.ack(new, "w", None)
     assert marker == lease(journal).id
     assert later == lease(journal).id
     assert JobState.DONE is state(journal, old)
@@ -335,23 +337,23 @@ def test_a_requirement_means_the_newest_earlier_job_of_that_name(journal: Journa
 def test_a_worker_whose_lease_was_taken_away_changes_nothing(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a", object_id="file"))
     lease(journal, "slow")
-    journal.release("slow")
+    journal.work.release("slow")
     lease(journal, "quick")
-    assert [] == journal.ack(job_id, "slow", "etag")
-    journal.fail(job_id, "slow", "no")
-    journal.requeue(job_id, "slow", wait_s=0.0, error="reset")
+    assert [] == journal.work.ack(job_id, "slow", "etag")
+    journal.work.fail(job_id, "slow", "no")
+    journal.work.requeue(job_id, "slow", wait_s=0.0, error="reset")
     assert JobState.LEASED is state(journal, job_id)
-    assert ["file"] == journal.ack(job_id, "quick", "etag")
+    assert ["file"] == journal.work.ack(job_id, "quick", "etag")
     assert JobState.DONE is state(journal, job_id)
 
 
 def test_an_acknowledged_job_stays_done(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
     lease(journal)
-    journal.ack(job_id, "w", "etag")
-    journal.fail(job_id, "w", "too late")
-    journal.requeue(job_id, "w", wait_s=0.0, error="too late")
-    assert (0, []) == journal.release()
+    journal.work.ack(job_id, "w", "etag")
+    journal.work.fail(job_id, "w", "too late")
+    journal.work.requeue(job_id, "w", wait_s=0.0, error="too late")
+    assert (0, []) == journal.work.release()
     assert JobState.DONE is state(journal, job_id)
 
 
@@ -359,7 +361,7 @@ def test_releasing_a_worker_queues_its_jobs_and_no_others(journal: Journal) -> N
     first, second = submit(journal, new_job("a"), new_job("b"))
     lease(journal, "dead")
     lease(journal, "alive")
-    assert (1, []) == journal.release("dead")
+    assert (1, []) == journal.work.release("dead")
     assert (JobState.QUEUED, JobState.LEASED) == (state(journal, first), state(journal, second))
 
 
@@ -367,41 +369,41 @@ def test_a_job_on_which_workers_keep_dying_fails_and_keeps_its_file(journal: Jou
     (deadly,) = submit(journal, new_job("deadly", object_id="file"))
     for _ in range(MAX_LEASES_LOST - 1):
         lease(journal)
-        assert (1, []) == journal.release("w")
+        assert (1, []) == journal.work.release("w")
     lease(journal)
-    queued, doomed = journal.release("w")
+    queued, doomed = journal.work.release("w")
     assert (0, [deadly]) == (queued, [job.id for job in doomed])
-    found = journal.job(deadly)
+    found = journal.queries.job(deadly)
     assert found is not None
     assert JobState.FAILED is found.state
     assert "died 5 times" in (found.error or "")
-    assert {"file"} == journal.referenced_objects()
+    assert {"file"} == journal.queries.referenced_objects()
 
 
 def test_a_retried_job_may_lose_its_leases_again(journal: Journal) -> None:
     (deadly,) = submit(journal, new_job("deadly"))
     for _ in range(MAX_LEASES_LOST):
         lease(journal)
-        journal.release("w")
-    assert (1, []) == journal.retry([deadly])
+        journal.work.release("w")
+    assert (1, []) == journal.uploads.retry([deadly])
     lease(journal)
-    assert (1, []) == journal.release("w")
+    assert (1, []) == journal.work.release("w")
 
 
 def test_the_death_of_the_agent_is_held_against_no_job(journal: Journal) -> None:
     submit(journal, new_job("a"))
     for _ in range(2 * MAX_LEASES_LOST):
         lease(journal)
-        assert (1, []) == journal.release()
+        assert (1, []) == journal.work.release()
 
 
 def test_a_job_on_which_workers_died_is_left_to_one_who_works_alone(journal: Journal) -> None:
     suspect, innocent = submit(journal, new_job("suspect"), new_job("innocent"))
     for _ in range(SUSPECT_AFTER):
         assert suspect == lease(journal).id
-        journal.release("w")
+        journal.work.release("w")
     assert innocent == lease(journal, with_suspects=False).id
-    assert journal.lease("w", 60.0, with_suspects=False) is None
+    assert journal.work.lease("w", 60.0, with_suspects=False) is None
     assert suspect == lease(journal).id
 
 
@@ -419,13 +421,13 @@ def test_parts_are_kept_over_a_lost_lease_and_forgotten_at_the_end(journal: Jour
     receipts = [StoredPart(1, 5, "one", 11), StoredPart(2, 5, "two", None)]
     for receipt in reversed(receipts):
         assert journal.parts.receive(job_id, "upload", receipt)
-    journal.release()
+    journal.work.release()
     job = lease(journal)
     assert ("upload", 5) == (job.upload_id, job.part_size_bytes)
     assert receipts == journal.parts.sent(job_id)
-    journal.ack(job_id, "w", "etag")
+    journal.work.ack(job_id, "w", "etag")
     assert [] == journal.parts.sent(job_id)
-    assert [] == journal.abandoned_uploads()
+    assert [] == journal.queries.abandoned_uploads()
 
 
 def test_a_new_upload_forgets_the_parts_of_the_old_one_also_those_that_come_late(journal: Journal) -> None:
@@ -441,18 +443,18 @@ def test_each_part_is_leased_once(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
     lease(journal)
     plan(journal, job_id)
-    (store,) = journal.stores()
+    (store,) = journal.queries.stores()
     taken: list[object] = [journal.parts.lease(job_id, "w", 60.0)]
     taken += [journal.parts.lease_any("helper", 60.0, with_stores=[store], most_lost=1) for _ in range(3)]
     assert [(1, None), (job_id, 2, None), (job_id, 3, None), None] == taken
     assert (0, 3) == journal.parts.left(job_id)
-    assert {"w", "helper"} == journal.lease_owners()
+    assert {"w", "helper"} == journal.work.lease_owners()
 
 
 def test_a_helper_takes_parts_of_others_jobs_that_are_leased_and_whose_store_it_can_open(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
     plan(journal, job_id)
-    (store,) = journal.stores()
+    (store,) = journal.queries.stores()
 
     def helped(worker: str = "helper", stores: Sequence[int] = (store,), most_lost: int = 1) -> bool:
         return journal.parts.lease_any(worker, 60.0, with_stores=stores, most_lost=most_lost) is not None
@@ -470,7 +472,7 @@ def test_a_part_that_a_helper_gave_back_is_left_to_the_jobs_own_worker(journal: 
     (job_id,) = submit(journal, new_job("a"))
     lease(journal)
     plan(journal, job_id, n_parts=1)
-    (store,) = journal.stores()
+    (store,) = journal.queries.stores()
     assert (job_id, 1, None) == journal.parts.lease_any("helper", 60.0, with_stores=[store], most_lost=1)
     journal.parts.give_back(job_id, "helper", 1)
     assert journal.parts.lease_any("another", 60.0, with_stores=[store], most_lost=1) is None
@@ -483,9 +485,9 @@ def test_the_parts_of_a_dead_worker_are_missing_again_and_those_of_the_others_ar
     plan(journal, job_id)
     for worker in ("dead", "alive"):
         journal.parts.lease(job_id, worker, 60.0)
-    journal.release("dead")
+    journal.work.release("dead")
     assert (2, 1) == journal.parts.left(job_id)
-    journal.release()
+    journal.work.release()
     assert (3, 0) == journal.parts.left(job_id)
 
 
@@ -493,9 +495,9 @@ def test_a_worker_that_does_not_renew_the_lease_of_a_part_is_expired(journal: Jo
     (job_id,) = submit(journal, new_job("a"))
     plan(journal, job_id)
     journal.parts.lease(job_id, "stuck", -1.0)
-    assert {"stuck"} == journal.expired()
-    journal.renew("stuck", 60.0)
-    assert set() == journal.expired()
+    assert {"stuck"} == journal.work.expired()
+    journal.work.renew("stuck", 60.0)
+    assert set() == journal.work.expired()
 
 
 def test_receipts_that_the_store_does_not_confirm_are_void(journal: Journal) -> None:
@@ -546,9 +548,9 @@ def test_a_held_part_that_somebody_is_sending_stays_leased_until_its_receipt_com
 
 def test_nobody_helps_with_a_job_that_goes_on_before_its_worker_knows_what_the_store_holds(journal: Journal) -> None:
     job_id = planned(journal)
-    journal.requeue(lease(journal, "first").id, "first", wait_s=0.0, error="reset")
+    journal.work.requeue(lease(journal, "first").id, "first", wait_s=0.0, error="reset")
     lease(journal, "second")
-    stores = list(journal.stores())
+    stores = list(journal.queries.stores())
     assert 0 == journal.parts.missing()
     assert journal.parts.lease_any("helper", 60.0, with_stores=stores, most_lost=0) is None
     journal.parts.keep(job_id, [StoredPart(1, 5, "one")])
@@ -572,9 +574,9 @@ def test_uploads_in_parts_of_jobs_given_up_are_listed_for_cleaning(journal: Jour
     for job_id in (old, other):
         plan(journal, job_id, f"upload-{job_id}")
     submit(journal, new_job("a"))
-    journal.fail(lease(journal).id, "w", "no")
-    assert {old, other} == {job.id for job in journal.abandoned_uploads()}
-    assert {f"upload-{old}", f"upload-{other}"} == journal.upload_ids()
+    journal.work.fail(lease(journal).id, "w", "no")
+    assert {old, other} == {job.id for job in journal.queries.abandoned_uploads()}
+    assert {f"upload-{old}", f"upload-{other}"} == journal.queries.upload_ids()
 
 
 # -- failures, retry, discard
@@ -583,11 +585,11 @@ def test_uploads_in_parts_of_jobs_given_up_are_listed_for_cleaning(journal: Jour
 def test_failures_are_reported_once_and_to_their_owner(journal: Journal) -> None:
     (mine,) = fail(journal, new_job("a"))
     (theirs,) = submit(journal, new_job("b"), owner="other")
-    journal.fail(lease(journal).id, "w", "no")
-    assert [mine] == [failure.job_id for failure in journal.failures("me", mark=False)]
-    assert [mine] == [failure.job_id for failure in journal.failures("me")]
-    assert [] == journal.failures("me")
-    assert [theirs] == [failure.job_id for failure in journal.failures("other")]
+    journal.work.fail(lease(journal).id, "w", "no")
+    assert [mine] == [failure.job_id for failure in journal.uploads.failures("me", mark=False)]
+    assert [mine] == [failure.job_id for failure in journal.uploads.failures("me")]
+    assert [] == journal.uploads.failures("me")
+    assert [theirs] == [failure.job_id for failure in journal.uploads.failures("other")]
 
 
 def test_a_failure_is_reported_to_one_of_many_threads(journal: Journal) -> None:
@@ -597,7 +599,7 @@ def test_a_failure_is_reported_to_one_of_many_threads(journal: Journal) -> None:
 
     def ask() -> None:
         together.wait()
-        reported.extend(failure.job_id for failure in journal.failures("me"))
+        reported.extend(failure.job_id for failure in journal.uploads.failures("me"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -609,19 +611,19 @@ def test_a_failure_is_reported_to_one_of_many_threads(journal: Journal) -> None:
 
 def test_a_failure_says_where_how_often_and_why(journal: Journal) -> None:
     submit(journal, new_job("a"))
-    journal.requeue(lease(journal).id, "w", wait_s=0.0, error="reset")
-    journal.fail(lease(journal).id, "w", "refused")
-    (failure,) = journal.failures("me")
+    journal.work.requeue(lease(journal).id, "w", wait_s=0.0, error="reset")
+    journal.work.fail(lease(journal).id, "w", "refused")
+    (failure,) = journal.uploads.failures("me")
     assert ("s3://bucket/a", 2, "refused") == (failure.uri, failure.attempts, failure.error)
 
 
 def test_a_retried_job_is_queued_and_reports_a_new_failure(journal: Journal) -> None:
     (job_id,) = fail(journal, new_job("a"))
-    journal.failures("me")
-    assert (1, []) == journal.retry(None)
+    journal.uploads.failures("me")
+    assert (1, []) == journal.uploads.retry(None)
     assert JobState.QUEUED is state(journal, job_id)
-    journal.fail(lease(journal).id, "w", "again")
-    assert ["again"] == [failure.error for failure in journal.failures("me")]
+    journal.work.fail(lease(journal).id, "w", "again")
+    assert ["again"] == [failure.error for failure in journal.uploads.failures("me")]
 
 
 @pytest.mark.parametrize("newer", [JobState.QUEUED, JobState.LEASED, JobState.DONE])
@@ -631,31 +633,31 @@ def test_a_retry_never_puts_older_bytes_over_newer_ones(journal: Journal, newer:
     if newer is not JobState.QUEUED:
         lease(journal)
     if newer is JobState.DONE:
-        journal.ack(new, "w", None)
-    assert (0, ["old"]) == journal.retry([old])
-    found = journal.job(old)
+        journal.work.ack(new, "w", None)
+    assert (0, ["old"]) == journal.uploads.retry([old])
+    found = journal.queries.job(old)
     assert found is not None
-    assert (JobState.SUPERSEDED, new) == (found.state, found.superseded_by)
+    assert (JobState.SUPERSEDED, new) == (found.state, found.end.superseded_by)
 
 
 def test_a_retry_of_chosen_jobs_leaves_the_others(journal: Journal) -> None:
     first, second = fail(journal, new_job("a"), new_job("b"))
-    assert (1, []) == journal.retry([second])
+    assert (1, []) == journal.uploads.retry([second])
     assert (JobState.FAILED, JobState.QUEUED) == (state(journal, first), state(journal, second))
 
 
 def test_discarding_frees_the_file_of_a_failed_job(journal: Journal) -> None:
     (first, second) = fail(journal, new_job("a", object_id="fa"), new_job("b", object_id="fb"))
-    assert {"fa", "fb"} == journal.referenced_objects()
-    assert (1, ["fa"]) == journal.discard([first])
-    assert (1, ["fb"]) == journal.discard(None)
+    assert {"fa", "fb"} == journal.queries.referenced_objects()
+    assert (1, ["fa"]) == journal.uploads.discard([first])
+    assert (1, ["fb"]) == journal.uploads.discard(None)
     assert (JobState.DISCARDED, JobState.DISCARDED) == (state(journal, first), state(journal, second))
-    assert set() == journal.referenced_objects()
+    assert set() == journal.queries.referenced_objects()
 
 
 def test_discarding_takes_only_failed_jobs(journal: Journal) -> None:
     (job_id,) = submit(journal, new_job("a"))
-    assert (0, []) == journal.discard([job_id])
+    assert (0, []) == journal.uploads.discard([job_id])
     assert JobState.QUEUED is state(journal, job_id)
 
 
@@ -664,7 +666,7 @@ def test_cancelling_a_name_takes_back_what_is_queued_and_not_what_is_sent(journa
         journal, new_job("a", overwrite=False), new_job("a", object_id="file", overwrite=False), new_job("b")
     )
     lease(journal)
-    assert ["file"] == journal.cancel("s3://bucket/a", "")
+    assert ["file"] == journal.uploads.cancel("s3://bucket/a", "")
     assert [JobState.LEASED, JobState.DISCARDED, JobState.QUEUED] == [state(journal, job_id) for job_id in (sent, waits, other)]
 
 
@@ -676,19 +678,19 @@ def test_a_staged_file_shared_by_two_jobs_counts_once_and_goes_with_the_last(jou
         journal, new_job("a", object_id="shared", size_bytes=100), new_job("b", object_id="shared", size_bytes=100)
     )
     submit(journal, new_job("c", size_bytes=7))
-    assert 107 == journal.spool_bytes()
+    assert 107 == journal.queries.spool_bytes()
     lease(journal)
-    assert [] == journal.ack(first, "w", None)
+    assert [] == journal.work.ack(first, "w", None)
     lease(journal)
-    assert ["shared"] == journal.ack(second, "w", None)
-    assert 7 == journal.spool_bytes()
+    assert ["shared"] == journal.work.ack(second, "w", None)
+    assert 7 == journal.queries.spool_bytes()
 
 
 def test_failed_jobs_hold_their_part_of_the_budget(journal: Journal) -> None:
     fail(journal, new_job("a", size_bytes=100))
-    assert 100 == journal.spool_bytes()
-    journal.discard(None)
-    assert 0 == journal.spool_bytes()
+    assert 100 == journal.queries.spool_bytes()
+    journal.uploads.discard(None)
+    assert 0 == journal.queries.spool_bytes()
 
 
 # -- questions
@@ -699,59 +701,59 @@ def test_counts_of_one_owner_leave_out_the_others_and_checks(journal: Journal) -
     submit(journal, new_job("c", size_bytes=7), owner="other")
     submit(journal, new_job("check", kind=JobKind.CHECK))
     lease(journal)
-    counts = journal.counts("me")
+    counts = journal.queries.counts("me")
     assert (1, 1, 11) == (counts.queued, counts.leased, counts.bytes_queued)
-    assert 18 == journal.counts().bytes_queued
+    assert 18 == journal.queries.counts().bytes_queued
 
 
 def test_the_newest_open_job_of_a_name_is_what_a_reader_gets(journal: Journal) -> None:
-    assert journal.newest_open("s3://bucket/a", "") is None
+    assert journal.queries.newest_open("s3://bucket/a", "") is None
     old, new = submit(journal, new_job("a", overwrite=False), new_job("a", overwrite=False))
-    found = journal.newest_open("s3://bucket/a", "")
+    found = journal.queries.newest_open("s3://bucket/a", "")
     assert found is not None
     assert new == found.id
     lease(journal)
-    journal.ack(old, "w", None)
+    journal.work.ack(old, "w", None)
     lease(journal)
-    journal.ack(new, "w", None)
-    assert journal.newest_open("s3://bucket/a", "") is None
-    newest = journal.newest("s3://bucket/a", "")
+    journal.work.ack(new, "w", None)
+    assert journal.queries.newest_open("s3://bucket/a", "") is None
+    newest = journal.queries.newest("s3://bucket/a", "")
     assert newest is not None
     assert new == newest.id
 
 
 def test_names_below_a_prefix_are_found_whatever_characters_they_have(journal: Journal) -> None:
     submit(journal, *(new_job(name) for name in ("a%b/1", "a_b/1", "aXb/1", "a%b/2")))
-    assert ["a%b/1", "a%b/2"] == [job.key for job in journal.open_under("s3://bucket/a%b/", "")]
-    assert ["a_b/1"] == [job.key for job in journal.open_under("s3://bucket/a_b/", "")]
+    assert ["a%b/1", "a%b/2"] == [job.key for job in journal.queries.open_under("s3://bucket/a%b/", "")]
+    assert ["a_b/1"] == [job.key for job in journal.queries.open_under("s3://bucket/a_b/", "")]
 
 
 def test_pruning_forgets_what_was_finished_and_keeps_what_failed(journal: Journal) -> None:
     done, failed, queued = submit(journal, new_job("a"), new_job("b"), new_job("c"))
-    journal.ack(lease(journal).id, "w", None)
-    journal.fail(lease(journal).id, "w", "no")
-    journal.prune()
-    assert journal.job(done) is not None
-    journal.prune(keep_s=-1.0)
-    assert journal.job(done) is None
-    assert [failed, queued] == [job.id for job in journal.jobs()]
+    journal.work.ack(lease(journal).id, "w", None)
+    journal.work.fail(lease(journal).id, "w", "no")
+    journal.work.prune()
+    assert journal.queries.job(done) is not None
+    journal.work.prune(keep_s=-1.0)
+    assert journal.queries.job(done) is None
+    assert [failed, queued] == [job.id for job in journal.queries.jobs()]
 
 
 def test_a_pruned_requirement_does_not_hold_a_job_back(journal: Journal) -> None:
     _, marker = submit(journal, new_job("data"), new_job("marker", requires=("data",)))
-    journal.ack(lease(journal).id, "w", None)
-    journal.prune(keep_s=-1.0)
+    journal.work.ack(lease(journal).id, "w", None)
+    journal.work.prune(keep_s=-1.0)
     assert marker == lease(journal).id
-    assert [None] == [wanted.state for wanted in journal.requirements(marker)]
+    assert [None] == [wanted.state for wanted in journal.work.requirements(marker)]
 
 
 def test_a_check_can_be_forgotten_when_it_is_finished(journal: Journal) -> None:
     (check,) = submit(journal, new_job("check", kind=JobKind.CHECK))
-    journal.forget(check)
+    journal.uploads.forget(check)
     assert JobState.QUEUED is state(journal, check)
-    journal.ack(lease(journal).id, "w", None)
-    journal.forget(check)
-    assert journal.job(check) is None
+    journal.work.ack(lease(journal).id, "w", None)
+    journal.uploads.forget(check)
+    assert journal.queries.job(check) is None
 
 
 # -- stores
@@ -760,7 +762,7 @@ def test_a_check_can_be_forgotten_when_it_is_finished(journal: Journal) -> None:
 def test_one_store_has_one_record(journal: Journal) -> None:
     ids = {store_id(journal), store_id(journal), store_id(journal, "other"), store_id(journal, secret_names=("token",))}
     assert 3 == len(ids)
-    assert ids == set(journal.stores())
+    assert ids == set(journal.queries.stores())
 
 
 def test_the_id_of_a_store_is_the_same_in_every_journal(journal: Journal, tmp_path: Path) -> None:
@@ -784,7 +786,7 @@ def test_two_processes_submit_at_once(tmp_path: Path) -> None:
         process.join()
     assert [0, 0] == [process.exitcode for process in processes]
     journal = Journal(path)
-    jobs = journal.jobs()
+    jobs = journal.queries.jobs()
     journal.close()
     assert Counter({"one": 200, "two": 200}) == Counter(job.owner for job in jobs)
     for owner in ("one", "two"):
@@ -795,15 +797,15 @@ def test_threads_share_a_journal(journal: Journal) -> None:
     def work(owner: str) -> None:
         for i in range(25):
             submit(journal, new_job(f"{owner}/{i}"), owner=owner)
-            if (job := journal.lease(owner, 60.0)) is not None:
-                journal.ack(job.id, owner, None)
+            if (job := journal.work.lease(owner, 60.0)) is not None:
+                journal.work.ack(job.id, owner, None)
 
     threads = [threading.Thread(target=work, args=(str(n),)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [JobState.DONE] * 100 == [job.state for job in journal.jobs()]
+    assert [JobState.DONE] * 100 == [job.state for job in journal.queries.jobs()]
 
 
 def test_a_forked_child_opens_its_own_connection_and_the_parent_goes_on(tmp_path: Path) -> None:
@@ -815,19 +817,19 @@ def test_a_forked_child_opens_its_own_connection_and_the_parent_goes_on(tmp_path
 
     journal = Journal(Path(sys.argv[1]))
     store = store_id(journal)
-    journal.submit("parent", store, [new_job("before")])
+    journal.uploads.submit("parent", store, [new_job("before")])
     pid = os.fork()
     if pid == 0:
         for i in range(20):
-            journal.submit("child", store, [new_job(f"child/{i}")])
+            journal.uploads.submit("child", store, [new_job(f"child/{i}")])
         journal.close()
         sys.exit(0)  # with all exit handlers, which must not hurt the parent's connection
     for i in range(20):
-        journal.submit("parent", store, [new_job(f"parent/{i}")])
+        journal.uploads.submit("parent", store, [new_job(f"parent/{i}")])
     assert os.waitpid(pid, 0)[1] == 0
-    journal.submit("parent", store, [new_job("after")])
+    journal.uploads.submit("parent", store, [new_job("after")])
     journal.check()
-    print(len(journal.jobs(owner="parent")), len(journal.jobs(owner="child")))
+    print(len(journal.queries.jobs(owner="parent")), len(journal.queries.jobs(owner="child")))
     """
     assert "22 20\n" == run_script(text, tmp_path / "journal.db")
 
@@ -850,7 +852,7 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
     now = time.time()
 
     def some(*states: JobState) -> list[JobId]:
-        ids = [job.id for job in journal.jobs(states=states)]
+        ids = [job.id for job in journal.queries.jobs(states=states)]
         return dice.sample(ids, min(len(ids), dice.randint(0, 2)))
 
     for turn in range(4000):
@@ -864,32 +866,36 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
             requires = tuple(dice.sample("abc", dice.choice([0, 0, 1])))
             job = new_job(dice.choice("abc"), object_id=f"file-{turn}", overwrite=dice.random() < 0.7, requires=requires)
             staged.add(job.object_id)
-            freed += journal.submit("me", store, [job])[1]
+            freed += journal.uploads.submit("me", store, [job])[1]
         elif what == "lease":
-            if (leased := journal.lease(worker, 60.0, now=now)) is not None:
-                older = [job for job in journal.jobs() if job.uri == leased.uri and job.id < leased.id and not job.state.is_final]
+            if (leased := journal.work.lease(worker, 60.0, now=now)) is not None:
+                older = [
+                    job
+                    for job in journal.queries.jobs()
+                    if job.uri == leased.uri and job.id < leased.id and not job.state.is_final
+                ]
                 assert [] == older
         elif what == "ack":
             for job_id in some(JobState.LEASED):
-                freed += journal.ack(job_id, worker, None)
+                freed += journal.work.ack(job_id, worker, None)
         elif what == "fail":
             for job_id in some(JobState.LEASED):
-                journal.fail(job_id, worker, "no")
+                journal.work.fail(job_id, worker, "no")
         elif what == "requeue":
             for job_id in some(JobState.LEASED):
-                journal.requeue(job_id, worker, wait_s=turn - 1000.0, error="reset")
+                journal.work.requeue(job_id, worker, wait_s=turn - 1000.0, error="reset")
         elif what == "release":
-            journal.release(worker)
+            journal.work.release(worker)
         elif what == "retry":
-            freed += journal.retry(some(JobState.FAILED))[1]
+            freed += journal.uploads.retry(some(JobState.FAILED))[1]
         elif what == "discard":
-            freed += journal.discard(some(JobState.FAILED))[1]
+            freed += journal.uploads.discard(some(JobState.FAILED))[1]
         else:
-            freed += journal.cancel(f"s3://bucket/{dice.choice('abc')}", "")
-        open_names = Counter(job.uri for job in journal.jobs(states=[JobState.LEASED]))
+            freed += journal.uploads.cancel(f"s3://bucket/{dice.choice('abc')}", "")
+        open_names = Counter(job.uri for job in journal.queries.jobs(states=[JobState.LEASED]))
         assert set(open_names.values()) <= {1}
     assert len(freed) == len(set(freed))
-    assert staged - set(freed) == journal.referenced_objects()
+    assert staged - set(freed) == journal.queries.referenced_objects()
 
     made = {(JobState(was), JobState(step)) for was, step in watch.execute("SELECT DISTINCT was, now FROM steps")}
     watch.close()
@@ -901,9 +907,9 @@ def test_only_legal_steps_are_made_and_all_of_them_occur(journal: Journal) -> No
 
 def test_readable_jobs_of_a_sound_journal_are_the_unfinished_and_failed_ones(journal: Journal) -> None:
     submit(journal, new_job("done", object_id="d"))
-    journal.ack(lease(journal).id, "w", None)
+    journal.work.ack(lease(journal).id, "w", None)
     submit(journal, new_job("failed", object_id="f", size_bytes=3), new_job("queued", object_id="q", size_bytes=4))
-    journal.fail(lease(journal).id, "w", "no")
+    journal.work.fail(lease(journal).id, "w", "no")
     journal.close()
     assert [("f", "s3://bucket/failed", 3), ("q", "s3://bucket/queued", 4)] == readable_jobs(journal.path)
 
@@ -917,16 +923,16 @@ def test_nothing_can_be_read_of_what_is_no_journal(tmp_path: Path) -> None:
 
 def test_a_retried_older_job_waits_for_a_newer_one_that_is_being_sent(journal: Journal) -> None:
     store = store_id(journal)
-    (old,), _ = journal.submit("me", store, [new_job("s3://bucket/a", overwrite=False)])
-    assert journal.lease("x", 60.0) is not None
-    journal.fail(old, "x", "no")
-    (new,), _ = journal.submit("me", store, [new_job("s3://bucket/a", overwrite=False)])
-    leased = journal.lease("x", 60.0)
+    (old,), _ = journal.uploads.submit("me", store, [new_job("s3://bucket/a", overwrite=False)])
+    assert journal.work.lease("x", 60.0) is not None
+    journal.work.fail(old, "x", "no")
+    (new,), _ = journal.uploads.submit("me", store, [new_job("s3://bucket/a", overwrite=False)])
+    leased = journal.work.lease("x", 60.0)
     assert leased is not None
     assert new == leased.id
-    assert (1, []) == journal.retry([old])
-    assert journal.lease("y", 60.0) is None
-    journal.ack(new, "x", None)
-    retried = journal.lease("y", 60.0)
+    assert (1, []) == journal.uploads.retry([old])
+    assert journal.work.lease("y", 60.0) is None
+    journal.work.ack(new, "x", None)
+    retried = journal.work.lease("y", 60.0)
     assert retried is not None
     assert old == retried.id

@@ -48,42 +48,51 @@ def test_a_journal_of_version_3_opens_and_loses_nothing(path: Path) -> None:
         "o-kept-1": "queued",
         "o-kept-2": "queued",
         "o-marker": "queued",
-    } == {job.object_id: job.state.value for job in journal.jobs() if job.object_id != "o-x"}
-    assert {"o-failed", "o-waits", "o-newer", "o-part", "o-kept-1", "o-kept-2", "o-marker", "o-x"} == journal.referenced_objects()
-    assert 7 * 10 + 3000 == journal.spool_bytes()  # the staged file that two jobs share counts once
-    assert journal.is_shared("o-x")
-    counts = journal.counts()
+    } == {job.object_id: job.state.value for job in journal.queries.jobs() if job.object_id != "o-x"}
+    assert {
+        "o-failed",
+        "o-waits",
+        "o-newer",
+        "o-part",
+        "o-kept-1",
+        "o-kept-2",
+        "o-marker",
+        "o-x",
+    } == journal.queries.referenced_objects()
+    assert 7 * 10 + 3000 == journal.queries.spool_bytes()  # the staged file that two jobs share counts once
+    assert journal.queries.is_shared("o-x")
+    counts = journal.queries.counts()
     assert (6, 2, 1, 1, 1) == (counts.queued, counts.leased, counts.done, counts.failed, counts.superseded)
-    assert ("403: no", "AccessDeniedError") == (journal.jobs()[1].error, journal.jobs()[1].error_kind)
+    assert ("403: no", "AccessDeniedError") == (journal.queries.jobs()[1].error, journal.queries.jobs()[1].error_kind)
     assert [(1, "etag-part")] == [(part.number, part.etag) for part in journal.parts.sent(JobId(6))]
-    assert (1, 2, 3) == journal.pieces(JobId(6))
+    assert (1, 2, 3) == journal.work.pieces(JobId(6))
     assert ["never"] == [begin.key for begin in journal.parts.unanswered(WRITTEN_S + DAY_S)]
     journal.check()
 
 
 def test_the_jobs_of_version_3_go_on_in_their_order(path: Path) -> None:
     journal = opened(path)
-    journal.release(keep=())
+    journal.work.release(keep=())
     order: list[str] = []
-    while (job := journal.lease("w", 60.0)) is not None:
+    while (job := journal.work.lease("w", 60.0)) is not None:
         order.append(job.object_id)
         if job.object_id == "o-kept-1":
             assert "o-kept-2" not in order
-        journal.ack(job.id, "w", None)
+        journal.work.ack(job.id, "w", None)
     # What waited for its next try waits no longer than a backoff, whatever the clock did; what requires another comes after it.
     assert ["o-newer", "o-part", "o-kept-1", "o-kept-2", "o-marker", "o-x", "o-x"] == order
-    waits = journal.lease("w", 60.0, now=journal.now_s() + 300.0)
+    waits = journal.work.lease("w", 60.0, now=journal.work.now_s() + 300.0)
     assert waits is not None
     assert "o-waits" == waits.object_id
 
 
 def test_stores_that_differed_in_their_configuration_are_one_with_the_newest(path: Path) -> None:
     journal = opened(path)
-    stores = {store.scheme: store for store in journal.stores().values()}
-    assert 2 == len(journal.stores())
+    stores = {store.scheme: store for store in journal.queries.stores().values()}
+    assert 2 == len(journal.queries.stores())
     assert 7200.0 == stores["s3"].settings["retry"]["job_deadline_s"]
-    assert {stores["s3"].id} == {job.store_id for job in journal.jobs() if job.uri.startswith("s3:")}
-    assert 7200.0 == journal.time_left_s(journal.jobs()[2])[0]  # an unfinished job has its whole deadline
+    assert {stores["s3"].id} == {job.store_id for job in journal.queries.jobs() if job.uri.startswith("s3:")}
+    assert 7200.0 == journal.work.time_left_s(journal.queries.jobs()[2])[0]  # an unfinished job has its whole deadline
 
 
 def test_a_journal_in_use_by_an_older_program_is_left_as_it_is(path: Path) -> None:
@@ -95,7 +104,7 @@ def test_a_journal_in_use_by_an_older_program_is_left_as_it_is(path: Path) -> No
     assert before == path.read_bytes()
     assert (3, "wal") == (older.execute("PRAGMA user_version").fetchone()[0], older.execute("PRAGMA journal_mode").fetchone()[0])
     older.close()
-    assert 11 == len(opened(path).jobs())
+    assert 11 == len(opened(path).queries.jobs())
 
 
 def test_a_migration_that_is_killed_is_made_again(path: Path) -> None:
@@ -113,8 +122,8 @@ Database(Path(sys.argv[1]), journal_schema.SCHEMA, 4, "process", checkpoints=Tru
 """
     run_script(text, path, expected=-signal.SIGKILL)
     journal = opened(path)
-    assert 11 == len(journal.jobs())
-    assert JobState.LEASED is journal.jobs()[4].state
+    assert 11 == len(journal.queries.jobs())
+    assert JobState.LEASED is journal.queries.jobs()[4].state
     journal.check()
 
 
@@ -125,7 +134,7 @@ from pathlib import Path
 from wherry.spool.journal.journal import Journal
 
 found = []
-threads = [threading.Thread(target=lambda: found.append(len(Journal(Path(sys.argv[1])).jobs()))) for _ in range(6)]
+threads = [threading.Thread(target=lambda: found.append(len(Journal(Path(sys.argv[1])).queries.jobs()))) for _ in range(6)]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -46,23 +46,23 @@ def path(tmp_path: Path) -> Path:
 
 
 def leased(journal: Journal) -> Job:
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     return job
 
 
 def waiting(journal: Journal, wait_s: float = 100.0) -> JobId:
     """A job that has failed once and waits for its next try."""
-    journal.submit("me", store_id(journal), [new_job("a")])
+    journal.uploads.submit("me", store_id(journal), [new_job("a")])
     job = leased(journal)
-    journal.requeue(job.id, "w", wait_s=wait_s, error="reset")
+    journal.work.requeue(job.id, "w", wait_s=wait_s, error="reset")
     return job.id
 
 
 def left_s(journal: Journal, job_id: JobId) -> float:
-    job = journal.job(job_id)
+    job = journal.queries.job(job_id)
     assert job is not None
-    return journal.time_left_s(job)[0]
+    return journal.work.time_left_s(job)[0]
 
 
 @pytest.mark.parametrize("step_s", [-DAY_S, 2 * DAY_S, -20 * 365 * DAY_S])
@@ -71,7 +71,7 @@ def test_no_step_of_the_clock_moves_the_next_try_of_a_job(hands: Hands, path: Pa
     job_id = waiting(journal)
     hands.wall_s += step_s
     hands.passes(99.0)
-    assert journal.lease("w", 60.0) is None
+    assert journal.work.lease("w", 60.0) is None
     hands.passes(2.0)
     assert job_id == leased(hands.journal(path)).id
 
@@ -79,23 +79,23 @@ def test_no_step_of_the_clock_moves_the_next_try_of_a_job(hands: Hands, path: Pa
 @pytest.mark.parametrize("step_s", [-DAY_S, 2 * DAY_S])
 def test_no_step_of_the_clock_expires_the_lease_of_a_living_worker(hands: Hands, path: Path, step_s: float) -> None:
     journal = hands.journal(path)
-    journal.submit("me", store_id(journal), [new_job("a")])
+    journal.uploads.submit("me", store_id(journal), [new_job("a")])
     leased(journal)
     hands.wall_s += step_s
     hands.passes(59.0)
-    assert set() == journal.expired()
+    assert set() == journal.work.expired()
     hands.passes(2.0)
-    assert {"w"} == journal.expired()
+    assert {"w"} == journal.work.expired()
 
 
 @pytest.mark.parametrize("step_s", [-DAY_S, 2 * DAY_S])
 def test_no_step_of_the_clock_brings_a_deadline_nearer(hands: Hands, path: Path, step_s: float) -> None:
     journal = hands.journal(path)
     job_id = waiting(journal)
-    journal.count_time()
+    journal.work.count_time()
     hands.wall_s += step_s
     hands.passes(20.0)
-    journal.count_time()
+    journal.work.count_time()
     assert 40.0 == left_s(journal, job_id)
 
 
@@ -103,25 +103,27 @@ def test_a_deadline_counts_the_time_in_which_somebody_worked(hands: Hands, path:
     job_id = waiting(hands.journal(path))
     first, second = hands.journal(path), hands.journal(path)  # the agent and a caller, at the same time
     for journal in (first, second):
-        journal.count_time()
+        journal.work.count_time()
     for _ in range(4):
         hands.passes(5.0)
-        first.count_time()
-        second.count_time()
+        first.work.count_time()
+        second.work.count_time()
     hands.passes(DAY_S)  # nobody is there
     third = hands.journal(path)
-    third.count_time()
+    third.work.count_time()
     hands.passes(10.0)
-    third.count_time()
+    third.work.count_time()
     assert 60.0 - 20.0 - 10.0 == left_s(third, job_id)
 
 
 def test_a_process_that_was_stopped_for_a_day_has_not_worked_for_a_day(hands: Hands, path: Path) -> None:
     journal = hands.journal(path)
-    journal.submit("me", journal.store_id("s3", "bucket", {}, (), {"retry": {"job_deadline_s": DAY_S}}), [new_job("a")])
-    journal.count_time()
+    journal.uploads.submit(
+        "me", journal.uploads.store_id("s3", "bucket", {}, (), {"retry": {"job_deadline_s": DAY_S}}), [new_job("a")]
+    )
+    journal.work.count_time()
     hands.passes(2 * DAY_S)
-    journal.count_time()
+    journal.work.count_time()
     assert DAY_S - 600.0 == left_s(journal, JobId(1))
 
 
@@ -130,19 +132,19 @@ def test_the_newest_registration_of_a_store_decides_the_deadline_of_its_jobs(han
     job_id = waiting(journal)
     assert 60.0 == left_s(journal, job_id)
     before = store_id(journal)
-    assert before == journal.store_id("s3", "bucket", {}, (), {**SETTINGS, "retry": {"job_deadline_s": 7200.0}})
+    assert before == journal.uploads.store_id("s3", "bucket", {}, (), {**SETTINGS, "retry": {"job_deadline_s": 7200.0}})
     assert 7200.0 == left_s(journal, job_id)
 
 
 def test_a_retry_keeps_the_deadline_that_was_configured_and_counts_it_from_now(hands: Hands, path: Path) -> None:
     journal = hands.journal(path)
-    journal.submit("me", store_id(journal), [new_job("a")])
+    journal.uploads.submit("me", store_id(journal), [new_job("a")])
     job = leased(journal)
-    journal.count_time()
+    journal.work.count_time()
     hands.passes(50.0)
-    journal.count_time()
-    journal.fail(job.id, "w", "no")
-    assert (1, []) == journal.retry(None)
+    journal.work.count_time()
+    journal.work.fail(job.id, "w", "no")
+    assert (1, []) == journal.uploads.retry(None)
     assert 60.0 == left_s(journal, job.id)
 
 
@@ -156,34 +158,34 @@ def test_over_a_reboot_a_wait_goes_on_by_the_wall_clock_and_is_never_longer(
     hands.boot, hands.monotonic_s = "second", 3.0
     hands.wall_s += off_s
     again = hands.journal(path)
-    assert (wait_s == 0.0) == (again.ready()[0] == 1)
+    assert (wait_s == 0.0) == (again.work.ready()[0] == 1)
     hands.passes(wait_s + 0.001)
-    assert 1 == again.ready()[0]
+    assert 1 == again.work.ready()[0]
 
 
 def test_over_a_reboot_a_deadline_comes_no_nearer(hands: Hands, path: Path) -> None:
     journal = hands.journal(path)
     job_id = waiting(journal)
-    journal.count_time()
+    journal.work.count_time()
     hands.passes(20.0)
-    journal.count_time()
+    journal.work.count_time()
     hands.boot, hands.monotonic_s = "second", 3.0
     hands.wall_s += 3 * DAY_S
     again = hands.journal(path)
-    again.count_time()
+    again.work.count_time()
     hands.passes(1.0)
-    again.count_time()
+    again.work.count_time()
     assert 39.0 == left_s(again, job_id)
 
 
 def test_what_was_finished_is_remembered_for_a_week_whatever_the_clock_says(hands: Hands, path: Path) -> None:
     journal = hands.journal(path)
-    journal.submit("me", store_id(journal), [new_job("a")])
-    journal.ack(leased(journal).id, "w", None)
+    journal.uploads.submit("me", store_id(journal), [new_job("a")])
+    journal.work.ack(leased(journal).id, "w", None)
     hands.wall_s += 30 * DAY_S
-    assert 0 == journal.prune()
+    assert 0 == journal.work.prune()
     hands.passes(8 * DAY_S)
-    assert 1 == journal.prune()
+    assert 1 == journal.work.prune()
 
 
 AGENT = """
@@ -213,7 +215,7 @@ def test_an_agent_goes_on_trying_when_its_clock_steps(tmp_path: Path) -> None:
     handle = uploader.put(tmp_path / "a", "a")
 
     def attempts() -> int:
-        job = uploader.journal.job(handle.ids[0])
+        job = uploader.journal.queries.job(handle.ids[0])
         assert job is not None
         assert job.state in (JobState.QUEUED, JobState.LEASED), job.error
         return job.attempts

@@ -12,7 +12,7 @@ from support import new_job, store_id
 from wherry.clock import Clock
 from wherry.spool.journal.jobs import JobId, JobState
 from wherry.spool.journal.journal import Journal
-from wherry.spool.journal.waits import Reason
+from wherry.spool.journal.overview import Reason
 
 
 @dataclass
@@ -34,14 +34,14 @@ def journal(tmp_path: Path, hands: Hands) -> Journal:
 
 def submit(journal: Journal, *names: str, owner: str = "me", requires: tuple[str, ...] = (), **options: bool) -> list[JobId]:
     new = [new_job(name, requires=requires, **options) for name in names]  # type: ignore[arg-type]
-    return journal.submit(owner, store_id(journal), new)[0]
+    return journal.uploads.submit(owner, store_id(journal), new)[0]
 
 
 def put_off(journal: Journal, worker: str = "w") -> JobId | None:
     """Lease a job, and find that its store needs an operator."""
-    job = journal.lease(worker, 60.0)
+    job = journal.work.lease(worker, 60.0)
     if job is not None:
-        journal.put_off(job.id, worker, "credentials", "ExpiredToken: they are over", "CredentialsExpiredError")
+        journal.work.put_off(job.id, worker, "credentials", "ExpiredToken: they are over", "CredentialsExpiredError")
     return None if job is None else job.id
 
 
@@ -49,7 +49,7 @@ def test_the_next_try_at_a_store_is_when_one_of_its_jobs_is_due(journal: Journal
     submit(journal, "a")
     put_off(journal)
     hands.now_s += 100.0
-    (store,) = journal.waiting_stores()
+    (store,) = journal.overview.waiting_stores()
     assert 200.0 == store.next_try_in_s
 
 
@@ -69,42 +69,42 @@ def test_a_store_that_needs_an_operator_gets_one_request_at_a_time_and_at_least_
 def test_ready_says_when_the_next_try_at_such_a_store_is(journal: Journal, hands: Hands) -> None:
     submit(journal, "a", "b")
     put_off(journal)
-    due, next_s = journal.ready()
-    assert (0, journal.now_s() + 2.0) == (due, next_s)
+    due, next_s = journal.work.ready()
+    assert (0, journal.work.now_s() + 2.0) == (due, next_s)
     hands.now_s += 2.5
-    assert 1 == journal.ready()[0]
+    assert 1 == journal.work.ready()[0]
 
 
 def test_one_answer_of_another_kind_ends_the_wait_of_the_store(journal: Journal, hands: Hands) -> None:
     submit(journal, *"abcd")
     put_off(journal)
     hands.now_s += 3.0
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    journal.ack(job.id, "w", None)
-    assert 2 == journal.ready()[0]
-    assert [] == journal.waiting_stores()
+    journal.work.ack(job.id, "w", None)
+    assert 2 == journal.work.ready()[0]
+    assert [] == journal.overview.waiting_stores()
 
 
 @pytest.mark.parametrize("all_stores", [True, False])
 def test_new_secrets_have_all_of_them_tried_at_once(journal: Journal, all_stores: bool) -> None:
     ids = submit(journal, *"abc")
-    workers = [journal.lease(f"w{n}", 60.0) for n in range(3)]
+    workers = [journal.work.lease(f"w{n}", 60.0) for n in range(3)]
     for n, job in enumerate(workers):
         assert job is not None
-        journal.put_off(job.id, f"w{n}", "credentials", "over")
-    assert 0 == journal.ready()[0]
+        journal.work.put_off(job.id, f"w{n}", "credentials", "over")
+    assert 0 == journal.work.ready()[0]
     assert workers[0] is not None
-    assert journal.resume(None if all_stores else [workers[0].store_id])
-    assert 3 == journal.ready()[0]
-    assert [Reason.TURN] * 3 == [journal.waits(ids)[job_id].reason for job_id in ids]
+    assert journal.work.resume(None if all_stores else [workers[0].store_id])
+    assert 3 == journal.work.ready()[0]
+    assert [Reason.TURN] * 3 == [journal.overview.waits(ids)[job_id].reason for job_id in ids]
 
 
 def test_secrets_of_another_store_end_no_wait(journal: Journal) -> None:
     submit(journal, "a")
     put_off(journal)
-    assert not journal.resume([store_id(journal, "other")])
-    assert 0 == journal.ready()[0]
+    assert not journal.work.resume([store_id(journal, "other")])
+    assert 0 == journal.work.ready()[0]
 
 
 def test_a_file_that_cannot_be_written_does_not_hold_up_the_others_of_its_store(journal: Journal, hands: Hands) -> None:
@@ -113,15 +113,15 @@ def test_a_file_that_cannot_be_written_does_not_hold_up_the_others_of_its_store(
     good = submit(journal, *(f"good{n}" for n in range(20)))
     done: list[JobId] = []
     for _ in range(30):
-        while (job := journal.lease("w", 60.0)) is not None:
+        while (job := journal.work.lease("w", 60.0)) is not None:
             if job.id == bad:
-                journal.put_off(job.id, "w", "destination", "Read-only file system", "ReadOnlyError")
+                journal.work.put_off(job.id, "w", "destination", "Read-only file system", "ReadOnlyError")
             else:
-                journal.ack(job.id, "w", None)
+                journal.work.ack(job.id, "w", None)
                 done.append(job.id)
         hands.now_s += 1.0
     assert good == done
-    waits = journal.waits([bad])[bad]
+    waits = journal.overview.waits([bad])[bad]
     assert (Reason.DESTINATION, 270.0, 1) == (waits.reason, waits.next_try_in_s, waits.attempts)
 
 
@@ -129,14 +129,14 @@ def test_what_waits_is_said_with_its_reason_error_and_next_try(journal: Journal,
     first, second = submit(journal, "a", "b")
     put_off(journal)
     hands.now_s += 0.5
-    waits = journal.waits([first, second])
+    waits = journal.overview.waits([first, second])
     assert (Reason.CREDENTIALS, 299.5, 1, "CredentialsExpiredError") == (
         *(waits[first].reason, waits[first].next_try_in_s, waits[first].attempts, waits[first].error_kind),
     )
     assert (Reason.CREDENTIALS, 1.5, "ExpiredToken: they are over") == (
         *(waits[second].reason, waits[second].next_try_in_s, waits[second].error),
     )
-    (store,) = journal.waiting_stores()
+    (store,) = journal.overview.waiting_stores()
     assert (store_id(journal), Reason.CREDENTIALS, 2, 20, 1.5) == (
         *(store.store_id, store.reason, store.n_jobs, store.size_bytes, store.next_try_in_s),
     )
@@ -146,44 +146,48 @@ def test_other_reasons_to_wait_are_told_apart(journal: Journal) -> None:
     older, newer, required = submit(journal, "a", "a", "b", overwrite=False)
     marker = submit(journal, "marker", requires=("b",))[0]
     locked_store = store_id(journal, "locked", secret_names=("key",))
-    (locked,), _ = journal.submit("me", locked_store, [new_job("x", root="s3://locked")])
-    job = journal.lease("w", 60.0)
+    (locked,), _ = journal.uploads.submit("me", locked_store, [new_job("x", root="s3://locked")])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    journal.requeue(job.id, "w", wait_s=50.0, error="reset", kind="TransientError")
-    waits = journal.waits([older, newer, required, marker, locked])
+    journal.work.requeue(job.id, "w", wait_s=50.0, error="reset", kind="TransientError")
+    waits = journal.overview.waits([older, newer, required, marker, locked])
     assert [Reason.RETRY, Reason.OLDER, Reason.TURN, Reason.REQUIRED, Reason.SECRETS] == [wait.reason for wait in waits.values()]
     assert (older, required) == (waits[newer].blocked_by, waits[marker].blocked_by)
     assert ("reset", 50.0) == (waits[older].error, waits[older].next_try_in_s)
-    journal.note_locked([])
-    assert Reason.TURN is journal.waits([locked])[locked].reason
+    journal.work.note_locked([])
+    assert Reason.TURN is journal.overview.waits([locked])[locked].reason
 
 
 def test_a_wait_is_over_for_flush_when_nothing_else_is_under_way(journal: Journal, hands: Hands) -> None:
     ids = submit(journal, "a", "b")
-    assert [] == journal.held_up("me")
-    first = journal.lease("w1", 60.0)
-    second = journal.lease("w2", 60.0)
+    assert [] == journal.overview.held_up("me")
+    first = journal.work.lease("w1", 60.0)
+    second = journal.work.lease("w2", 60.0)
     assert first is not None
     assert second is not None
-    journal.put_off(first.id, "w1", "clock", "RequestTimeTooSkewed")
-    assert [] == journal.held_up("me")  # the other is on its way
-    journal.put_off(second.id, "w2", "clock", "RequestTimeTooSkewed")
-    assert ids == [failure.job_id for failure in journal.held_up("me")] == [one.job_id for one in journal.held_up()]
-    assert [] == journal.held_up("you")
+    journal.work.put_off(first.id, "w1", "clock", "RequestTimeTooSkewed")
+    assert [] == journal.overview.held_up("me")  # the other is on its way
+    journal.work.put_off(second.id, "w2", "clock", "RequestTimeTooSkewed")
+    assert (
+        ids
+        == [failure.job_id for failure in journal.overview.held_up("me")]
+        == [one.job_id for one in journal.overview.held_up()]
+    )
+    assert [] == journal.overview.held_up("you")
     hands.now_s += 3.0
-    assert journal.lease("w", 60.0) is None or [] == journal.held_up("me")  # one is being tried
+    assert journal.work.lease("w", 60.0) is None or [] == journal.overview.held_up("me")  # one is being tried
 
 
 def test_what_waits_for_an_upload_that_waits_is_not_under_way(journal: Journal) -> None:
     first = submit(journal, "shard")[0]
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    other = journal.submit("me", store_id(journal, "two"), [new_job("m", requires=("shard",), root="s3://bucket")])[0][0]
-    journal.put_off(job.id, "w", "destination", "Read-only file system")
-    assert [first, other] == [failure.job_id for failure in journal.held_up("me")]
-    free = journal.submit("me", store_id(journal, "two"), [new_job("free", root="s3://two")])[0][0]
-    assert [] == journal.held_up("me")
-    taken = journal.lease("w", 60.0)
+    other = journal.uploads.submit("me", store_id(journal, "two"), [new_job("m", requires=("shard",), root="s3://bucket")])[0][0]
+    journal.work.put_off(job.id, "w", "destination", "Read-only file system")
+    assert [first, other] == [failure.job_id for failure in journal.overview.held_up("me")]
+    free = journal.uploads.submit("me", store_id(journal, "two"), [new_job("free", root="s3://two")])[0][0]
+    assert [] == journal.overview.held_up("me")
+    taken = journal.work.lease("w", 60.0)
     assert taken is not None
     assert free == taken.id
 
@@ -199,26 +203,26 @@ def test_a_job_that_must_wait_for_another_is_exactly_one_that_says_so(journal: J
             submit(journal, rng.choice("abc"), requires=tuple(names), overwrite=rng.random() < 0.3)
         elif step < 0.6:
             worker = f"w{rng.randrange(4)}"
-            if (job := journal.lease(worker, 60.0)) is not None:
+            if (job := journal.work.lease(worker, 60.0)) is not None:
                 leased[job.id] = worker
         elif leased and step < 0.92:
             job_id = rng.choice(list(leased))
             worker = leased.pop(job_id)
             how = rng.random()
             if how < 0.4:
-                journal.ack(JobId(job_id), worker, None)
+                journal.work.ack(JobId(job_id), worker, None)
             elif how < 0.7:
-                journal.fail(JobId(job_id), worker, "no")
+                journal.work.fail(JobId(job_id), worker, "no")
             elif how < 0.85:
-                journal.requeue(JobId(job_id), worker, wait_s=0.0, error="reset")
+                journal.work.requeue(JobId(job_id), worker, wait_s=0.0, error="reset")
             else:
-                journal.release(worker)
+                journal.work.release(worker)
                 leased = {one: who for one, who in leased.items() if who != worker}
         elif step < 0.97:
-            journal.retry([job.id for job in journal.jobs(states=[JobState.FAILED]) if rng.random() < 0.5])
+            journal.uploads.retry([job.id for job in journal.queries.jobs(states=[JobState.FAILED]) if rng.random() < 0.5])
         else:
-            journal.cancel(f"s3://bucket/{rng.choice('abc')}", "")
-        with journal._transaction(read_only=True) as db:
+            journal.uploads.cancel(f"s3://bucket/{rng.choice('abc')}", "")
+        with journal._database.transaction(read_only=True) as db:
             wrong = db.execute(
                 "SELECT j.id FROM jobs j WHERE j.state = 'queued' AND (j.blocked_by IS NOT NULL) !="
                 " (EXISTS (SELECT 1 FROM jobs e WHERE e.uri = j.uri AND e.place = j.place AND e.id != j.id"
@@ -227,10 +231,10 @@ def test_a_job_that_must_wait_for_another_is_exactly_one_that_says_so(journal: J
                 "   WHERE r.job_id = j.id AND e.state IN ('queued', 'leased')))"
             ).fetchall()
         assert [] == wrong
-    counts = journal.counts()
-    jobs = journal.jobs()
+    counts = journal.queries.counts()
+    jobs = journal.queries.jobs()
     assert len([job for job in jobs if job.state is JobState.QUEUED]) == counts.queued
     assert len([job for job in jobs if job.state is JobState.FAILED]) == counts.failed
     needed = {job.object_id: job.size_bytes for job in jobs if job.state.value in ("queued", "leased", "failed")}
-    assert set(needed) == journal.referenced_objects()
-    assert sum(needed.values()) == journal.spool_bytes()
+    assert set(needed) == journal.queries.referenced_objects()
+    assert sum(needed.values()) == journal.queries.spool_bytes()

@@ -41,7 +41,7 @@ def test_whole_files_whose_rows_are_lost_are_set_aside_and_reported_and_half_mad
     journal = open_journal(spool)
     alive = spool.register_client("1-alive")
     kept = [spool.stage(source, "1-alive").object_id, spool.stage(source, "2-dead").object_id]
-    journal.submit("me", store_id(journal), [new_job("a", object_id=kept[1])])
+    journal.uploads.submit("me", store_id(journal), [new_job("a", object_id=kept[1])])
     lost = [spool.stage(source, "2-dead").object_id, spool.stage(file_of(tmp_path / "x", 10), "2-dead", move=True).object_id]
     half, file = spool.open_writer("2-dead")
     file.write(b"half")
@@ -62,10 +62,10 @@ def test_the_file_of_a_finished_job_is_removed_and_not_set_aside(spool: Spool, t
     """Its worker was killed between the last row and the removal of the file."""
     staged = spool.stage(file_of(tmp_path / "source", 10), "2-dead").object_id
     journal = Journal(spool.journal_path)
-    journal.submit("me", store_id(journal), [new_job("a", object_id=staged)])
-    job = journal.lease("w", 60.0)
+    journal.uploads.submit("me", store_id(journal), [new_job("a", object_id=staged)])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
-    assert [staged] == journal.ack(job.id, "w", None)
+    assert [staged] == journal.work.ack(job.id, "w", None)
     assert 1 == sweep(spool, journal)
     assert ([], {}) == (objects(spool), set_aside(spool))
     journal.close()

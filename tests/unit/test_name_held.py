@@ -55,7 +55,7 @@ def test_a_name_that_is_on_its_way_is_refused_at_the_call(slow: Uploader, source
         slow.open("a", "xb")
     assert source.exists()
     assert 2 == len(list(slow.spool.objects.iterdir())), "nothing was staged for what was refused"
-    assert (2, 0) == (slow.journal.unfinished(), slow.counts().failed)
+    assert (2, 0) == (slow.journal.queries.unfinished(), slow.counts().failed)
     slow.put(source, "a", overwrite=True)
     slow.put(source, "b")
 
@@ -77,7 +77,7 @@ def test_of_two_processes_at_one_moment_one_has_the_name(tmp_path: Path) -> None
         start.wait()
         try:
             for number in range(20):
-                journal.submit(owner, store, [new_job(str(number), overwrite=False, only_if_free=True)])
+                journal.uploads.submit(owner, store, [new_job(str(number), overwrite=False, only_if_free=True)])
         except AlreadyExistsError as error:
             refused.append(str(error))
 
@@ -86,7 +86,7 @@ def test_of_two_processes_at_one_moment_one_has_the_name(tmp_path: Path) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert (1, 20) == (len(refused), journal.unfinished())
+    assert (1, 20) == (len(refused), journal.queries.unfinished())
     journal.close()
 
 
@@ -111,7 +111,7 @@ def test_an_upload_that_is_over_holds_no_name(tmp_path: Path, source: Path) -> N
         (tmp_path / "store/failed").unlink()
         for name in ("done", "failed"):
             assert 1000 == uploader.put(source, name).result().size_bytes
-        assert 1 == uploader.journal.discard(None)[0]
+        assert 1 == uploader.journal.uploads.discard(None)[0]
 
 
 def test_stores_of_one_name_do_not_hold_each_others_names(slow: Uploader, source: Path, tmp_path: Path) -> None:

@@ -45,6 +45,6 @@ def test_a_retried_upload_forgets_why_it_failed(tmp_path: Path) -> None:
         with pytest.raises(AlreadyExistsError):
             handle.result()
         taken.unlink()
-        uploader.journal.retry(handle.ids)
-        assert [None] == [job.error_kind for job in uploader.journal.jobs(ids=handle.ids)]
+        uploader.journal.uploads.retry(handle.ids)
+        assert [None] == [job.error_kind for job in uploader.journal.queries.jobs(ids=handle.ids)]
         assert 5 == handle.result().size_bytes

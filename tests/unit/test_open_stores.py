@@ -12,7 +12,8 @@ from support import SETTINGS
 from wherry.agent.open_stores import Stores
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import ConfigError, TransientError
-from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.queries import StoreRecord
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def record(journal: Journal, scheme: str = "file", root: str = "", secret_names: tuple[str, ...] = ()) -> StoreRecord:
-    store_id = journal.store_id(scheme, root, {}, secret_names, SETTINGS)
-    return journal.stores()[store_id]
+    store_id = journal.uploads.store_id(scheme, root, {}, secret_names, SETTINGS)
+    return journal.queries.stores()[store_id]
 
 
 def test_a_store_is_opened_once_with_its_own_settings(journal: Journal) -> None:
@@ -58,7 +59,7 @@ def test_a_store_that_cannot_be_opened_says_why_each_time(journal: Journal) -> N
 def test_a_store_is_unusable_until_all_its_secrets_are_known(journal: Journal) -> None:
     stores = Stores()
     open_one, closed = record(journal), record(journal, "s3", "b", ("token", "key"))
-    records = journal.stores()
+    records = journal.queries.stores()
     assert {closed.id} == stores.unusable(records)
     stores.learn(closed.id, {"key": "k"})
     assert {closed.id} == stores.unusable(records)

@@ -19,17 +19,17 @@ from wherry.uploader import Uploader
 
 def test_bytes_to_send_leave_out_the_parts_that_have_arrived(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
-    journal.submit("me", store_id(journal), [new_job("large", size_bytes=100), new_job("small", size_bytes=7)])
-    job = journal.lease("w", 60.0)
+    journal.uploads.submit("me", store_id(journal), [new_job("large", size_bytes=100), new_job("small", size_bytes=7)])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     journal.parts.plan(job.id, "upload", 40, [None] * 3, 0)
-    left = [journal.counts().bytes_queued]
+    left = [journal.queries.counts().bytes_queued]
     for number, size_bytes in ((2, 40), (3, 20)):
         journal.parts.receive(job.id, "upload", StoredPart(number, size_bytes, "etag"))
-        left.append(journal.counts("me").bytes_queued)
+        left.append(journal.queries.counts("me").bytes_queued)
     assert [107, 67, 47] == left
     journal.parts.drop(job.id)
-    assert 107 == journal.counts().bytes_queued, "the store has lost them"
+    assert 107 == journal.queries.counts().bytes_queued, "the store has lost them"
     journal.close()
 
 

@@ -259,9 +259,9 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def accept(journal: Journal, size_bytes: int, **known: object) -> Job:
-    store_id = journal.store_id("memory", "root", {}, (), SETTINGS)
-    journal.submit("me", store_id, [replace(new_job(KEY, size_bytes=size_bytes), **known)])  # type: ignore[arg-type]
-    job = journal.lease("w", 60.0)
+    store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
+    journal.uploads.submit("me", store_id, [replace(new_job(KEY, size_bytes=size_bytes), **known)])  # type: ignore[arg-type]
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     return job
 
@@ -358,8 +358,8 @@ def test_an_upload_that_goes_on_gives_the_same_metadata(
     for fault in [Fault("begin", reset, times=10_000), Fault("put_part", reset, nth=3)]:
         with pytest.raises(TransientError):
             Sender(journal, pool, worker="w").send(job, large, FaultyStore(noting, [fault]), IN_PARTS, retry=retry)
-        journal.release()
-        found = journal.lease("w", 60.0)
+        journal.work.release()
+        found = journal.work.lease("w", 60.0)
         assert found is not None
         job = found
     Sender(journal, pool, worker="w").send(job, large, noting, IN_PARTS, retry=retry)

@@ -11,8 +11,8 @@ import pytest
 
 from support import file_of, new_job, store_id
 from wherry.spool.journal.jobs import JobState
-from wherry.spool.journal.journal import JournalReplaced
-from wherry.spool.recovery import bring_back, open_journal
+from wherry.spool.journal.submit import JournalReplaced
+from wherry.spool.recovery import open_journal, restore_quarantined
 from wherry.spool.spool import Spool
 
 
@@ -28,7 +28,7 @@ def fill(spool: Spool, n: int = 200) -> list[str]:
     ids = [f"1-dead-{i:03d}" for i in range(n)]
     for i, object_id in enumerate(ids):
         file_of(spool.path(object_id), 100, seed=i)
-        journal.submit("me", store, [new_job(f"run/file-{i:03d}", object_id=object_id, size_bytes=100)])
+        journal.uploads.submit("me", store, [new_job(f"run/file-{i:03d}", object_id=object_id, size_bytes=100)])
     journal.close()
     return ids
 
@@ -71,7 +71,7 @@ def quarantined(spool: Spool) -> Path:
 def test_a_sound_journal_is_opened_as_it_is(spool: Spool) -> None:
     ids = fill(spool, 3)
     journal = open_journal(spool)
-    assert ids == [job.object_id for job in journal.jobs()]
+    assert ids == [job.object_id for job in journal.queries.jobs()]
     assert not (spool.folder / "quarantine").exists()
     journal.close()
 
@@ -93,7 +93,7 @@ def test_a_damaged_journal_is_put_aside_and_every_staged_file_is_kept_and_listed
     assert str(aside) in caplog.text
     assert "none deleted" in caplog.text
     assert "damaged" in (aside / "REASON").read_text()
-    assert [] == journal.jobs()
+    assert [] == journal.queries.jobs()
     assert [] == list(spool.objects.iterdir())
     journal.close()
 
@@ -111,21 +111,21 @@ def test_the_new_journal_works(spool: Spool) -> None:
     fill(spool)
     garbage_header(spool.journal_path)
     journal = open_journal(spool)
-    journal.submit("me", store_id(journal), [new_job("new")])
+    journal.uploads.submit("me", store_id(journal), [new_job("new")])
     journal.close()
     again = open_journal(spool)
-    assert ["new"] == [job.key for job in again.jobs()]
+    assert ["new"] == [job.key for job in again.queries.jobs()]
     again.close()
 
 
 def test_new_jobs_never_have_the_numbers_of_lost_ones(spool: Spool) -> None:
     """A handle of a lost upload must not tell of another one."""
     journal = open_journal(spool)
-    ids, _ = journal.submit("me", store_id(journal), [new_job("old")])
+    ids, _ = journal.uploads.submit("me", store_id(journal), [new_job("old")])
     journal.close()
     garbage_header(spool.journal_path)
     journal = open_journal(spool)
-    new_ids, _ = journal.submit("me", store_id(journal), [new_job("new")])
+    new_ids, _ = journal.uploads.submit("me", store_id(journal), [new_job("new")])
     assert max(ids) < min(new_ids)
     journal.close()
 
@@ -152,12 +152,12 @@ def test_who_has_the_old_journal_open_goes_on_with_the_new_one(spool: Spool) -> 
     agent = open_journal(spool)
     garbage_header(spool.journal_path)
     open_journal(spool).close()
-    agent.submit("me", store_id(agent), [new_job("new")])
-    job = agent.lease("w", 60.0)
+    agent.uploads.submit("me", store_id(agent), [new_job("new")])
+    job = agent.work.lease("w", 60.0)
     assert job is not None
     assert "new" == job.key
-    agent.ack(job.id, "w", None)
-    assert [JobState.DONE] == [job.state for job in agent.jobs()]
+    agent.work.ack(job.id, "w", None)
+    assert [JobState.DONE] == [job.state for job in agent.queries.jobs()]
     agent.close()
 
 
@@ -196,10 +196,10 @@ def test_a_job_is_never_accepted_for_a_store_that_the_new_journal_does_not_know(
     garbage_header(spool.journal_path)
     open_journal(spool).close()
     with pytest.raises(JournalReplaced):
-        trainer.submit("me", store, [new_job("a")])
-    assert [] == trainer.jobs()
+        trainer.uploads.submit("me", store, [new_job("a")])
+    assert [] == trainer.queries.jobs()
     assert store == store_id(trainer)
-    trainer.submit("me", store, [new_job("a")])
+    trainer.uploads.submit("me", store, [new_job("a")])
     trainer.close()
 
 
@@ -210,7 +210,7 @@ def test_a_staged_file_that_was_put_aside_is_brought_back(spool: Spool) -> None:
     garbage_header(spool.journal_path)
     open_journal(spool).close()
     assert not source.exists()
-    bring_back(spool, ["1-alive-1", "1-alive-2"])
+    restore_quarantined(spool, ["1-alive-1", "1-alive-2"])
     assert before == source.read_bytes()
 
 

@@ -81,7 +81,7 @@ def test_nothing_is_hidden_before_anything_is_known() -> None:
 @pytest.mark.parametrize("is_by_store", [False, True])
 def test_secrets_of_an_options_file_are_hidden_in_all_that_the_command_says(tmp_path: Path, is_by_store: bool) -> None:
     journal = Journal(tmp_path / "journal.db")
-    store_id = journal.store_id("sftp", "host", {}, ("password", "pkey"), SETTINGS)
+    store_id = journal.uploads.store_id("sftp", "host", {}, ("password", "pkey"), SETTINGS)
     secret = f"hunter2+{is_by_store}"
     options = {"password": [secret], "pkey": {"deep": f"{secret}/key"}}
     secrets_for(journal, {str(store_id): options} if is_by_store else options)

@@ -58,17 +58,17 @@ def sender(journal: Journal, pool: ThreadPoolExecutor) -> Sender:
 
 def accept(journal: Journal, path: Path, key: str = "key", *, overwrite: bool = True) -> Job:
     """A job for the file, leased as a worker has it."""
-    store = journal.store_id("memory", "root", {}, (), SETTINGS)
-    journal.submit("me", store, [new_job(key, size_bytes=path.stat().st_size, overwrite=overwrite)])
-    job = journal.lease("w", 60.0)
+    store = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
+    journal.uploads.submit("me", store, [new_job(key, size_bytes=path.stat().st_size, overwrite=overwrite)])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     return job
 
 
 def again(journal: Journal, job: Job) -> Job:
     """The same job, leased by the next worker."""
-    journal.release()
-    found = journal.lease("w", 60.0)
+    journal.work.release()
+    found = journal.work.lease("w", 60.0)
     assert found is not None
     assert job.id == found.id
     return found
@@ -210,10 +210,10 @@ def test_the_checksums_of_parts_are_joined_from_those_of_the_copy_and_not_comput
 ) -> None:
     path = file_of(tmp_path / "file", size_bytes)
     staged = Spool(tmp_path / "spool").stage(path, "me")
-    store_id = journal.store_id("memory", "root", {}, (), SETTINGS)
+    store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
     new = replace(new_job("key", size_bytes=size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)
-    journal.submit("me", store_id, [new])
-    job = journal.lease("w", 60.0)
+    journal.uploads.submit("me", store_id, [new])
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     planned: list[int | None] = []
 
@@ -235,11 +235,11 @@ def test_parts_of_another_size_than_whole_pieces_are_summed_when_they_are_sent(
 ) -> None:
     path = file_of(tmp_path / "file", 2 * PIECE_BYTES)
     staged = Spool(tmp_path / "spool").stage(path, "me")
-    store_id = journal.store_id("memory", "root", {}, (), SETTINGS)
-    journal.submit(
+    store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
+    journal.uploads.submit(
         "me", store_id, [replace(new_job("key", size_bytes=staged.size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)]
     )
-    job = journal.lease("w", 60.0)
+    job = journal.work.lease("w", 60.0)
     assert job is not None
     meta = sender.send(job, path, memory, TransferConfig(multipart_threshold_bytes=1, part_size_bytes=PIECE_BYTES - 1))
     assert crc32c(path.read_bytes()) == meta.crc32c

@@ -100,7 +100,7 @@ def test_a_name_that_is_taken_fails_by_default_and_is_replaced_on_demand(
     assert source.read_bytes() == (dest / "a").read_bytes()
     uploader.put(other, "a", overwrite=True).result()
     assert other.read_bytes() == (dest / "a").read_bytes()
-    assert 1 == uploader.journal.discard(None)[0]
+    assert 1 == uploader.journal.uploads.discard(None)[0]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_modes_decide_whether_a_name_is_replaced(uploader: Uploader, dest: Path)
     with pytest.raises(UploadFailed):
         file.handle.result()
     assert b"third" == (dest / "a").read_bytes()
-    uploader.journal.discard(None)
+    uploader.journal.uploads.discard(None)
 
 
 @pytest.mark.parametrize("mode", ["w", "r", "rb", "ab", "wt", ""])
@@ -304,7 +304,7 @@ def test_no_secret_is_shown(spool_folder: Path) -> None:
     keys = {"aws_access_key_id": "somebody", "aws_secret_access_key": "hunter2hunter2"}
     with Uploader("s3://bucket", storage_options=keys, spool=spool_folder, config=CALLER) as uploader:
         assert "hunter2" not in repr(uploader) + repr(uploader.config) + str(vars(uploader.journal))
-        records = uploader.journal.stores()
+        records = uploader.journal.queries.stores()
     assert [tuple(keys)] == [record.secret_names for record in records.values()]
     assert "hunter2" not in json.dumps([dict(record.options) for record in records.values()])
 
@@ -322,7 +322,7 @@ def test_a_spool_that_is_full_of_failed_uploads_says_how_to_empty_it(dest: Path,
         with pytest.raises(SpoolError, match=r"50000 of 60000 bytes.*1 failed.*hold 50000.*wherry retry or wherry discard"):
             uploader.put(source, "a")
         assert [] == [path for path in dest.iterdir() if path.name == "a"]
-        uploader.spool.free(uploader.journal.discard(None)[1])
+        uploader.spool.free(uploader.journal.uploads.discard(None)[1])
         uploader.put(source, "a").result()
 
 
@@ -331,7 +331,7 @@ def test_a_file_larger_than_the_budget_is_refused_and_not_waited_for(dest: Path,
         queue(uploader, "waits", b"x")
         with pytest.raises(SpoolError, match="50000 more do not fit: raise max_spool_bytes"):
             uploader.put(source, "a")
-        uploader.journal.cancel(uploader.uri_for("waits"), "")
+        uploader.journal.uploads.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_full_spool_raises_where_that_is_asked_for(dest: Path, spool_folder: Path, source: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_full_spool_raises_where_that_is_asked_for(dest: Path, spool_folder: P
         queue(uploader, "waits", bytes(50_000))
         with pytest.raises(SpoolError, match="wait for uploads"):
             uploader.put(source, "a")
-        uploader.journal.cancel(uploader.uri_for("waits"), "")
+        uploader.journal.uploads.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_full_spool_is_gone_around_where_that_is_asked_for(dest: Path, spool_folder: Path, source: Path) -> None:
@@ -371,7 +371,7 @@ def test_a_fifo_does_not_go_around_a_full_spool(dest: Path, spool_folder: Path, 
         queue(uploader, "waits", b"x")
         with pytest.raises(ConfigError, match="is a FIFO"):
             uploader.put(tmp_path / "fifo", "a")
-        uploader.journal.cancel(uploader.uri_for("waits"), "")
+        uploader.journal.uploads.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_file_that_is_written_into_a_full_spool_is_refused(dest: Path, spool_folder: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_file_that_is_written_into_a_full_spool_is_refused(dest: Path, spool_f
         queue(uploader, "waits", b"x")
         with pytest.raises(SpoolError, match="is full"):
             uploader.open("a")
-        uploader.journal.cancel(uploader.uri_for("waits"), "")
+        uploader.journal.uploads.cancel(uploader.uri_for("waits"), "")
 
 
 def test_a_blocked_upload_goes_on_when_there_is_room(dest: Path, spool_folder: Path, source: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_blocked_upload_goes_on_when_there_is_room(dest: Path, spool_folder: P
     with end_agent(spool_folder), Uploader(dest, spool=spool_folder, config=Config(spool=spool)) as uploader:
         for i in range(5):
             uploader.put(source, f"{i}")
-            assert uploader.journal.spool_bytes() <= 60_000
+            assert uploader.journal.queries.spool_bytes() <= 60_000
     assert [source.read_bytes()] * 5 == [(dest / f"{i}").read_bytes() for i in range(5)]
 
 
@@ -416,7 +416,7 @@ def test_a_queued_file_that_is_gone_from_the_spool_is_an_error_and_no_endless_wa
         path.unlink()
     with pytest.raises(NotFoundError, match="is gone from the spool"):
         uploader.get("a", tmp_path / "back")
-    uploader.journal.discard(None)
+    uploader.journal.uploads.discard(None)
 
 
 def test_a_file_that_was_fetched_from_the_spool_is_its_own(uploader: Uploader, tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_the_object_of_a_failed_upload_is_missing_with_the_reason(
     uploader.put(source, name)
     with pytest.raises(NotFoundError, match=r"its upload failed: .*the file is kept"):
         uploader.get(name, tmp_path / "back")
-    uploader.journal.discard(None)
+    uploader.journal.uploads.discard(None)
 
 
 def test_a_list_shows_what_is_stored_and_what_is_on_its_way(uploader: Uploader, source: Path) -> None:
@@ -492,7 +492,7 @@ def test_deleting_takes_back_what_is_queued_and_removes_what_is_stored(uploader:
     uploader.delete("a")
     assert not (dest / "a").exists()
     assert [] == staged(uploader)
-    job = uploader.journal.job(job_id)
+    job = uploader.journal.queries.job(job_id)
     assert job is not None
     assert JobState.DISCARDED is job.state
     assert not uploader.exists("a")
@@ -513,7 +513,7 @@ def test_a_marker_never_names_data_that_failed(uploader: Uploader, dest: Path, s
     with pytest.raises(UploadFailed, match="which it requires, was not uploaded"):
         uploader.put(source, "marker", requires=[name]).result()
     assert not (dest / "marker").exists()
-    uploader.journal.discard(None)
+    uploader.journal.uploads.discard(None)
 
 
 # -- reports

@@ -34,7 +34,7 @@ def view(tmp_path: Path) -> Iterator[QueuedView]:
     spool = Spool(tmp_path / "spool")
     journal = Journal(spool.folder / "journal.db")
     keys = ("a/000000000b", "a/000000002", "a/000000003x", "b/1")
-    journal.submit("owner", store_id(journal), [new_job(key, size_bytes=7) for key in keys])
+    journal.uploads.submit("owner", store_id(journal), [new_job(key, size_bytes=7) for key in keys])
     yield QueuedView(Endless(None), StoreURI("s3", "bucket"), "", journal, spool)  # type: ignore[arg-type]  # it is not asked
     journal.close()
 

@@ -23,7 +23,8 @@ from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, BucketNotFoundError, PermanentError, TransientError
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
-from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
 from wherry.testing import Fault, FaultyStore
@@ -58,17 +59,17 @@ class Bench:
         object_id = f"1-me-{uuid.uuid4().hex}"
         file_of(self.spool.path(object_id), size_bytes, seed=hash(name))
         job = new_job(name, object_id=object_id, size_bytes=size_bytes, **options)  # type: ignore[arg-type]
-        ids, _ = self.journal.submit("me", store_id(self.journal), [job])
+        ids, _ = self.journal.uploads.submit("me", store_id(self.journal), [job])
         return ids[0]
 
     def job(self, job_id: JobId) -> Job:
-        found = self.journal.job(job_id)
+        found = self.journal.queries.job(job_id)
         assert found is not None
         return found
 
     def perform(self, *, now: float | None = None) -> Job | None:
         """Lease a job, carry it out, and return it as it is then; None if there is none."""
-        leased = self.journal.lease("w", 60.0, now=now)
+        leased = self.journal.work.lease("w", 60.0, now=now)
         if leased is None:
             return None
         self.performer.perform(leased)
@@ -101,7 +102,7 @@ def test_a_job_that_is_done_frees_its_file_and_keeps_its_receipt(bench: Bench) -
     bench.perform()
     job = bench.job(job_id)
     meta = bench.store.head("a")
-    assert (JobState.DONE, meta.etag, meta.crc32c) == (job.state, job.etag, job.crc32c)
+    assert (JobState.DONE, meta.etag, meta.crc32c) == (job.state, job.end.etag, job.crc32c)
     assert set() == bench.staged()
 
 
@@ -126,14 +127,14 @@ def test_a_transient_failure_is_tried_again_later_and_not_reported(bench: Bench)
     assert "connection reset" in (job.error or "")
     assert bench.perform(now=time.time() + 1) is not None
     assert (JobState.DONE, 2, None) == (bench.job(job_id).state, bench.job(job_id).attempts, bench.job(job_id).error)
-    assert [] == bench.journal.failures("me")
+    assert [] == bench.journal.uploads.failures("me")
 
 
 def test_a_job_past_its_deadline_fails_with_its_last_error(bench: Bench) -> None:
     bench.store.plan = [Fault("put", TransientError("connection reset"), times=99)]
     job_id = bench.accept("a")
     no_time = {**SETTINGS, "retry": {**SETTINGS["retry"], "job_deadline_s": 0.0}}
-    bench.journal.store_id("s3", "bucket", {}, (), no_time)  # the newest settings count
+    bench.journal.uploads.store_id("s3", "bucket", {}, (), no_time)  # the newest settings count
     bench.perform()
     job = bench.job(job_id)
     assert JobState.FAILED is job.state
@@ -146,13 +147,13 @@ def test_a_job_is_tried_until_its_deadline_however_long_its_wait_would_be(bench:
     bench.store.plan = [Fault("put", TransientError("connection reset"), times=99)]
     settings = {**SETTINGS, "retry": {**SETTINGS["retry"], "job_deadline_s": 60.0}}
     job_id = bench.accept("a")
-    bench.journal.store_id("s3", "bucket", {}, (), settings)
+    bench.journal.uploads.store_id("s3", "bucket", {}, (), settings)
     patient = RetryConfig(job_deadline_s=60.0, call_deadline_s=0.0, first_wait_s=1e6, longest_wait_s=1e6)
     bench.performer.stores = GivenStores(bench.store, patient)
     bench.perform()
     job = bench.job(job_id)
     assert JobState.QUEUED is job.state, job.error
-    assert 0 < job.due_s - bench.journal.now_s() <= 60.0
+    assert 0 < job.schedule.due_s - bench.journal.work.now_s() <= 60.0
 
 
 def test_a_name_that_is_taken_fails_and_the_object_is_kept(bench: Bench, tmp_path: Path) -> None:
@@ -200,8 +201,8 @@ def test_no_secret_gets_into_the_journal_or_the_log(bench: Bench, caplog: pytest
 
 def test_a_lease_that_was_taken_away_is_not_acknowledged(bench: Bench) -> None:
     def take_away() -> None:
-        bench.journal.release()
-        assert bench.journal.lease("other", 60.0) is not None
+        bench.journal.work.release()
+        assert bench.journal.work.lease("other", 60.0) is not None
 
     bench.store.plan = [Fault("put", act=take_away)]
     job_id = bench.accept("a")
@@ -259,7 +260,7 @@ def test_a_newer_version_of_what_a_job_requires_will_do(bench: Bench) -> None:
     marker = bench.accept("marker", requires=("data",))
     bench.accept("data", size_bytes=11)
     assert bench.perform() is not None
-    leased = bench.journal.lease("w", 60.0)
+    leased = bench.journal.work.lease("w", 60.0)
     assert leased is not None
     assert marker == leased.id
     bench.perform()
@@ -291,7 +292,7 @@ def test_a_check_finds_out_whether_the_store_lets_us_in(
 ) -> None:
     bench.store.plan = [Fault("head", error)]
     check = new_job("check", kind=JobKind.CHECK)
-    (job_id,), _ = bench.journal.submit("me", store_id(bench.journal), [check])
+    (job_id,), _ = bench.journal.uploads.submit("me", store_id(bench.journal), [check])
     bench.perform()
     assert state is bench.job(job_id).state
     assert words is None or words in (bench.job(job_id).error or "")
@@ -312,7 +313,7 @@ def test_the_parts_of_a_job_that_was_given_up_are_removed_from_the_store(bench: 
     assert JobState.SUPERSEDED is bench.job(old).state
     bench.performer.clean()
     assert {} == memory._root.uploads
-    assert [] == bench.journal.abandoned_uploads()
+    assert [] == bench.journal.queries.abandoned_uploads()
 
 
 def test_parts_that_cannot_be_removed_now_are_removed_another_time(bench: Bench) -> None:
@@ -321,9 +322,9 @@ def test_parts_that_cannot_be_removed_now_are_removed_another_time(bench: Bench)
     bench.perform()
     bench.accept("a")
     bench.performer.clean()
-    assert 1 == len(bench.journal.abandoned_uploads())
+    assert 1 == len(bench.journal.queries.abandoned_uploads())
     bench.performer.clean()
-    assert [] == bench.journal.abandoned_uploads()
+    assert [] == bench.journal.queries.abandoned_uploads()
 
 
 # -- in the caller
@@ -351,7 +352,7 @@ def test_a_caller_does_one_job_after_the_other_and_says_how_long_to_wait(bench: 
     a, b, c = (bench.accept(name) for name in ("a", "b", "c"))
     assert [0.0] * 3 == [in_caller.work() for _ in range(3)]
     assert [JobState.DONE, JobState.QUEUED, JobState.DONE] == states(bench, a, b, c)
-    while bench.journal.unfinished():
+    while bench.journal.queries.unfinished():
         assert in_caller.work() <= 0.5
     assert 1.0 == in_caller.work()
 
@@ -373,7 +374,7 @@ def _press_ctrl_c() -> None:
 @pytest.mark.parametrize("holder", ["caller:2-dead", "123-1"])
 def test_a_caller_takes_over_from_the_dead(bench: Bench, in_caller: Caller, holder: str) -> None:
     job_id = bench.accept("a")
-    assert bench.journal.lease(holder, 86_400.0) is not None
+    assert bench.journal.work.lease(holder, 86_400.0) is not None
     assert [0.0, 0.0] == [in_caller.work(), in_caller.work()]
     assert JobState.DONE is bench.job(job_id).state
 
@@ -381,8 +382,8 @@ def test_a_caller_takes_over_from_the_dead(bench: Bench, in_caller: Caller, hold
 def test_a_caller_takes_nothing_from_the_living(bench: Bench, in_caller: Caller) -> None:
     other = bench.spool.register_client("2-alive")
     ids = [bench.accept("a"), bench.accept("b")]
-    assert bench.journal.lease("caller:2-alive", 86_400.0) is not None
-    assert bench.journal.lease("123-1", 60.0) is not None
+    assert bench.journal.work.lease("caller:2-alive", 86_400.0) is not None
+    assert bench.journal.work.lease("123-1", 60.0) is not None
     with bench.spool.locked("agent.lock"):
         assert 1.0 == in_caller.work()
     assert [JobState.LEASED] * 2 == states(bench, *ids)
@@ -460,8 +461,8 @@ def test_a_suspect_is_worked_on_alone(bench: Bench, running: Running) -> None:
     bench.store.plan = [Fault("put", act=finish.wait, key="suspect")]  # type: ignore[arg-type]
     suspect = bench.accept("suspect")
     for _ in range(2):
-        assert bench.journal.lease("dead", 60.0) is not None
-        bench.journal.release("dead")
+        assert bench.journal.work.lease("dead", 60.0) is not None
+        bench.journal.work.release("dead")
     running.ring()
     wait_until(lambda: bench.job(suspect).state is JobState.LEASED)
     innocent = bench.accept("innocent")

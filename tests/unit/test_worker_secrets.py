@@ -21,13 +21,13 @@ def test_job_of_a_store_registered_since_waits_for_its_secrets(tmp_path: Path) -
         performer = Performer(spool, journal, Stores(), "worker", Sender(journal, pool))
         usable = performer.usable_stores()  # as Worker.run() does, before its loop of leases
         options = {"endpoint_url": "http://127.0.0.1:1", "region": "x"}
-        store = journal.store_id("s3", "bucket", options, ("aws_access_key_id", "aws_secret_access_key"), SETTINGS)
+        store = journal.uploads.store_id("s3", "bucket", options, ("aws_access_key_id", "aws_secret_access_key"), SETTINGS)
         staged = spool.path("object")
         staged.write_bytes(b"0123456789")
-        (job_id,), _ = journal.submit("owner", store, [new_job("x", object_id="object")])
-        job = journal.lease("worker", 60.0, with_stores=usable)
+        (job_id,), _ = journal.uploads.submit("owner", store, [new_job("x", object_id="object")])
+        job = journal.work.lease("worker", 60.0, with_stores=usable)
         if job is not None:
             performer.perform(job)
-        found = journal.jobs()[0]
+        found = journal.queries.jobs()[0]
         assert (job_id, JobState.QUEUED) == (found.id, found.state), found.error
     journal.close()

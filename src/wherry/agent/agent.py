@@ -216,7 +216,7 @@ class Agent:
             while not self._stopping:
                 self._keep_books()
                 self._journal.shorten_log()
-                due, next_s = self._journal.ready(with_stores=self._usable())
+                due, next_s = self._journal.work.ready(with_stores=self._usable())
                 # A large file is sent by all workers together.
                 self._staff(due if self._journal.parts.missing() < _PARTS_TO_SHARE else self._config.n_workers)
                 clients = bool(self._spool.living_clients())
@@ -226,7 +226,7 @@ class Agent:
                 alone_since_s = None if clients or self._stay else (alone_since_s if alone_since_s is not None else now_s)
                 timeout_s = _LOOK_AROUND_S
                 if next_s is not None:
-                    timeout_s = min(timeout_s, max(0.01, next_s - self._journal.now_s()))
+                    timeout_s = min(timeout_s, max(0.01, next_s - self._journal.work.now_s()))
                 if alone_since_s is not None:
                     leave_s = alone_since_s + (self._config.linger_s if work else _IDLE_EXIT_S)
                     if now_s >= leave_s and self._leave(abandon=work):
@@ -248,11 +248,11 @@ class Agent:
         from wherry.spool.leftovers import sweep
         from wherry.transfer.resume import clean_stale_downloads
 
-        queued, _ = self._insist(lambda: self._journal.release(keep=living_callers(self._spool))) or (0, [])
+        queued, _ = self._insist(lambda: self._journal.work.release(keep=living_callers(self._spool))) or (0, [])
         n_removed = sweep(self._spool, self._journal)
         for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
-        self._note(self._journal.resume)  # whoever starts an agent may have mended what was wrong
+        self._note(self._journal.work.resume)  # whoever starts an agent may have mended what was wrong
         for folder in self._spool.download_folders():
             clean_stale_downloads(folder)
         if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
@@ -264,24 +264,24 @@ class Agent:
         """The stores whose secrets are known here, or that need none. The journal is told which are not."""
         from wherry.store.environment import secrets_here
 
-        records = self._journal.stores()
+        records = self._journal.queries.stores()
         if (locked := self._stores.unusable(records)) and self._environ:
             self._learn(secrets_here((records[store_id] for store_id in locked), self._environ))
             locked = self._stores.unusable(records)
         if locked != {record.id for record in records.values() if record.is_locked}:
-            self._note(lambda: self._journal.note_locked(locked))
+            self._note(lambda: self._journal.work.note_locked(locked))
         return set(records) - locked
 
     def _is_sending(self) -> bool:
-        return bool(self._workers and {worker.name for worker in self._workers.values()} & self._journal.lease_owners())
+        return bool(self._workers and {worker.name for worker in self._workers.values()} & self._journal.work.lease_owners())
 
     def _keep_books(self) -> None:
         """Count the time while there is something to count it for, and forget what was finished long ago."""
         if (now_s := time.monotonic()) - self._kept_s >= _KEEP_BOOKS_S:
             self._kept_s = now_s
-            if self._journal.unfinished():
-                self._note(self._journal.count_time)
-            self._note(self._journal.prune)
+            if self._journal.queries.unfinished():
+                self._note(self._journal.work.count_time)
+            self._note(self._journal.work.prune)
 
     def _note(self, write: Callable[[], object]) -> None:
         """Write what may be missing for a while: the agent goes on when its disk is full."""
@@ -322,7 +322,7 @@ class Agent:
         from wherry.agent.wakeup import Bell
 
         self._bell.close()
-        due, _ = self._journal.ready(with_stores=self._usable())
+        due, _ = self._journal.work.ready(with_stores=self._usable())
         if (due and not abandon) or self._spool.living_clients():
             self._bell = Bell(self._spool.inside("bell"))
             return False
@@ -394,7 +394,7 @@ class Agent:
         if now_s - started_s - timeout_s > _STOPPED_S:
             # This process was stopped, or its machine: so were its workers, which need their time to renew their leases.
             self._lenient_until_s = now_s + LEASE_S
-        for name in self._journal.expired() if now_s >= self._lenient_until_s else ():
+        for name in self._journal.work.expired() if now_s >= self._lenient_until_s else ():
             for worker in self._workers.values():
                 if worker.name == name:
                     log.error("worker %s does not renew its leases: killed", name)
@@ -421,7 +421,7 @@ class Agent:
         message: dict[str, object] = {}
         if news:
             message["secrets"] = {str(store_id): dict(options) for store_id, options in news.items()}
-            self._note(lambda: self._journal.resume(news))  # before the workers look
+            self._note(lambda: self._journal.work.resume(news))  # before the workers look
         if warm:
             message["warm"] = list(warm)
         for worker in self._workers.values():
@@ -436,7 +436,7 @@ class Agent:
             del self._workers[pid]
             worker.channel.close()
             if status != 0:
-                queued, doomed = self._insist(partial(self._journal.release, worker.name)) or (0, [])
+                queued, doomed = self._insist(partial(self._journal.work.release, worker.name)) or (0, [])
                 log.warning(
                     "worker %s died (%s): %d job(s) queued again, %d given up", worker.name, _cause(status), queued, len(doomed)
                 )
@@ -453,7 +453,7 @@ class Agent:
         for worker in self._workers.values():
             os.waitpid(worker.pid, 0)
             worker.channel.close()
-            self._note(partial(self._journal.release, worker.name))  # else the next agent does it
+            self._note(partial(self._journal.work.release, worker.name))  # else the next agent does it
         remove_unneeded_reserve(self._spool, self._journal)
         self._bell.close()
         self._journal.close()

@@ -17,7 +17,7 @@ from wherry.agent.trial_notes import Trials, clean_trial
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import JournalError, TransientError, kind_of
 from wherry.redact import Redactor
-from wherry.spool.journal.journal import StoreRecord
+from wherry.spool.journal.queries import StoreRecord
 from wherry.store import ObjectStore
 from wherry.store.registry import open_store
 from wherry.store.server_features import Endpoints

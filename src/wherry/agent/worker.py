@@ -28,8 +28,9 @@ from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, Transi
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState
-from wherry.spool.journal.journal import SUSPECT_AFTER, Journal, StoreRecord, write_patiently
-from wherry.spool.journal.waits import TRY_AGAIN_S
+from wherry.spool.journal.journal import Journal, retry_until_written
+from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.journal.work import SUSPECT_AFTER, TRY_AGAIN_S
 from wherry.spool.leftovers import sweep
 from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
@@ -67,7 +68,7 @@ class Performer:
         """The journal's record of a store."""
         with self.lock:
             if store_id not in self.records:
-                self.records = self.journal.stores()
+                self.records = self.journal.queries.stores()
             return self.records[store_id]
 
     def parts_in_flight(self, store_id: int) -> int:
@@ -77,7 +78,7 @@ class Performer:
     def usable_stores(self) -> set[int]:
         """The stores that this process can open. A store that is registered later is not among them until it is looked again."""
         with self.lock:
-            self.records = self.journal.stores()
+            self.records = self.journal.queries.stores()
             return set(self.records) - self.stores.unusable(self.records)
 
     def perform(self, job: Job) -> None:
@@ -95,7 +96,7 @@ class Performer:
                 trial = None if self.in_caller else learn()
                 path = self.spool.staged_path(job.object_id)
                 # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
-                frozen = not self.journal.is_shared(job.object_id)
+                frozen = not self.journal.queries.is_shared(job.object_id)
                 on_retry = functools.partial(opened.on_retry, job.key)
                 meta = self.sender.send(
                     job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen
@@ -106,7 +107,7 @@ class Performer:
                 elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
                     trial.join(_TRIAL_S)
             exclusive = None if job.overwrite else _decides_races(opened, job)
-            write_patiently(lambda: self.spool.free(self.journal.ack(job.id, self.worker, etag, exclusive=exclusive)))
+            retry_until_written(lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive)))
         except NotReadyError as error:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
         except StoreError as error:
@@ -130,7 +131,7 @@ class Performer:
         self._ring_clients()
 
     def _require(self, job: Job, opened: OpenStore) -> None:
-        for wanted in self.journal.requirements(job.id):
+        for wanted in self.journal.work.requirements(job.id):
             if wanted.state in (JobState.FAILED, JobState.DISCARDED):
                 raise UploadFailed((), remedy=f"{wanted.key}, which it requires, was not uploaded")
             try:
@@ -150,9 +151,9 @@ class Performer:
         if counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
         requeue = partial(
-            self.journal.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error), counts=counts
+            self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error), counts=counts
         )
-        write_patiently(requeue)
+        retry_until_written(requeue)
 
     def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
         """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
@@ -161,16 +162,16 @@ class Performer:
         wait_s = min(TRY_AGAIN_S, self._last_try_in_s(job))
         text = self._text(error)
         log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
-        write_patiently(lambda: self.journal.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
+        retry_until_written(lambda: self.journal.work.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
 
     def _last_try_in_s(self, job: Job) -> float:
         """A job waits at most until its deadline, and is tried then once more."""
-        return max(_LEAST_LAST_WAIT_S, self.journal.time_left_s(job)[0])
+        return max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0])
 
     def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:
         """Whether the job's deadline has passed, or will have after `wait_s`, so that it has failed."""
-        write_patiently(self.journal.count_time)
-        left_s, passed_s = self.journal.time_left_s(job)
+        retry_until_written(self.journal.work.count_time)
+        left_s, passed_s = self.journal.work.time_left_s(job)
         if wait_s < left_s:
             return False
         self._fail(job, error, prefix=f"given up after {passed_s:.0f} s: ")
@@ -179,7 +180,7 @@ class Performer:
     def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
         text = prefix + self._text(error)
         log.error("job %d (%s) failed for good: %s", job.id, job.uri, text)
-        write_patiently(lambda: self.journal.fail(job.id, self.worker, text, kind_of(error)))
+        retry_until_written(lambda: self.journal.work.fail(job.id, self.worker, text, kind_of(error)))
 
     def _text(self, error: Exception) -> str:
         text = error.remedy if isinstance(error, UploadFailed) else str(error)
@@ -194,7 +195,7 @@ class Performer:
 
     def perform_part(self, job_id: JobId, number: int, crc32c: int | None) -> None:
         """Send a leased part of a job that another worker coordinates. Raises nothing but a damaged journal."""
-        job = self.journal.job(job_id)
+        job = self.journal.queries.job(job_id)
         try:
             if job is None or job.upload_id is None:
                 raise TransientError("the upload in parts was given up meanwhile")
@@ -202,7 +203,7 @@ class Performer:
             self.sender.send_part(job, self.spool.staged_path(job.object_id), store, number, crc32c)
         except Exception as error:  # the job's own worker sends the part, and reports what is wrong with it
             log.info("part %d of job %d is given back: %s", number, job_id, self._text(error))
-            write_patiently(lambda: self.journal.parts.give_back(job_id, self.worker, number))
+            retry_until_written(lambda: self.journal.parts.give_back(job_id, self.worker, number))
         if self.journal.parts.left(job_id)[0] == 0 or job is None:
             ring(self.spool.inside("bell"))  # the last ones: its own worker waits for them
 
@@ -246,7 +247,7 @@ class Worker:
         self._config = config
         self._name = name
         self._journal = journal
-        self._stores = Stores(spool.inside("endpoints.json"), journal.note_error)
+        self._stores = Stores(spool.inside("endpoints.json"), journal.work.note_error)
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         self._sender = Sender(
@@ -272,16 +273,16 @@ class Worker:
         idle_since_s = time.monotonic()
         usable = self._performer.usable_stores()
         while True:
-            looked_s = self._journal.now_s()
+            looked_s = self._journal.work.now_s()
             while len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                looked_s = self._journal.now_s()  # what becomes due after this is seen by ready()
+                looked_s = self._journal.work.now_s()  # what becomes due after this is seen by ready()
                 is_alone = not (self._running or self._helping)
-                lease = partial(self._journal.lease, with_stores=usable, with_suspects=is_alone, now=looked_s)
+                lease = partial(self._journal.work.lease, with_stores=usable, with_suspects=is_alone, now=looked_s)
                 # On a full disk it waits: its jobs, and those of others, go on and make room.
-                job = write_patiently(partial(lease, self._name, LEASE_S))
+                job = retry_until_written(partial(lease, self._name, LEASE_S))
                 if job is None:
                     break
-                self._has_suspect = job.leases_lost >= SUSPECT_AFTER
+                self._has_suspect = job.schedule.leases_lost >= SUSPECT_AFTER
                 self._start(job)
             if not self._has_suspect:
                 self._help(usable)
@@ -299,14 +300,14 @@ class Worker:
                     self._performer.clean()
                     return
             if len(self._running) < self._config.jobs_in_flight and not self._has_suspect:
-                _, next_s = self._journal.ready(now=looked_s, with_stores=usable)
+                _, next_s = self._journal.work.ready(now=looked_s, with_stores=usable)
                 if next_s is not None:
-                    timeout_s = min(timeout_s, max(0.0, next_s - self._journal.now_s()) + 0.01)
+                    timeout_s = min(timeout_s, max(0.0, next_s - self._journal.work.now_s()) + 0.01)
             if not self._wait(timeout_s):
                 return
             usable = self._performer.usable_stores()
             if (self._running or self._helping) and time.monotonic() - self._renewed_s >= _RENEW_S:
-                write_patiently(partial(self._journal.renew, self._name, LEASE_S))
+                retry_until_written(partial(self._journal.work.renew, self._name, LEASE_S))
                 self._renewed_s = time.monotonic()
 
     def _start(self, job: Job) -> None:
@@ -323,7 +324,7 @@ class Worker:
         most = max((self._performer.parts_in_flight(store_id) for store_id in usable), default=0) // self._config.n_workers
         while len(self._running) + len(self._helping) < max(1, most):
             lease = partial(self._journal.parts.lease_any, with_stores=usable, most_lost=SUSPECT_AFTER - 1)
-            taken = write_patiently(partial(lease, self._name, LEASE_S))
+            taken = retry_until_written(partial(lease, self._name, LEASE_S))
             if taken is None:
                 return
             self._note_end(self._helping, self._pieces.submit(self._performer.perform_part, *taken))
@@ -361,7 +362,7 @@ class Worker:
         if isinstance(secrets, dict):
             news = [int(store_id) for store_id, options in secrets.items() if self._stores.learn(int(store_id), options)]
             if news and "hired" not in message:  # what failed with the older ones while these were on their way
-                write_patiently(lambda: self._journal.resume(news))
+                retry_until_written(lambda: self._journal.work.resume(news))
         warm = message.get("warm")
         if isinstance(warm, list):
             for store_id in warm:
@@ -395,21 +396,21 @@ class Caller:
         """Carry out the next job and return 0, or return in how many seconds, at most one, there may be another."""
         performer = self._performer
         usable = performer.usable_stores()
-        write_patiently(performer.journal.count_time)
-        looked_s = performer.journal.now_s()
+        retry_until_written(performer.journal.work.count_time)
+        looked_s = performer.journal.work.now_s()
         # It cannot renew its leases while it works: they last until it is seen to be dead.
-        job = performer.journal.lease(performer.worker, 86_400.0, with_stores=usable, now=looked_s)
+        job = performer.journal.work.lease(performer.worker, 86_400.0, with_stores=usable, now=looked_s)
         if job is not None:
             try:
                 performer.perform(job)
             except BaseException:  # Ctrl-C: the job is accepted and stays so
-                performer.journal.requeue(job.id, performer.worker, wait_s=0.0, error="interrupted", counts=False)
+                performer.journal.work.requeue(job.id, performer.worker, wait_s=0.0, error="interrupted", counts=False)
                 raise
             return 0.0
         if self._release_dead():
             return 0.0
-        _, next_s = performer.journal.ready(now=looked_s, with_stores=usable)
-        return 1.0 if next_s is None else min(1.0, max(0.0, next_s - performer.journal.now_s()))
+        _, next_s = performer.journal.work.ready(now=looked_s, with_stores=usable)
+        return 1.0 if next_s is None else min(1.0, max(0.0, next_s - performer.journal.work.now_s()))
 
     def _release_dead(self) -> bool:
         spool, journal = self._performer.spool, self._performer.journal
@@ -428,10 +429,10 @@ def living_callers(spool: Spool) -> list[str]:
 def release_dead_callers(spool: Spool, journal: Journal) -> bool:
     """Queue what callers were sending when they died; whether there was anything. Clear up after all clients that died."""
     died = spool.dead_clients()
-    callers = {name for name in journal.lease_owners() if name.startswith(_CALLER)}
+    callers = {name for name in journal.work.lease_owners() if name.startswith(_CALLER)}
     dead = callers.difference(living_callers(spool)) if callers else set()
     for name in dead:
-        journal.release(name)
+        journal.work.release(name)
     if died:
         sweep(spool, journal)
         for client in died:
@@ -441,10 +442,10 @@ def release_dead_callers(spool: Spool, journal: Journal) -> bool:
 
 def _release_dead_workers(spool: Spool, journal: Journal) -> bool:
     """The same for the workers of an agent that is gone, in a spool that may never see another."""
-    workers = {name for name in journal.lease_owners() if not name.startswith(_CALLER)}
+    workers = {name for name in journal.work.lease_owners() if not name.startswith(_CALLER)}
     if workers and (lock := spool.try_lock("agent.lock")) is not None:  # held, so that no agent starts meanwhile
         try:
-            journal.release(keep=living_callers(spool))
+            journal.work.release(keep=living_callers(spool))
             return True
         finally:
             os.close(lock)

@@ -103,7 +103,7 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
     try:
         journal = Journal(spool.held_journal())
         journal.check()
-        counts = journal.counts()
+        counts = journal.queries.counts()
     except SpoolError as error:
         remedy = "the next upload, or wherry drain, puts it aside with its files and begins a new one"
         yield Finding("journal", Level.BAD, str(error), remedy, exit=Exit.SPOOL)

@@ -15,8 +15,9 @@ from wherry.cli.doctor import Finding, Level
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import SpoolError, WherryError
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
-from wherry.spool.journal.jobs import place_of
-from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.journal.jobs import endpoint_key
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
 from wherry.store import MultipartStore
 from wherry.store.environment import with_environment
@@ -40,7 +41,7 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
     try:
         yield from _clean_downloads(spool, older_than_s)
         stores = Stores(folder / "endpoints.json")
-        records = journal.stores()
+        records = journal.queries.stores()
         for record in records.values():
             where = f"{record.scheme}://{record.root}"
             if missing := stores.unusable({record.id: record}):
@@ -70,9 +71,9 @@ def clean_store(
             base = f"{uri.prefix}/" if uri.prefix else ""
             if journal is not None:
                 public, _ = split_options(uri.scheme, with_environment(uri.scheme, options, os.environ))
-                ours = (uri.scheme, uri.root, place_of(public))
-                for record in journal.stores().values():
-                    if (record.scheme, record.root, record.place) == ours:  # another server would not know its uploads
+                ours = (uri.scheme, uri.root, endpoint_key(public))
+                for record in journal.queries.stores().values():
+                    if (record.scheme, record.root, record.endpoint_key) == ours:  # another server would not know its uploads
                         for upload in clean_known_uploads(journal, record.id, lambda _: store):
                             n_found += 1
                             yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
@@ -106,7 +107,7 @@ def _clean_downloads(spool: Spool, older_than_s: float) -> Iterator[Finding]:
 
 
 def _has_work(journal: Journal, store_id: int) -> bool:
-    return any(job.store_id == store_id for job in journal.abandoned_uploads())
+    return any(job.store_id == store_id for job in journal.queries.abandoned_uploads())
 
 
 def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: str) -> Iterator[Finding]:

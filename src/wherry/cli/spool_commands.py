@@ -138,30 +138,30 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     journal = open_journal(place)
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = place.agent_pid()
-    before = journal.counts()
+    before = journal.queries.counts()
     client = Client(place, AgentConfig())
     client.secrets = {str(store_id): options for store_id, options in secrets.items()}
     try:
-        journal.resume()  # whoever drains may have mended what was wrong
+        journal.work.resume()  # whoever drains may have mended what was wrong
         client.call_agent()
         closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
         is_done = wait_until_drained(
             _doable(journal, agent_pid, secrets),
             client.wait,
             timeout_s=timeout,
-            is_stuck=lambda _: timeout is None and bool(journal.held_up(closed=closed)),
+            is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
             progress=True,
         )
     except KeyboardInterrupt:
-        left = journal.counts()
+        left = journal.queries.counts()
         say(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
         client.sign_off()
-    counts = journal.counts()
-    held = journal.held_up(closed=closed)
+    counts = journal.queries.counts()
+    held = journal.overview.held_up(closed=closed)
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
-    failures = journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
+    failures = journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
     journal.close()
     n_left = counts.queued + counts.leased
     typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
@@ -186,10 +186,10 @@ def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]
     from wherry.cli.status import waiting_for_secrets
 
     def counts() -> Counts:
-        found = journal.counts()
+        found = journal.queries.counts()
         if not (waiting := {one.store_id for one in waiting_for_secrets(journal, agent_pid, given)}):
             return found
-        n_jobs, n_bytes = journal.queued_at(waiting)
+        n_jobs, n_bytes = journal.queries.queued_at(waiting)
         return replace(found, queued=found.queued - n_jobs, bytes_queued=found.bytes_queued - n_bytes)
 
     return counts
@@ -199,7 +199,7 @@ def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
     """The secrets of stores whose first user had them in the environment, as far as ours has them, too."""
     from wherry.store.environment import secrets_here
 
-    found = secrets_here(journal.stores().values(), os.environ)
+    found = secrets_here(journal.queries.stores().values(), os.environ)
     for options in found.values():
         keep_quiet_about(options)
     return {store_id: dict(options) for store_id, options in found.items()}
@@ -211,11 +211,11 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     ``{"3": {...}}`` is for store 3. ``{"name": ...}`` is for every store that misses just these names; public options among
     them must be those of the store. ConfigError if that fits no store, though uploads are left that need secret options.
     """
-    stores = journal.stores()
+    stores = journal.queries.stores()
     is_by_store = bool(given) and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items())
     secret = [given[name] for store in stores.values() for name in store.secret_names if name in given]
     keep_quiet_about(list(given.values()) if is_by_store else secret)
-    if not any(stores[store_id].secret_names for store_id in journal.outlook.by_store() if store_id in stores):
+    if not any(stores[store_id].secret_names for store_id in journal.overview.by_store() if store_id in stores):
         return {}  # nothing that is left needs any: whatever was given, there is no harm in it
     found: dict[int, dict[str, object]] = {}
     if is_by_store:
@@ -263,13 +263,13 @@ def retry(
 
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
-    n_queued, freed = journal.retry(ids, overwrite=overwrite)
-    n_held = len([one for one in journal.jobs(ids=ids) if one.state is JobState.FAILED])
+    n_queued, freed = journal.uploads.retry(ids, overwrite=overwrite)
+    n_held = len([one for one in journal.queries.jobs(ids=ids) if one.state is JobState.FAILED])
     place = Spool(folder)
     place.free(freed)
-    n_waiting = journal.unfinished() - n_queued
+    n_waiting = journal.queries.unfinished() - n_queued
     if n_queued or n_waiting:
-        journal.resume()  # whoever asks for it may have mended what the others wait for
+        journal.work.resume()  # whoever asks for it may have mended what the others wait for
         client = Client(place, AgentConfig())
         client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
         client.call_agent()
@@ -299,7 +299,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
     if jobs:
         size = size_text(sum(one.size_bytes for one in jobs))
         confirm(f"Give up {len(jobs)} upload(s) and delete their staged files, {size}?", yes=yes)
-    n_discarded, freed = journal.discard(ids)
+    n_discarded, freed = journal.uploads.discard(ids)
     Spool(folder).free(freed)
     journal.close()
     typer.echo(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
@@ -316,7 +316,7 @@ def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journa
     if not (folder / "journal.db").exists():
         raise ConfigError(f"{_NOTHING}: {folder} has no journal; is it the right --spool?")
     journal = open_journal(Spool(folder))
-    jobs = [job for job in journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT) if all_ or job.id in (ids or ())]
+    jobs = [job for job in journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT) if all_ or job.id in (ids or ())]
     if unknown := set(ids or ()) - {job.id for job in jobs}:
         raise ConfigError(
             f"no failed upload has the number {min(unknown)}: {command('status', folder)} lists those that have failed"

@@ -14,7 +14,7 @@ from wherry.cli.arguments import command
 from wherry.errors import AlreadyExistsError
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
-from wherry.spool.journal.waits import Reason, StoreWait, Wait
+from wherry.spool.journal.overview import Reason, StoreWait, Wait
 from wherry.spool.spool import Spool
 from wherry.store.environment import secrets_here, variables_of
 
@@ -177,24 +177,25 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
     try:
         agent_pid = spool.agent_pid()
         waiting = tuple(waiting_for_secrets(journal, agent_pid))
-        refusing, stores = [one for one in journal.waiting_stores() if one.reason is not Reason.SECRETS], journal.stores()
-        n_tried, tried = journal.outlook.tried_in_vain(_SHOWN_UNFINISHED)
-        n_retrying, retrying = journal.outlook.retrying(_SHOWN_UNFINISHED)
+        refusing = [one for one in journal.overview.waiting_stores() if one.reason is not Reason.SECRETS]
+        stores = journal.queries.stores()
+        n_tried, tried = journal.overview.tried_in_vain(_SHOWN_UNFINISHED)
+        n_retrying, retrying = journal.overview.retrying(_SHOWN_UNFINISHED)
         return SpoolStatus(
             folder,
             True,
-            journal.counts(),
+            journal.queries.counts(),
             agent_pid,
-            tuple(journal.jobs(states=[JobState.FAILED], kind=JobKind.PUT)),
+            tuple(journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT)),
             waiting,
             tuple(_quarantine(folder)),
             tuple(spool.warnings()),
-            tuple(unfinished(journal, journal.outlook.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
+            tuple(unfinished(journal, journal.overview.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
             n_tried,
             tuple(unfinished(journal, tried, agent_pid, waiting)),
             n_retrying,
             tuple(unfinished(journal, retrying, agent_pid, waiting)),
-            journal.outlook.n_stuck(stuck_after_s, [*(one.store_id for one in waiting), *(one.store_id for one in refusing)]),
+            journal.overview.n_stuck(stuck_after_s, [*(one.store_id for one in waiting), *(one.store_id for one in refusing)]),
             tuple((one, f"{stores[one.store_id].scheme}://{stores[one.store_id].root}") for one in refusing),
             stuck_after_s,
         )
@@ -208,9 +209,9 @@ def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable
     Without an agent these are all stores with secret options. A living agent notes which ones it was not told.
     """
     known = set(given)
-    counts = journal.outlook.by_store()
+    counts = journal.overview.by_store()
     found = []
-    for store in journal.stores().values():
+    for store in journal.queries.stores().values():
         is_locked = store.is_locked if agent_pid is not None else bool(store.secret_names)
         if not is_locked or store.id not in counts or store.id in known:
             continue
@@ -231,9 +232,9 @@ def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable
 def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, waiting: Iterable[Waiting]) -> list[Unfinished]:
     """How these uploads stand, those of them that are not finished."""
     missing = {one.store_id: one.missing for one in waiting}
-    waits = journal.waits(ids)
+    waits = journal.overview.waits(ids)
     found = []
-    for job in journal.jobs(ids=ids, states=_OPEN) if ids else []:
+    for job in journal.queries.jobs(ids=ids, states=_OPEN) if ids else []:
         reason, next_try_in_s = "", None
         if (wait := waits.get(job.id)) is not None:
             next_try_in_s = wait.next_try_in_s
@@ -472,7 +473,7 @@ class Speed:
 
     def look(self, journal: Journal, counts: Counts, now_s: float) -> list[tuple[Job, int]]:
         """Take one look, at `now_s` since the epoch; returns the uploads under way, each with the bytes that arrived."""
-        jobs = journal.jobs(states=_OPEN, kind=JobKind.PUT)
+        jobs = journal.queries.jobs(states=_OPEN, kind=JobKind.PUT)
         leased = [(job, _sent_bytes(journal, job)) for job in jobs if job.state is JobState.LEASED]
         arrived = {job.id: n_bytes for job, n_bytes in leased}
         sent = {int(job.id): arrived.get(job.id, 0) for job in jobs}
@@ -481,8 +482,10 @@ class Speed:
             moved = sum(max(0, n_bytes - self._sent.get(job_id, 0)) for job_id, n_bytes in sent.items())
             gone = [job_id for job_id in self._sent if job_id not in sent]
             fresh = range(self._newest + 1, self._newest + 1 + _NEW_JOBS)
-            for job in journal.jobs(ids=[JobId(job_id) for job_id in (*gone, *fresh)], states=[JobState.DONE], kind=JobKind.PUT):
-                if (job.finished_s or 0.0) > self._at_s:
+            for job in journal.queries.jobs(
+                ids=[JobId(job_id) for job_id in (*gone, *fresh)], states=[JobState.DONE], kind=JobKind.PUT
+            ):
+                if (job.end.finished_s or 0.0) > self._at_s:
                     moved += job.size_bytes - self._sent.get(job.id, 0)
                 newest = max(newest, job.id)
             passed_s = now_s - self._at_s

@@ -112,10 +112,10 @@ def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
     """Leave nothing in the spool of uploads that lost their names to another writer: the files are where they were."""
     from wherry.spool.journal.jobs import JobState
 
-    jobs = uploader.journal.jobs(ids=[job_id for handle in handles for job_id in handle.ids], states=[JobState.FAILED])
+    jobs = uploader.journal.queries.jobs(ids=[job_id for handle in handles for job_id in handle.ids], states=[JobState.FAILED])
     taken = [job.id for job in jobs if job.error_kind == AlreadyExistsError.__name__]
     if taken:
-        uploader.spool.free(uploader.journal.discard(taken)[1])
+        uploader.spool.free(uploader.journal.uploads.discard(taken)[1])
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
     from wherry.checksum import format_crc32c
     from wherry.cli.status import size_text, word
 
-    jobs = uploader.journal.jobs(ids=handle.ids)
+    jobs = uploader.journal.queries.jobs(ids=handle.ids)
     state, size_bytes = word(handle.state), sum(job.size_bytes for job in jobs)
     crc32c = jobs[0].crc32c if len(jobs) == 1 else None
     if as_json:

@@ -24,7 +24,8 @@ from wherry.cli.status import (
     word,
 )
 from wherry.spool.journal.jobs import Job, JobId, JobState
-from wherry.spool.journal.journal import Journal, StoreRecord
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
 
 #: The newest uploads of a name that are told of.
@@ -52,14 +53,14 @@ class Story:
             {
                 **unfinished_as_dict(standing),
                 "accepted_s": job.created_s,
-                "finished_s": job.finished_s,
+                "finished_s": job.end.finished_s,
                 "given_up_in_s": None if self.standing is None else round(self.left_s, 3),
                 "owner": job.owner,
                 "overwrite": job.overwrite,
                 "crc32c": None if job.crc32c is None else format_crc32c(job.crc32c),
-                "etag": job.etag,
-                "exclusive": job.exclusive,
-                "replaced_by": job.superseded_by,
+                "etag": job.end.etag,
+                "exclusive": job.end.exclusive,
+                "replaced_by": job.end.superseded_by,
                 "options": {} if self.store is None else dict(self.store.options),
                 "log": self.log,
             }
@@ -77,12 +78,12 @@ def stories(name: str, folder: Path) -> list[Story]:
         agent_pid = spool.agent_pid()
         waiting = waiting_for_secrets(journal, agent_pid)
         standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
-        stores, logged = journal.stores(), _logged(folder, ids)
-        jobs = journal.jobs(ids=ids)
+        stores, logged = journal.queries.stores(), _logged(folder, ids)
+        jobs = journal.queries.jobs(ids=ids)
         return [
             Story(
                 *(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]),
-                left_s=max(0.0, journal.time_left_s(job)[0]),
+                left_s=max(0.0, journal.work.time_left_s(job)[0]),
             )
             for job in jobs
         ]
@@ -91,10 +92,10 @@ def stories(name: str, folder: Path) -> list[Story]:
 
 
 def _ids(journal: Journal, name: str) -> list[JobId]:
-    if name.isdecimal() and journal.job(JobId(int(name))) is not None:
+    if name.isdecimal() and journal.queries.job(JobId(int(name))) is not None:
         return [JobId(int(name))]
     target = parse_target(name)
-    return journal.outlook.named(name, target.uri_for(target.prefix), _SHOWN_JOBS)
+    return journal.overview.named(name, target.uri_for(target.prefix), _SHOWN_JOBS)
 
 
 def _logged(folder: Path, ids: list[JobId]) -> Mapping[JobId, tuple[str, ...]]:
@@ -132,16 +133,16 @@ def story_lines(story: Story) -> list[str]:
             rows.append(("next try", next_try_text(standing).removeprefix("next try ")))
         rows.append(("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"))
     elif job.state is JobState.FAILED:
-        rows += [("failed", _time_text(job.finished_s)), ("why", job.error or "nobody knows")]
+        rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "nobody knows")]
         rows.append(("remedy", failure_remedy(job, story.spool)))
-    elif job.finished_s is not None:
-        rows.append((word(job.state), f"{_time_text(job.finished_s)}, {age_text(job.finished_s - job.created_s)} later"))
-    if job.superseded_by is not None:
-        rows.append(("by", f"job {job.superseded_by}, a newer upload of the name"))
+    elif job.end.finished_s is not None:
+        rows.append((word(job.state), f"{_time_text(job.end.finished_s)}, {age_text(job.end.finished_s - job.created_s)} later"))
+    if job.end.superseded_by is not None:
+        rows.append(("by", f"job {job.end.superseded_by}, a newer upload of the name"))
     if job.crc32c is not None:
         rows.append(("crc32c", format_crc32c(job.crc32c)))
-    if job.etag:
-        rows.append(("etag", job.etag))
+    if job.end.etag:
+        rows.append(("etag", job.end.etag))
     rows.append(("replaces", "what has the name by then" if job.overwrite else "nothing: it fails if the name is taken"))
     if story.store is not None and story.store.options:
         rows.append(("options", " ".join(f"{key}={value}" for key, value in story.store.options.items())))

@@ -197,11 +197,13 @@ class _Demo:
     def _tell_how_it_went_on(self, first: _Run) -> None:
         assert first.dying is not None  # else its status would have been another
         journal = Journal(self._spool.journal_path)
-        counts, at_s = journal.counts(), first.dying.at_s
+        counts, at_s = journal.queries.counts(), first.dying.at_s
         if counts.queued or counts.leased or counts.failed:
             raise DemoError(f"the agent left {counts.queued + counts.leased} upload(s) unfinished and {counts.failed} failed")
-        late = [job for job in journal.jobs(states=[JobState.DONE], kind=JobKind.PUT) if (job.finished_s or 0.0) > at_s]
-        last_s = max((job.finished_s or 0.0 for job in late), default=at_s) - at_s
+        late = [
+            job for job in journal.queries.jobs(states=[JobState.DONE], kind=JobKind.PUT) if (job.end.finished_s or 0.0) > at_s
+        ]
+        last_s = max((job.end.finished_s or 0.0 for job in late), default=at_s) - at_s
         size_bytes = sum(job.size_bytes for job in late)
         self._console.print(
             f"  process {first.pid} killed with SIGKILL after {at_s - first.started_s:.1f} s, when epoch {_DIE_AFTER_EPOCH} "
@@ -227,8 +229,8 @@ class _Demo:
 
     def _account(self, first: _Run, second: _Run, restored: Restored, trained: Trained) -> None:
         journal = Journal(self._spool.journal_path)
-        counts = journal.counts()
-        sent = sum(job.size_bytes for job in journal.jobs(states=[JobState.DONE], kind=JobKind.PUT))
+        counts = journal.queries.counts()
+        sent = sum(job.size_bytes for job in journal.queries.jobs(states=[JobState.DONE], kind=JobKind.PUT))
         blocked_ms = [1000 * seconds for one in first.accepted + second.accepted for seconds in one.blocked_s]
         table = Table(show_header=False, box=None, padding=(0, 2))
         for name, value in (

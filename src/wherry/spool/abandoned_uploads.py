@@ -39,7 +39,7 @@ class Tried(Protocol):
 def has_known_uploads(journal: Journal, now: float | None = None) -> bool:
     """Whether the journal has something for clean_known_uploads()."""
     before_s = (time.time() if now is None else now) - UNANSWERED_AFTER_S
-    return bool(journal.abandoned_uploads() or journal.parts.unanswered(before_s))
+    return bool(journal.queries.abandoned_uploads() or journal.parts.unanswered(before_s))
 
 
 def clean_known_uploads(
@@ -50,7 +50,7 @@ def clean_known_uploads(
     Raises StoreError as the store does: then the rest is left for another time.
     """
     now = time.time() if now is None else now
-    abandoned = [job for job in journal.abandoned_uploads() if job.store_id == store_id]
+    abandoned = [job for job in journal.queries.abandoned_uploads() if job.store_id == store_id]
     unanswered = [begin for begin in journal.parts.unanswered(now - UNANSWERED_AFTER_S) if begin.store_id == store_id]
     if not abandoned and not unanswered:
         return []
@@ -63,7 +63,7 @@ def clean_known_uploads(
         journal.parts.drop(job.id)
     for begin in unanswered:
         if isinstance(store, MultipartStore) and store.capabilities.multipart:
-            known = journal.upload_ids()
+            known = journal.queries.upload_ids()
             for upload in list(store.list_uploads(begin.key)):
                 is_then = abs(upload.begun_s - begin.begun_s) < _SKEW_S
                 is_known = any(one.endswith(upload.upload_id) for one in known)
@@ -82,7 +82,7 @@ def clean_marked_uploads(
     Those of jobs that are still open in `journal` stay, however old.
     """
     before_s = (time.time() if now is None else now) - older_than_s
-    known = journal.upload_ids() if journal is not None else set()
+    known = journal.queries.upload_ids() if journal is not None else set()
     for upload in list(store.list_uploads(prefix)):
         if upload.is_ours and upload.begun_s < before_s and not any(one.endswith(upload.upload_id) for one in known):
             store.abort(upload.key, upload.upload_id)

@@ -48,11 +48,11 @@ class UploadHandle:
 
     def _jobs(self) -> list[Job]:
         """The jobs, each superseded one replaced by what superseded it."""
-        found = self._journal.jobs(ids=self.ids)
+        found = self._journal.queries.jobs(ids=self.ids)
         newest: list[Job] = []
         for job in found:
-            while job.state is JobState.SUPERSEDED and job.superseded_by is not None:
-                newer = self._journal.job(JobId(job.superseded_by))
+            while job.state is JobState.SUPERSEDED and job.end.superseded_by is not None:
+                newer = self._journal.queries.job(JobId(job.end.superseded_by))
                 if newer is None:
                     break
                 job = newer
@@ -64,7 +64,7 @@ class UploadHandle:
         """queued, leased, done, failed, superseded or discarded; of a folder, the least finished of its files."""
         if self._made is not None:
             return JobState.DONE
-        states = {job.state for job in self._journal.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
+        states = {job.state for job in self._journal.queries.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
         return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
 
     @property
@@ -74,7 +74,7 @@ class UploadHandle:
         False: the store cannot, so that it was looked up first and written second; another writer at that very moment may
         have lost its object, or replaced this one. None: not done yet, or it was to overwrite.
         """
-        found = [job.exclusive for job in self._jobs()]
+        found = [job.end.exclusive for job in self._jobs()]
         return None if not found or None in found else all(found)
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -97,7 +97,7 @@ class UploadHandle:
             raise TimeoutError(f"{self.uri} is not uploaded after {timeout_s} s; it goes on in the background")
         if len(jobs) == 1:
             return ObjectMeta(
-                jobs[0].key, jobs[0].size_bytes, etag=jobs[0].etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].finished_s
+                jobs[0].key, jobs[0].size_bytes, etag=jobs[0].end.etag, crc32c=jobs[0].crc32c, modified_s=jobs[0].end.finished_s
             )
         return ObjectMeta(self.uri, sum(job.size_bytes for job in jobs))
 
@@ -116,7 +116,7 @@ class UploadHandle:
             why = "the journal does not know it: it was damaged and put aside (see quarantine in the spool), or a week has passed"
             raise UploadFailed([JobFailure(self.ids[0], self.uri, 0, why, "JournalError")])
         if bad := [job for job in jobs if job.state is not JobState.DONE]:
-            self._journal.mark_reported([job.id for job in bad])
+            self._journal.uploads.mark_reported([job.id for job in bad])
             failures = (JobFailure(job.id, job.uri, job.attempts, job.error or "it was discarded", job.error_kind) for job in bad)
             raise upload_failed(list(failures))
         return jobs

@@ -32,8 +32,8 @@ def sweep(spool: Spool, journal: Journal) -> int:
     left = [name for name in found if name.rpartition("-")[0] not in living]
     half = [name for name in left if name.endswith(HALF)]
     whole = set(left).difference(half)
-    unneeded = whole - journal.referenced_objects() if whole else set()
-    finished = journal.known_objects(unneeded) if unneeded else set()
+    unneeded = whole - journal.queries.referenced_objects() if whole else set()
+    finished = journal.queries.known_objects(unneeded) if unneeded else set()
     spool.free([*half, *finished])
     if lost := sorted(unneeded - finished):
         aside, listing = set_aside(spool, _NO_ROW, lost, {})

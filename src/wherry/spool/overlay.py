@@ -27,11 +27,11 @@ class QueuedView(WrappedStore):
 
     def queued(self, key: str) -> Job | None:
         """The newest unfinished upload of a key."""
-        return self._journal.newest_open(self._uri.uri_for(key), self._place)
+        return self._journal.queries.newest_open(self._uri.uri_for(key), self._place)
 
     def queued_under(self, prefix: str) -> list[Job]:
         """The newest unfinished upload of each key that starts with `prefix`."""
-        return self._journal.open_under(self._uri.uri_for(prefix), self._place)
+        return self._journal.queries.open_under(self._uri.uri_for(prefix), self._place)
 
     def head(self, key: str) -> ObjectMeta:
         """Describe the queued version, if there is one, else the stored one."""

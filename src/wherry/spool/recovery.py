@@ -14,9 +14,9 @@ from typing import TypeVar
 from wherry.clock import Clock
 from wherry.errors import JournalError, SpoolError
 from wherry.spool.journal.database import JournalDamaged
-from wherry.spool.journal.jobs import JobId
-from wherry.spool.journal.journal import Journal, NewJob, readable_jobs
-from wherry.spool.journal.parts import Parts
+from wherry.spool.journal.journal import Journal, readable_jobs
+from wherry.spool.journal.role import Role
+from wherry.spool.journal.submit import NewJob, Uploads
 from wherry.spool.leftovers import set_aside
 from wherry.spool.spool import HALF, Spool
 
@@ -31,6 +31,7 @@ _MEASURED_JOBS = 64
 _JOB_BYTES = 2_048
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Role)
 
 
 class MendedJournal(Journal):
@@ -43,20 +44,43 @@ class MendedJournal(Journal):
         self._spool = spool
         self._n_unmeasured = _MEASURED_JOBS
         super().__init__(spool.held_journal(), spool.config.durability, checkpoints=checkpoints, clock=clock)
-        self.parts = _MendedParts(self)
 
-    def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
-        """As `Journal.submit`. The files of these jobs are kept when a damaged journal is put aside.
+    def _role(self, role: type[_R]) -> _R:
+        made = super()._role(role)
+        for name in dir(role):
+            if not name.startswith("_"):
+                setattr(made, name, self._mended(getattr(made, name)))
+        if isinstance(made, Uploads):
+            vars(made)["submit"] = partial(self._submit, partial(Uploads.submit, made))
+        return made
+
+    def _mended(self, call: Callable[..., _T]) -> Callable[..., _T]:
+        @wraps(call)
+        def again(*args: object, **options: object) -> _T:
+            try:
+                return call(*args, **options)
+            except JournalDamaged:
+                self.mend()
+                return call(*args, **options)
+            except JournalError as error:
+                if not self.make_room(error):
+                    raise
+                return call(*args, **options)
+
+        return again
+
+    def _submit(self, submit: Callable[..., _T], owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> _T:
+        """As `Uploads.submit`. The files of these jobs are kept when a damaged journal is put aside.
 
         Nothing is accepted without the room to finish it: SpoolError.
         """
         try:
             with self._spool.explained("the journal's notes of it"):
                 self._spool.reserve.fill(self._size_to_be(len(new)))
-            return super().submit(owner, store_id, new, shared=shared)
+            return submit(owner, store_id, new, shared=shared)
         except JournalDamaged:
             self.mend(keep=[job.object_id for job in new])
-            return super().submit(owner, store_id, new)  # the jobs whose staged files these were are not in the new one
+            return submit(owner, store_id, new)  # the jobs whose staged files these were are not in the new one
 
     def _size_to_be(self, n_new: int) -> int:
         """How large the file will be with so many jobs more; 0 where that was found out a few jobs ago, as it takes a moment."""
@@ -81,37 +105,6 @@ class MendedJournal(Journal):
         open_journal(self._spool, keep=keep, thorough=True).close()
 
 
-class _MendedParts(Parts):
-    """The same for its tables of uploads in parts."""
-
-    def __init__(self, journal: MendedJournal) -> None:
-        super().__init__(journal._transaction, journal._time)
-        self.mend = journal.mend
-        self.make_room = journal.make_room
-
-
-def _mended(call: Callable[..., _T]) -> Callable[..., _T]:
-    @wraps(call)
-    def again(self: MendedJournal | _MendedParts, *args: object, **options: object) -> _T:
-        try:
-            return call(self, *args, **options)
-        except JournalDamaged:
-            self.mend()
-            return call(self, *args, **options)
-        except JournalError as error:
-            if not self.make_room(error):
-                raise
-            return call(self, *args, **options)
-
-    return again
-
-
-for _mending, _plain in ((MendedJournal, Journal), (_MendedParts, Parts)):
-    for _name in dir(_plain):
-        if callable(_member := getattr(_plain, _name)) and not _name.startswith("_") and _name not in vars(_mending):
-            setattr(_mending, _name, _mended(_member))
-
-
 def open_journal(
     spool: Spool, *, keep: Sequence[str] = (), checkpoints: bool = False, thorough: bool = False, clock: Clock | None = None
 ) -> Journal:
@@ -132,11 +125,11 @@ def open_journal(
                     log.error("%s", _put_aside(spool, str(damage), keep))
                     journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
                     # Whoever holds the number of a lost job must not be told of another. Nobody submits a thousand in a second.
-                    Journal.number_from(journal, time.time_ns() // 1_000_000)
+                    Uploads.number_from(journal.uploads, time.time_ns() // 1_000_000)
                     return journal
 
 
-def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
+def restore_quarantined(spool: Spool, object_ids: Iterable[str]) -> None:
     """Fetch staged files back that were put aside with a damaged journal just before the new one accepted their jobs."""
     for object_id in object_ids:
         if not spool.path(object_id).exists():
@@ -147,7 +140,7 @@ def bring_back(spool: Spool, object_ids: Iterable[str]) -> None:
 def remove_unneeded_reserve(spool: Spool, journal: Journal) -> None:
     """Give the reserve's room back when nobody has the spool open and nothing in it is left to be finished."""
     with suppress(SpoolError):  # it only takes room
-        if spool.reserve.exists() and not spool.living_clients() and not journal.referenced_objects():
+        if spool.reserve.exists() and not spool.living_clients() and not journal.queries.referenced_objects():
             spool.reserve.remove()
 
 
@@ -167,7 +160,7 @@ def _checked(spool: Spool, checkpoints: bool, thorough: bool, clock: Clock | Non
         raise JournalDamaged(f"the journal {spool.journal_path} is gone or empty, but there are staged files")
     journal = MendedJournal(spool, checkpoints=checkpoints, clock=clock)
     try:
-        (journal.check if thorough else partial(Journal.look, journal))()
+        (journal.check if thorough else journal.quick_check)()
     except JournalDamaged:
         journal.close()
         raise

@@ -38,7 +38,7 @@ from wherry.errors import (
     TransientError,
 )
 from wherry.spool.journal.jobs import LEASE_S, Job
-from wherry.spool.journal.journal import Journal, write_patiently
+from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.parts import Parts
 from wherry.store import (
     CRC32C_METADATA,
@@ -234,7 +234,7 @@ class Sender:
         pieces: Sequence[int] = ()
         if job.crc32c is not None:
             if self._journal is not None and job.size_bytes > PIECE_BYTES:
-                pieces = self._journal.pieces(job.id)
+                pieces = self._journal.work.pieces(job.id)
             if pieces or not with_ranges or self._journal is None:
                 return job.crc32c, pieces, PIECE_BYTES
         read_bytes = part_size_bytes or _SUMMED_BYTES
@@ -245,7 +245,7 @@ class Sender:
             return job.crc32c, pieces, piece_bytes
         crc = join_crc32c(pieces, piece_bytes, job.size_bytes)
         if self._journal is not None:
-            self._journal.set_crc32c(job.id, crc, pieces if piece_bytes == PIECE_BYTES else ())
+            self._journal.work.set_crc32c(job.id, crc, pieces if piece_bytes == PIECE_BYTES else ())
         return crc, pieces, piece_bytes
 
     def _begin(self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], put: PutOptions) -> str:
@@ -261,7 +261,7 @@ class Sender:
         if parts is not None:
             n_parts = 0 if store.capabilities.sequential_parts else -(-job.size_bytes // part_size_bytes)
             crcs: list[int | None] = [*known] if len(known) == n_parts else [None] * n_parts
-            write_patiently(lambda: parts.plan(job.id, upload_id, part_size_bytes, crcs, begun))
+            retry_until_written(lambda: parts.plan(job.id, upload_id, part_size_bytes, crcs, begun))
         return upload_id
 
     def _send_in_parts(
@@ -312,7 +312,7 @@ class Sender:
     def _send_shared(self, upload: _Upload, held: Sequence[StoredPart], parts: Parts, in_flight: int) -> list[StoredPart]:
         """Send the missing parts, together with whoever helps; the receipts of all."""
         job_id = upload.job.id
-        write_patiently(lambda: parts.keep(job_id, held))
+        retry_until_written(lambda: parts.keep(job_id, held))
         self._call_help()
         at_once = max(1, in_flight // self._n_workers)
         running: set[Future[StoredPart]] = set()
@@ -336,7 +336,7 @@ class Sender:
             for future in running:
                 future.cancel()
             wait(running)
-            write_patiently(lambda: parts.give_back(job_id, self._worker))
+            retry_until_written(lambda: parts.give_back(job_id, self._worker))
 
     def _send_in_order(self, upload: _Upload, held: Sequence[StoredPart]) -> list[StoredPart]:
         """Send what the store does not hold yet, from its end on, one part after another."""
@@ -348,14 +348,14 @@ class Sender:
                 crc = crc32c_of_file(upload.path, begin, end)
                 sent.append(upload.put(Part(len(sent) + 1, begin, end, crc)))
                 if self._journal is not None:
-                    write_patiently(functools.partial(self._journal.parts.note_stream, upload.job.id, upload.id, end))
+                    retry_until_written(functools.partial(self._journal.parts.note_stream, upload.job.id, upload.id, end))
         return sent
 
     def _send_part(self, upload: _Upload, number: int, crc32c: int | None) -> StoredPart:
         stored = upload.put(upload.part(number, crc32c))
         if self._journal is not None:
             parts = self._journal.parts
-            if not write_patiently(lambda: parts.receive(upload.job.id, upload.id, stored)):
+            if not retry_until_written(lambda: parts.receive(upload.job.id, upload.id, stored)):
                 upload.store.abort(upload.job.key, upload.id)  # it was given up meanwhile: nothing of it may stay
                 raise TransientError("the upload in parts was given up meanwhile", operation="put_part", uri=upload.job.uri)
         return stored
@@ -371,7 +371,7 @@ class Sender:
             return
         if self._journal is not None:
             parts = self._journal.parts
-            write_patiently(lambda: parts.drop(job.id))
+            retry_until_written(lambda: parts.drop(job.id))
 
     def _landed(self, job: Job, crc: int | None, store: ObjectStore) -> ObjectMeta | None:
         """The object, if an attempt whose answer was lost has made it after all."""

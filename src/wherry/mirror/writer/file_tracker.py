@@ -95,7 +95,7 @@ class _Pass:
         self._is_blind = "." in scan.trouble
         self._places: dict[tuple[int, int], Found] | None = None
 
-    def place_of(self, record: Record) -> Found | None:
+    def endpoint_key(self, record: Record) -> Found | None:
         """Where the record's very file is now."""
         if self._places is None:
             self._places = {(one.device, one.inode): one for one in self.files.values()}
@@ -368,7 +368,7 @@ class Tracker:
                 look.changed.append(record)
             self._see(tracked, found, look)
             return
-        elsewhere = look.place_of(record) if not tracked.is_gone and record.state != "deleted" else None
+        elsewhere = look.endpoint_key(record) if not tracked.is_gone and record.state != "deleted" else None
         if elsewhere is not None and not record.may_be_there:  # nothing had to be finished, and an inode is soon reused
             del self.files[record.path]
             self.active.discard(tracked)
@@ -461,7 +461,7 @@ class Tracker:
             look.claimed.add(tracked.record.at)
             return
         record = tracked.record
-        found = look.place_of(record)
+        found = look.endpoint_key(record)
         if found is not None and found.path == record.at and (tracked.is_broken or found.size < record.acked):
             self._forsake(tracked, found, tracked.is_broken or "it was truncated", look)
             return

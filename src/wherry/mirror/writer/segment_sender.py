@@ -32,7 +32,7 @@ from wherry.mirror.format.layout import (
 from wherry.mirror.writer.packing import Piece, packed
 from wherry.mirror.writer.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
 from wherry.mirror.writer.state_db import Record, Stored
-from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import job_sent_at_once
 from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore, PutOptions
 from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI, check_name
@@ -451,10 +451,7 @@ class Courier:
         """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
         key = key_for(self.prefix, name)
         size = path.stat().st_size if size is None else size
-        job = Job(
-            JobId(0), JobKind.PUT, self.writer, 0, self.uri.uri_for(key), key, "", size, overwrite,
-            secrets.token_hex(16), JobState.LEASED, 1, time.time(), crc32c=crc32c,
-        )  # fmt: skip
+        job = job_sent_at_once(self.uri.uri_for(key), key, size, owner=self.writer, overwrite=overwrite, crc32c=crc32c)
         meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
         self.sent_bytes += job.size_bytes
         self.n_done += 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import secrets
+import struct
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
@@ -15,16 +18,17 @@ JobId = NewType("JobId", int)
 LEASE_S = 60.0
 
 #: The storage options that say which server a URI means.
-_PLACE_OPTIONS = ("account_host", "account_name", "endpoint", "endpoint_url", "host", "hostname", "port")
+_SERVER_OPTIONS = ("account_host", "account_name", "endpoint", "endpoint_url", "host", "hostname", "port")
 #: What of an address may be written in capitals or not.
 _SCHEME_AND_HOST = re.compile(r"([^:/]+://)?[^/]*")
 
 
-def place_of(options: Mapping[str, object]) -> str:
-    """Which of the stores of one URI is meant, by its public storage options, the environment's among them: a name and its
-    uploads are one thing within a place, whatever region or settings they were given with. Empty where nothing says it.
+def endpoint_key(options: Mapping[str, object]) -> str:
+    """Which of the servers that have such a URI is meant, by the public storage options (those of the environment too).
+
+    A name is one object at one endpoint, whatever region or other settings it is reached with. Empty if no option names a server.
     """
-    given = ((name, options.get(name)) for name in _PLACE_OPTIONS)
+    given = ((name, options.get(name)) for name in _SERVER_OPTIONS)
     texts = ((name, str(value).rstrip("/")) for name, value in given if value not in (None, ""))
     return " ".join(f"{name}={_SCHEME_AND_HOST.sub(lambda host: host[0].lower(), text, count=1)}" for name, text in texts)
 
@@ -80,14 +84,35 @@ class JobKind(str, Enum):
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its deadline
+    counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`).
+    """
+
+    leases_lost: int = 0
+    counted_from_s: float = 0.0
+    due_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended. `finished_s`: seconds since the epoch. `superseded_by`: the newer job of its name.
+
+    `exclusive`, of a job that is done and did not overwrite: whether the store itself saw to it that the name was free.
+    """
+
+    finished_s: float | None = None
+    etag: str | None = None
+    superseded_by: int | None = None
+    exclusive: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """One row of the journal. `created_s` and `finished_s` are seconds since the epoch; `object_id` names the staged file in the
-    spool.
+    """One row of the journal. `object_id` names the staged file in the spool; `created_s` is in seconds since the epoch.
 
     `error` and `error_kind`: what the last attempt that failed said, and the class of that error, by the name that
-    `wherry.errors.kind_of()` gives it. `counted_from_s`: the run time from which the deadline counts; `due_s`: the elapsed time
-    of the next try (see `wherry.spool.journal.journal_time`). `blocked_by`: an unfinished job that must end first. `waits_for`: see WaitsFor.
-    `exclusive`, of a job that is done and did not overwrite: whether the store itself saw to it that the name was free.
+    `wherry.errors.kind_of()` gives it.
     """
 
     id: JobId
@@ -106,17 +131,30 @@ class Job:
     crc32c: int | None = None
     upload_id: str | None = None
     part_size_bytes: int | None = None
-    etag: str | None = None
     error: str | None = None
     error_kind: str | None = None
-    finished_s: float | None = None
-    superseded_by: int | None = None
-    leases_lost: int = 0
-    counted_from_s: float = 0.0
-    due_s: float = 0.0
-    blocked_by: int | None = None
-    waits_for: str | None = None
-    exclusive: bool | None = None
+    schedule: Schedule = Schedule()
+    end: End = End()
+
+
+def job_sent_at_once(uri: str, key: str, size_bytes: int, *, owner: str, overwrite: bool, crc32c: int | None = None) -> Job:
+    """A job that no journal knows, leased by whoever calls: for a file that goes to the store without the spool."""
+    return Job(
+        id=JobId(0),
+        kind=JobKind.PUT,
+        owner=owner,
+        store_id=0,
+        uri=uri,
+        key=key,
+        object_id="",
+        size_bytes=size_bytes,
+        overwrite=overwrite,
+        token=secrets.token_hex(16),
+        state=JobState.LEASED,
+        attempts=1,
+        created_s=time.time(),
+        crc32c=crc32c,
+    )
 
 
 @dataclass(frozen=True)
@@ -135,3 +173,8 @@ class Counts:
     bytes_failed: int
     oldest_age_s: float
     retries: int
+
+
+def packed(pieces: Sequence[int]) -> bytes | None:
+    """The checksums of a file's pieces as the journal keeps them; None for fewer than two, as the file's own says the same."""
+    return struct.pack(f">{len(pieces)}I", *pieces) if len(pieces) > 1 else None

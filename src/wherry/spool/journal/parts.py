@@ -7,13 +7,11 @@ the upload, takes parts itself, and completes it when all are sent; workers that
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from sqlite3 import Connection
-from typing import Protocol
 
 from wherry.spool.journal.jobs import JobId
-from wherry.spool.journal.journal_time import JournalTime
+from wherry.spool.journal.role import Role
 from wherry.store import StoredPart
 
 PARTS_SCHEMA = """
@@ -35,10 +33,6 @@ CREATE TABLE begins (            -- uploads whose begin was sent and not answere
 _IS_MISSING = "etag IS NULL AND lease_owner IS NULL"
 
 
-class _Transaction(Protocol):
-    def __call__(self, *, read_only: bool = False) -> AbstractContextManager[Connection]: ...
-
-
 @dataclass(frozen=True)
 class Begin:
     """A begin that nobody heard the answer of: `id` of its row, which store and key, and when it was sent."""
@@ -49,12 +43,8 @@ class Begin:
     begun_s: float
 
 
-class Parts:
-    """The tables above. Each method is one transaction."""
-
-    def __init__(self, transaction: _Transaction, time: JournalTime) -> None:
-        self._transaction = transaction
-        self._time = time
+class Parts(Role):
+    """The calls on the tables above."""
 
     # -- the upload
 

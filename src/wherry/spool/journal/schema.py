@@ -38,7 +38,7 @@ CREATE TABLE jobs (
     kind TEXT NOT NULL, owner TEXT NOT NULL,
     store_id INTEGER NOT NULL REFERENCES stores (id),
     uri TEXT NOT NULL, key TEXT NOT NULL,
-    place TEXT NOT NULL,         -- with the URI: which object; see place_of()
+    place TEXT NOT NULL,         -- with the URI: which object; see endpoint_key()
     object_id TEXT NOT NULL, size_bytes INTEGER NOT NULL,
     overwrite INTEGER NOT NULL, token TEXT NOT NULL,
     state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,

@@ -1,4 +1,4 @@
-"""What uploads wait for: facts for `flush()` and `wherry status`, and the waits that only an operator can end.
+"""What people ask of a journal: what is unfinished, why it is not being sent, what a name means.
 
 When a job finds that its store cannot take anything before somebody has mended something (WaitsFor), the job waits for five
 minutes, and so does its store: one job of it at a time is tried, after 2, 4, 8 ... 300 seconds, until one gets an answer of
@@ -7,19 +7,19 @@ another kind. So a hundred thousand jobs do not send a hundred thousand requests
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from sqlite3 import Connection
 
 from wherry.errors import JobFailure
-from wherry.spool.journal.decisions import JournalDecisions
-from wherry.spool.journal.jobs import JobId, JobKind, WaitsFor
+from wherry.spool.journal.jobs import JobId, JobKind
+from wherry.spool.journal.queries import listed
+from wherry.spool.journal.role import Role
 
-#: A job that waits for an operator is tried again after this long.
-TRY_AGAIN_S = 300.0
-_FIRST_WAIT_S = 2.0
 _MOST_LISTED = 100
+_OPEN = "kind = 'put' AND state IN ('queued', 'leased')"
 
 
 class Reason(str, Enum):
@@ -67,53 +67,8 @@ class StoreWait:
     error_kind: str | None
 
 
-def wait_after_s(n_refusals: int) -> float:
-    """How long nothing is tried at a store after so many tries in a row have found that an operator is needed."""
-    return min(TRY_AGAIN_S, _FIRST_WAIT_S * 2.0 ** min(n_refusals - 1, 30))
-
-
-class JournalWaits(JournalDecisions):
-    """The waits. Each method is one transaction."""
-
-    # -- what workers and the agent do
-
-    def put_off(
-        self, job_id: JobId, worker: str, waits_for: str, error: str, kind: str | None = None, wait_s: float = TRY_AGAIN_S
-    ) -> None:
-        """Give a job back whose store can take nothing until an operator has mended what `waits_for` says."""
-        with self._transaction() as db:
-            now_s = self._time.elapsed_s(db)
-            cursor = db.execute(
-                "UPDATE jobs SET state = 'queued', due_s = ?, waits_for = ?, error = ?, error_kind = ?, lease_owner = NULL,"
-                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
-                (now_s + wait_s, WaitsFor(waits_for).value, error, kind, job_id, worker),
-            )
-            if cursor.rowcount:
-                db.execute(
-                    "UPDATE stores SET due_s = CASE WHEN waits_for IS NULL THEN ? ELSE due_s END, refusals = MAX(refusals, 1),"
-                    " waits_for = ?, error = ?, error_kind = ? WHERE id = (SELECT store_id FROM jobs WHERE id = ?)",
-                    (now_s + wait_after_s(1), WaitsFor(waits_for).value, error, kind, job_id),
-                )
-
-    def note_error(self, store_id: int, key: str, error: str, kind: str | None) -> None:
-        """A call for the object `key` failed and is made again: why, for people to see while its upload is under way."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs INDEXED BY jobs_leased SET error = ?, error_kind = ? WHERE state = 'leased' AND store_id = ? AND key = ?",
-                (error, kind, store_id, key),
-            )
-
-    def resume(self, stores: Iterable[int] | None = None) -> bool:
-        """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
-        with self._transaction() as db:
-            return resume(db, stores)
-
-    def note_locked(self, locked: Iterable[int]) -> None:
-        """These stores, and no others, are those whose secrets the agent does not have."""
-        with self._transaction() as db:
-            db.execute(f"UPDATE stores SET is_locked = NOT is_locked WHERE is_locked != (id IN ({_listed(locked)}))")
-
-    # -- questions
+class Overview(Role):
+    """The questions. None of them changes anything."""
 
     def waits(self, ids: Iterable[JobId]) -> dict[JobId, Wait]:
         """Of those of these uploads that are queued: why they are not being sent."""
@@ -123,7 +78,7 @@ class JournalWaits(JournalDecisions):
                 "SELECT j.id, j.store_id, j.attempts, j.due_s, j.blocked_by, b.uri = j.uri AND b.place = j.place, j.waits_for, j.error,"
                 " j.error_kind, s.is_locked, s.waits_for, s.due_s, s.error, s.error_kind"
                 " FROM jobs j JOIN stores s ON s.id = j.store_id LEFT JOIN jobs b ON b.id = j.blocked_by"
-                f" WHERE j.id IN ({_listed(ids)}) AND +j.state = 'queued'"
+                f" WHERE j.id IN ({listed(ids)}) AND +j.state = 'queued'"
             ).fetchall()
         found = {}
         for (
@@ -185,7 +140,7 @@ class JournalWaits(JournalDecisions):
         with self._transaction(read_only=True) as db:
             stores = [row[0] for row in db.execute("SELECT id FROM stores WHERE waits_for IS NOT NULL")]
             n_own = db.execute(
-                f"SELECT COUNT(*) FROM jobs INDEXED BY jobs_waiting WHERE {whose} waits_for IS NOT NULL AND store_id NOT IN ({_listed(stores)})",
+                f"SELECT COUNT(*) FROM jobs INDEXED BY jobs_waiting WHERE {whose} waits_for IS NOT NULL AND store_id NOT IN ({listed(stores)})",
                 args,
             ).fetchone()[0]
             if not stores and not n_own:
@@ -194,12 +149,12 @@ class JournalWaits(JournalDecisions):
             of_kind = f"{whose} kind = '{JobKind.PUT.value}'"
             n_leased, n_queued, n_there = db.execute(
                 "SELECT COALESCE(SUM(n * (state = 'leased')), 0), COALESCE(SUM(n * (state = 'queued')), 0),"
-                f" COALESCE(SUM(n * (state = 'queued' AND store_id IN ({_listed(stores)}))), 0) FROM totals WHERE {of_kind}",
+                f" COALESCE(SUM(n * (state = 'queued' AND store_id IN ({listed(stores)}))), 0) FROM totals WHERE {of_kind}",
                 args,
             ).fetchone()
             if n_leased or not n_there + n_own:
                 return []
-            if n_queued > n_there + n_own and _others_go_on(db, f"{of_kind} AND store_id NOT IN ({_listed(stores)})", args):
+            if n_queued > n_there + n_own and _others_go_on(db, f"{of_kind} AND store_id NOT IN ({listed(stores)})", args):
                 return []
             rows = db.execute(
                 "SELECT j.id, j.uri, j.attempts, COALESCE(j.error, s.error, 'it waits for another upload'),"
@@ -209,6 +164,50 @@ class JournalWaits(JournalDecisions):
                 args,
             ).fetchall()
         return [JobFailure(*row) for row in rows]
+
+    def oldest(self, limit: int) -> list[JobId]:
+        """Unfinished uploads, the oldest first."""
+        return self._ids(f"SELECT id FROM jobs WHERE {_OPEN} ORDER BY id LIMIT ?", limit)
+
+    def tried_in_vain(self, limit: int) -> tuple[int, list[JobId]]:
+        """Uploads that wait for their next try, having failed before: (how many, the oldest of them)."""
+        which = "kind = 'put' AND state = 'queued' AND error IS NOT NULL"
+        with self._transaction(read_only=True) as db:
+            n = int(db.execute(f"SELECT COUNT(*) FROM jobs WHERE {which}").fetchone()[0])
+        return n, self._ids(f"SELECT id FROM jobs WHERE {which} ORDER BY id LIMIT ?", limit) if n else []
+
+    def retrying(self, limit: int) -> tuple[int, list[JobId]]:
+        """Uploads that are under way after an error, of an earlier try or of a call that is made again: as `tried_in_vain`."""
+        which = "kind = 'put' AND state = 'leased' AND error IS NOT NULL"
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(f"SELECT id FROM jobs INDEXED BY jobs_leased WHERE {which} ORDER BY id").fetchall()
+        return len(rows), [JobId(row[0]) for row in rows[:limit]]
+
+    def by_store(self) -> dict[int, int]:
+        """How many unfinished uploads there are by store, those without any left out."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                f"SELECT store_id, SUM(n) FROM totals WHERE {_OPEN} GROUP BY store_id HAVING SUM(n) > 0 ORDER BY store_id"
+            ).fetchall()
+        return {int(store_id): int(n) for store_id, n in rows}
+
+    def n_stuck(self, older_than_s: float, stores: Iterable[int]) -> int:
+        """How many unfinished uploads were accepted longer ago than that, wait for an operator, or go to one of these stores."""
+        which = f"created_s < ? OR waits_for IS NOT NULL OR store_id IN ({listed(stores)})"
+        with self._transaction(read_only=True) as db:
+            row = db.execute(f"SELECT COUNT(*) FROM jobs WHERE {_OPEN} AND ({which})", (time.time() - older_than_s,)).fetchone()
+        return int(row[0])
+
+    def named(self, name: str, uri: str, limit: int) -> list[JobId]:
+        """The newest uploads of this URI, in the order of their calls; if there is none, of names that end in ``/name``."""
+        where = "SELECT id FROM (SELECT id FROM jobs WHERE kind = 'put' AND {} ORDER BY id DESC LIMIT ?) ORDER BY id"
+        found = self._ids(where.format("uri = ?"), uri, limit)
+        tail = f"/{name}"
+        return found or self._ids(where.format("substr(uri, ?) = ?"), -len(tail), tail, limit)
+
+    def _ids(self, sql: str, *args: object) -> list[JobId]:
+        with self._transaction(read_only=True) as db:
+            return [JobId(row[0]) for row in db.execute(sql, args)]
 
 
 def _others_go_on(db: Connection, which: str, args: tuple[str, ...]) -> bool:
@@ -232,24 +231,3 @@ def _first_try_s(db: Connection, store_id: int) -> float:
     """The elapsed time at which the first of the store's queued jobs is due; 0 if all of them wait for other jobs."""
     first = "SELECT MIN(due_s) FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL AND store_id = ?"
     return float(db.execute(first, (store_id,)).fetchone()[0] or 0.0)
-
-
-def end_store_wait(db: Connection, which: str, args: tuple[object, ...] = ()) -> bool:
-    """Stores that match have answered, or are to be tried at once. Whether one was waiting."""
-    cursor = db.execute(
-        "UPDATE stores SET waits_for = NULL, refusals = 0, due_s = 0, error = NULL, error_kind = NULL"
-        f" WHERE waits_for IS NOT NULL AND {which}",
-        args,
-    )
-    return cursor.rowcount > 0
-
-
-def resume(db: Connection, stores: Iterable[int] | None = None) -> bool:
-    """As `JournalWaits.resume`, within a transaction."""
-    which = "1" if stores is None else f"store_id IN ({_listed(stores)})"
-    cursor = db.execute(f"UPDATE jobs SET due_s = 0, waits_for = NULL WHERE waits_for IS NOT NULL AND {which}")
-    return end_store_wait(db, which.replace("store_id", "id")) or cursor.rowcount > 0
-
-
-def _listed(ids: Iterable[int]) -> str:
-    return ", ".join(str(int(one)) for one in ids)

@@ -1,0 +1,233 @@
+"""What a client does in a journal: it accepts uploads, and decides about those that failed or are not wanted any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+
+from wherry.errors import AlreadyExistsError, JobFailure, JournalError
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, endpoint_key, packed
+from wherry.spool.journal.queries import listed, newest_open, unneeded
+from wherry.spool.journal.role import Role
+from wherry.spool.journal.schema import blocker, register, store_row
+from wherry.spool.journal.work import resume
+
+
+class SnapshotGone(JournalError):
+    """The staged file that a new job was to share has been uploaded and freed in the meantime: stage it again."""
+
+
+class JournalReplaced(JournalError):
+    """The journal is not the one that the store was registered in: that one was put aside. Register it again."""
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """What submit() needs to know of one upload."""
+
+    kind: JobKind
+    uri: str
+    key: str
+    object_id: str
+    size_bytes: int
+    overwrite: bool
+    token: str
+    requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
+    crc32c: int | None = None
+    pieces: tuple[int, ...] = ()  # the CRC32C of each piece of PIECE_BYTES, where it is known
+    only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
+
+
+class Uploads(Role):
+    """The calls of a client."""
+
+    def store_id(
+        self,
+        scheme: str,
+        root: str,
+        options: Mapping[str, object],
+        secret_names: Iterable[str],
+        settings: Mapping[str, Mapping[str, float]],
+    ) -> int:
+        """The id of the record for this store; made if it is new. The same store has the same id in every journal.
+
+        `settings`, the configuration, is no part of what a store is: all of its jobs follow the newest.
+        """
+        row = store_row(scheme, root, options, secret_names)
+        with self._transaction() as db:
+            register(db, row, json.dumps(settings, sort_keys=True))
+            resume(db, [row[0]])  # whoever uses a store anew may have mended what its uploads wait for
+        return row[0]
+
+    def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
+        """Accept jobs, all or none: (their ids, the staged files that nobody needs any more).
+
+        A queued, overwriting job for the same name is superseded by an overwriting one, unless another job requires it.
+        `shared`: their staged files are those of other jobs; SnapshotGone if one of these is not open any more.
+        AlreadyExistsError for a job that is to be accepted `only_if_free`, if its name is held.
+        """
+        ids: list[JobId] = []
+        freed: list[str] = []
+        with self._transaction() as db:
+            store = db.execute("SELECT options FROM stores WHERE id = ?", (store_id,)).fetchone()
+            if store is None:
+                raise JournalReplaced(f"the journal does not know the store {store_id}: it is a new one")
+            for one in new if shared else ():
+                if db.execute("SELECT 1 FROM staged WHERE object_id = ?", (one.object_id,)).fetchone() is None:
+                    raise SnapshotGone(f"the staged file {one.object_id} is gone")
+            endpoint = endpoint_key(json.loads(store[0]))
+            for job in new:
+                if job.only_if_free and (holder := newest_open(db, job.uri, endpoint)) is not None:
+                    raise name_is_held(holder)
+                ids.append(self._insert(db, job, owner, store_id, endpoint))
+                _note_requirements(db, job, ids[-1], endpoint)
+                if job.overwrite and job.kind is JobKind.PUT:
+                    freed += self._supersede(db, job.uri, endpoint, ids[-1])
+                db.execute(f"UPDATE jobs SET blocked_by = {blocker('jobs')} WHERE id = ?", (ids[-1],))
+            return ids, unneeded(db, freed)
+
+    def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str) -> JobId:
+        cursor = db.execute(
+            "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
+            " created_s, counted_from_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
+            (
+                *(
+                    job.kind.value,
+                    owner,
+                    store_id,
+                    job.uri,
+                    job.key,
+                    endpoint,
+                    job.object_id,
+                    job.size_bytes,
+                    job.overwrite,
+                    job.token,
+                ),
+                *(self._time.wall_s(), self._time.run_s(db), job.crc32c, packed(job.pieces)),
+            ),
+        )
+        return JobId(cursor.lastrowid or 0)
+
+    def _supersede(self, db: Connection, uri: str, endpoint: str, job_id: JobId) -> list[str]:
+        """End the queued, overwriting jobs of a name that are older than `job_id`: the staged files that they had."""
+        older = db.execute(
+            "SELECT id, object_id FROM jobs INDEXED BY jobs_open WHERE uri = ? AND place = ? AND id < ?"
+            " AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite"
+            " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
+            "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
+            (uri, endpoint, job_id),
+        ).fetchall()
+        for old_id, _ in older:
+            self._end_as(db, JobState.SUPERSEDED, "id = ?", (old_id,), superseded_by=job_id)
+        return [object_id for _, object_id in older]
+
+    def _end_as(
+        self, db: Connection, state: JobState, which: str, args: tuple[object, ...], *, superseded_by: int | None = None
+    ) -> None:
+        db.execute(
+            f"UPDATE jobs SET state = ?, superseded_by = ?, finished_s = ?, ended_s = ? WHERE {which}",
+            (state.value, superseded_by, self._time.wall_s(), self._time.elapsed_s(db), *args),
+        )
+
+    def number_from(self, first: int) -> None:
+        """Give no job that is accepted from now on a lower number than this."""
+        with self._transaction() as db:
+            db.execute("INSERT INTO sqlite_sequence SELECT 'jobs', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence)")
+            db.execute("UPDATE sqlite_sequence SET seq = MAX(seq, ?) WHERE name = 'jobs'", (first - 1,))
+
+    def cancel(self, uri: str, endpoint: str) -> list[str]:
+        """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
+        with self._transaction() as db:
+            which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri, endpoint)).fetchall()
+            self._end_as(db, JobState.DISCARDED, which, (uri, endpoint))
+            return unneeded(db, (row[0] for row in rows))
+
+    def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
+        """The owner's failures that were not reported yet; with `mark` they are from now on."""
+        which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
+        select = f"SELECT id, uri, attempts, error, error_kind FROM jobs WHERE {which} ORDER BY id"
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(select, (owner,)).fetchall()
+        if rows and mark:
+            with self._transaction() as db:
+                rows = db.execute(select, (owner,)).fetchall()  # another thread may have reported some in between
+                db.execute(f"UPDATE jobs SET reported = 1 WHERE {which}", (owner,))
+        return [JobFailure(*row) for row in rows]
+
+    def mark_reported(self, ids: Sequence[JobId]) -> None:
+        """These failures have been raised to the user."""
+        with self._transaction() as db:
+            db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({listed(ids)})")
+
+    def retry(self, ids: Sequence[JobId] | None, *, overwrite: bool = False) -> tuple[int, list[str]]:
+        """Queue failed jobs again (None: all), and count their deadlines from now: (how many, staged files freed).
+
+        `overwrite`: they may replace what has their names.
+
+        An overwriting job whose name got a newer version in the meantime is superseded: it must not put the older bytes back.
+        One whose name a queued job has, which must not overwrite, stays failed: it would be sent first, and that one lose the name.
+        """
+        which = _which(ids)
+        freed: list[str] = []
+        n_queued = 0
+        with self._transaction() as db:
+            db.execute(f"DELETE FROM jobs WHERE state = 'failed' AND kind = 'check' AND {which}")
+            for job_id, uri, endpoint, object_id in db.execute(
+                f"SELECT id, uri, place, object_id FROM jobs WHERE state = 'failed' AND {which}"
+            ).fetchall():
+                newer = db.execute(
+                    "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id > ? AND overwrite"
+                    " AND state IN ('queued', 'leased', 'done') LIMIT 1",
+                    (uri, endpoint, job_id),
+                ).fetchone()
+                if newer is not None:
+                    self._end_as(db, JobState.SUPERSEDED, "id = ?", (job_id,), superseded_by=newer[0])
+                    freed.append(object_id)
+                elif (holder := newest_open(db, uri, endpoint)) is None or holder.id < job_id or holder.state is JobState.LEASED:
+                    db.execute(
+                        "UPDATE jobs SET state = 'queued', overwrite = MAX(overwrite, ?), due_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, ended_s = NULL,"
+                        " error_kind = NULL, counted_from_s = ? WHERE id = ?",
+                        (overwrite, self._time.run_s(db), job_id),
+                    )
+                    n_queued += 1
+            return n_queued, unneeded(db, freed)
+
+    def discard(self, ids: Sequence[JobId] | None) -> tuple[int, list[str]]:
+        """Give failed jobs up (None: all): (how many, staged files freed)."""
+        which = _which(ids)
+        with self._transaction() as db:
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE state = 'failed' AND {which}").fetchall()
+            self._end_as(db, JobState.DISCARDED, f"state = 'failed' AND {which}", ())
+            return len(rows), unneeded(db, (row[0] for row in rows))
+
+    def forget(self, job_id: JobId) -> None:
+        """Remove a finished check."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
+
+
+def name_is_held(holder: Job) -> AlreadyExistsError:
+    """The error for an upload that must not overwrite, of a name that this spool is going to put another upload under."""
+    return AlreadyExistsError(
+        f"an upload of this name, job {holder.id}, is on its way from this spool already",
+        operation="put",
+        uri=holder.uri,
+        hint="overwrite to replace it, or use another name",
+    )
+
+
+def _note_requirements(db: Connection, job: NewJob, job_id: JobId, endpoint: str) -> None:
+    for uri, key in job.requires:
+        after = db.execute(
+            "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND kind = 'put' AND state != 'discarded'"
+            " ORDER BY id DESC LIMIT 1",
+            (uri, endpoint, job_id),
+        ).fetchone()
+        db.execute("INSERT OR REPLACE INTO requirements VALUES (?, ?, ?)", (job_id, key, after[0] if after is not None else None))
+
+
+def _which(ids: Sequence[JobId] | None) -> str:
+    return "1" if ids is None else f"id IN ({listed(ids)})"

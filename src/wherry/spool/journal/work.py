@@ -1,0 +1,336 @@
+"""What an agent and its workers do in a journal: they lease jobs, report how these ended, and take dead workers' leases away."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from sqlite3 import Connection
+
+from wherry.config import RetryConfig
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, WaitsFor, packed
+from wherry.spool.journal.queries import JOB_COLUMNS, as_job, listed, unneeded
+from wherry.spool.journal.role import Role
+
+#: A job whose worker died this often is what kills them.
+MAX_LEASES_LOST = 5
+#: From here on it is worked on alone.
+SUSPECT_AFTER = 2
+#: A job that waits for an operator is tried again after this long.
+TRY_AGAIN_S = 300.0
+_FIRST_WAIT_S = 2.0
+#: Finished jobs are remembered for a while, for handles and for `status`.
+_KEEP_FINISHED_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """An object that must exist before a job may start: its key, and our own job for it, if any."""
+
+    key: str
+    state: JobState | None
+    crc32c: int | None
+
+
+class Work(Role):
+    """The calls of an agent and its workers."""
+
+    def now_s(self) -> float:
+        """The elapsed time now, in which waits and leases are measured; see `wherry.spool.journal.journal_time`."""
+        with self._transaction(read_only=True) as db:
+            return self._time.elapsed_s(db)
+
+    def ready(
+        self, now: float | None = None, *, with_stores: Iterable[int] | None = None, at_most: int = 100
+    ) -> tuple[int, float | None]:
+        """(jobs that a worker could lease, counted up to `at_most`; the elapsed time at which the next of the others can be).
+
+        `now` and `with_stores` are as in `lease()`.
+        """
+        n_due, later = 0, []
+        is_ready = "FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL AND store_id = ?"
+        with self._transaction(read_only=True) as db:
+            now = self._time.elapsed_s(db) if now is None else now
+            for store_id, until_s in self._stores_to_try(db, with_stores):
+                if until_s > now:
+                    if db.execute(f"SELECT 1 {is_ready} LIMIT 1", (store_id,)).fetchone() is not None:
+                        later.append(until_s)
+                    continue
+                due = f"SELECT COUNT(*) FROM (SELECT 1 {is_ready} AND due_s <= ? LIMIT ?)"
+                n_due += db.execute(due, (store_id, now, at_most - n_due)).fetchone()[0]
+                next_s = db.execute(f"SELECT MIN(due_s) {is_ready} AND due_s > ?", (store_id, now)).fetchone()[0]
+                if next_s is not None:
+                    later.append(next_s)
+        return n_due, min(later, default=None)
+
+    def _stores_to_try(self, db: Connection, with_stores: Iterable[int] | None) -> list[tuple[int, float]]:
+        """The stores, each with the elapsed time before which nothing is to be tried there."""
+        found = db.execute("SELECT id, CASE WHEN waits_for IS NULL THEN 0 ELSE due_s END FROM stores").fetchall()
+        usable = None if with_stores is None else set(with_stores)
+        return [row for row in found if usable is None or row[0] in usable]
+
+    def lease(
+        self,
+        worker: str,
+        lease_s: float,
+        *,
+        with_stores: Iterable[int] | None = None,
+        with_suspects: bool = True,
+        now: float | None = None,
+    ) -> Job | None:
+        """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
+
+        `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which
+        workers have died: one of them is worked on alone, so that the innocent are not counted with the guilty. `now`: elapsed time.
+        """
+        most_lost = (MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER) - 1
+        with self._transaction() as db:
+            now = self._time.elapsed_s(db) if now is None else now
+            found = [
+                (job_id, store_id)
+                for store_id, until_s in self._stores_to_try(db, with_stores)
+                if until_s <= now
+                for job_id in _next_jobs(db, store_id, most_lost, now)
+            ]
+            if not found:
+                return None
+            job_id, store_id = min(found)
+            db.execute(
+                "UPDATE jobs SET state = 'leased', lease_owner = ?, lease_until_s = ?, attempts = attempts + 1, is_listed = 0,"
+                " waits_for = NULL WHERE id = ?",
+                (worker, now + lease_s, job_id),
+            )
+            waits = "SELECT refusals FROM stores WHERE id = ? AND waits_for IS NOT NULL"
+            if (row := db.execute(waits, (store_id,)).fetchone()) is not None:  # this job finds out whether it still has to
+                next_s = now + wait_after_s(row[0] + 1)
+                db.execute("UPDATE stores SET refusals = refusals + 1, due_s = ? WHERE id = ?", (next_s, store_id))
+            return as_job(db.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchone())
+
+    def requirements(self, job_id: JobId) -> list[Requirement]:
+        """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
+        with self._transaction(read_only=True) as db:
+            rows = db.execute(
+                "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
+                "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
+                " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
+                (job_id,),
+            ).fetchall()
+        return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]
+
+    def pieces(self, job_id: JobId) -> tuple[int, ...]:
+        """The CRC32C of each piece of PIECE_BYTES of the staged file; empty where they are not known."""
+        with self._transaction(read_only=True) as db:
+            row = db.execute("SELECT pieces FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return struct.unpack(f">{len(row[0]) // 4}I", row[0]) if row and row[0] else ()
+
+    def time_left_s(self, job: Job) -> tuple[float, float]:
+        """(how much run time is left before a job's deadline, how much has passed).
+
+        The deadline is that of the store's newest settings; a check ends with the retries of its call.
+        """
+        with self._transaction(read_only=True) as db:
+            passed_s = self._time.run_s(db) - job.schedule.counted_from_s
+            row = db.execute("SELECT settings FROM stores WHERE id = ?", (job.store_id,)).fetchone()
+        retry = RetryConfig(**json.loads(row[0])["retry"])
+        return (retry.call_deadline_s if job.kind is JobKind.CHECK else retry.job_deadline_s) - passed_s, passed_s
+
+    def count_time(self) -> None:
+        """Some process works on this spool's jobs: the time since its last call, and since any other's, is run time."""
+        with self._transaction() as db:
+            self._time.count(db)
+
+    def renew(self, worker: str, lease_s: float) -> None:
+        """Prolong all leases of a worker, of jobs and of parts."""
+        with self._transaction() as db:
+            until_s = self._time.elapsed_s(db) + lease_s
+            db.execute("UPDATE jobs SET lease_until_s = ? WHERE state = 'leased' AND lease_owner = ?", (until_s, worker))
+            db.execute("UPDATE parts SET lease_until_s = ? WHERE lease_owner = ?", (until_s, worker))
+
+    def set_crc32c(self, job_id: JobId, crc32c: int, pieces: Sequence[int] = ()) -> None:
+        """Keep the checksum of the staged file, and those of its pieces of PIECE_BYTES, so that they are computed once."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET crc32c = ?, pieces = COALESCE(?, pieces) WHERE id = ?", (crc32c, packed(pieces), job_id))
+
+    def ack(self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None) -> list[str]:
+        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
+
+        `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites.
+        """
+        return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None, exclusive=exclusive)
+
+    def fail(self, job_id: JobId, worker: str, error: str, kind: str | None = None) -> None:
+        """The job has failed for good; its staged file is kept. `kind`: what kind_of() says of the error."""
+        self._finish(job_id, worker, JobState.FAILED, etag=None, error=error, error_kind=kind)
+
+    def _finish(
+        self,
+        job_id: JobId,
+        worker: str,
+        state: JobState,
+        *,
+        etag: str | None,
+        error: str | None,
+        error_kind: str | None = None,
+        exclusive: bool | None = None,
+    ) -> list[str]:
+        with self._transaction() as db:
+            row = db.execute(
+                "SELECT object_id, store_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?", (job_id, worker)
+            ).fetchone()
+            if row is None:  # the lease was taken away: whoever has the job now reports on it
+                return []
+            db.execute(
+                "UPDATE jobs SET state = ?, etag = ?, error = ?, error_kind = ?, exclusive = ?, finished_s = ?, ended_s = ?,"
+                " lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
+                (state.value, etag, error, error_kind, exclusive, self._time.wall_s(), self._time.elapsed_s(db), job_id),
+            )
+            end_store_wait(db, "id = ?", (row[1],))
+            if state is JobState.DONE:
+                db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
+                db.execute("UPDATE jobs SET upload_id = NULL WHERE id = ?", (job_id,))
+            return unneeded(db, [row[0]]) if state is not JobState.FAILED else []
+
+    def requeue(
+        self, job_id: JobId, worker: str, *, wait_s: float, error: str, kind: str | None = None, counts: bool = True
+    ) -> None:
+        """Give the job back, to be tried again after `wait_s`. `counts=False`: it was not an attempt, it only had to wait."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs SET state = 'queued', due_s = ?, error = ?, error_kind = ?, attempts = attempts - ?, lease_owner = NULL,"
+                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
+                (self._time.elapsed_s(db) + wait_s, error, kind, 0 if counts else 1, job_id, worker),
+            )
+
+    def put_off(
+        self, job_id: JobId, worker: str, waits_for: str, error: str, kind: str | None = None, wait_s: float = TRY_AGAIN_S
+    ) -> None:
+        """Give a job back whose store can take nothing until an operator has mended what `waits_for` says."""
+        with self._transaction() as db:
+            now_s = self._time.elapsed_s(db)
+            cursor = db.execute(
+                "UPDATE jobs SET state = 'queued', due_s = ?, waits_for = ?, error = ?, error_kind = ?, lease_owner = NULL,"
+                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
+                (now_s + wait_s, WaitsFor(waits_for).value, error, kind, job_id, worker),
+            )
+            if cursor.rowcount:
+                db.execute(
+                    "UPDATE stores SET due_s = CASE WHEN waits_for IS NULL THEN ? ELSE due_s END, refusals = MAX(refusals, 1),"
+                    " waits_for = ?, error = ?, error_kind = ? WHERE id = (SELECT store_id FROM jobs WHERE id = ?)",
+                    (now_s + wait_after_s(1), WaitsFor(waits_for).value, error, kind, job_id),
+                )
+
+    def note_error(self, store_id: int, key: str, error: str, kind: str | None) -> None:
+        """A call for the object `key` failed and is made again: why, for people to see while its upload is under way."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs INDEXED BY jobs_leased SET error = ?, error_kind = ? WHERE state = 'leased' AND store_id = ? AND key = ?",
+                (error, kind, store_id, key),
+            )
+
+    def resume(self, stores: Iterable[int] | None = None) -> bool:
+        """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
+        with self._transaction() as db:
+            return resume(db, stores)
+
+    def note_locked(self, locked: Iterable[int]) -> None:
+        """These stores, and no others, are those whose secrets the agent does not have."""
+        with self._transaction() as db:
+            db.execute(f"UPDATE stores SET is_locked = NOT is_locked WHERE is_locked != (id IN ({listed(locked)}))")
+
+    def lease_owners(self) -> set[str]:
+        """Who has jobs or parts leased."""
+        with self._transaction(read_only=True) as db:
+            return {
+                row[0]
+                for row in db.execute(
+                    "SELECT lease_owner FROM jobs WHERE state = 'leased' UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL"
+                )
+            }
+
+    def expired(self, now: float | None = None) -> set[str]:
+        """Workers whose leases ran out: their process is stuck."""
+        with self._transaction(read_only=True) as db:
+            now = self._time.elapsed_s(db) if now is None else now
+            rows = db.execute(
+                "SELECT lease_owner FROM jobs WHERE state = 'leased' AND lease_until_s < :now"
+                " UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL AND lease_until_s < :now",
+                {"now": now},
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def release(self, worker: str | None = None, *, keep: Sequence[str] = ()) -> tuple[int, list[Job]]:
+        """Take the leases of a dead worker away: (jobs queued again, jobs failed because workers keep dying on them).
+
+        `None`: of all workers but `keep`, after the agent itself died, which is held against no job.
+        """
+        marks = ", ".join("?" * len(keep))
+        who, args = ("lease_owner = ?", (worker,)) if worker is not None else (f"lease_owner NOT IN ({marks})", tuple(keep))
+        with self._transaction() as db:
+            cursor = db.execute(
+                "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + ?"
+                f" WHERE state = 'leased' AND {who}",
+                (0 if worker is None else 1, *args),
+            )
+            db.execute(f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL WHERE lease_owner IS NOT NULL AND {who}", args)
+            doomed = db.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_suspect"
+                f" WHERE state = 'queued' AND leases_lost > 0 AND leases_lost >= {MAX_LEASES_LOST}"
+            ).fetchall()
+            for row in doomed:
+                db.execute(
+                    "UPDATE jobs SET state = 'failed', finished_s = ?, ended_s = ?, error = ? WHERE id = ?",
+                    (
+                        self._time.wall_s(),
+                        self._time.elapsed_s(db),
+                        f"its worker died {MAX_LEASES_LOST} times (see agent.log in the spool)",
+                        row[0],
+                    ),
+                )
+        return cursor.rowcount - len(doomed), [as_job(row) for row in doomed]
+
+    def prune(self, keep_s: float = _KEEP_FINISHED_S, *, at_most: int = 1000) -> int:
+        """Forget jobs that were finished long ago, at most so many at once; failed ones are kept. Returns how many."""
+        with self._transaction() as db:
+            cursor = db.execute(
+                "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_ended WHERE ended_s < ?"
+                " AND state IN ('done', 'superseded', 'discarded') AND upload_id IS NULL ORDER BY ended_s LIMIT ?)",
+                (self._time.elapsed_s(db) - keep_s, at_most),
+            )
+            db.execute("DELETE FROM totals WHERE n = 0")
+        return cursor.rowcount
+
+
+def _next_jobs(db: Connection, store_id: int, most_lost: int, now: float) -> list[int]:
+    """The first of a store's jobs that were never given back, and that of the others whose time came first."""
+    sql = (
+        "SELECT id FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL AND store_id = ? AND {}"
+        " AND leases_lost <= ? ORDER BY due_s, id LIMIT 1"
+    )
+    rows = (
+        db.execute(sql.format("due_s = 0"), (store_id, most_lost)).fetchone(),
+        db.execute(sql.format("due_s > 0 AND due_s <= ?"), (store_id, now, most_lost)).fetchone(),
+    )
+    return [row[0] for row in rows if row is not None]
+
+
+def wait_after_s(n_refusals: int) -> float:
+    """How long nothing is tried at a store after so many tries in a row have found that an operator is needed."""
+    return min(TRY_AGAIN_S, _FIRST_WAIT_S * 2.0 ** min(n_refusals - 1, 30))
+
+
+def end_store_wait(db: Connection, which: str, args: tuple[object, ...] = ()) -> bool:
+    """Stores that match have answered, or are to be tried at once. Whether one was waiting."""
+    cursor = db.execute(
+        "UPDATE stores SET waits_for = NULL, refusals = 0, due_s = 0, error = NULL, error_kind = NULL"
+        f" WHERE waits_for IS NOT NULL AND {which}",
+        args,
+    )
+    return cursor.rowcount > 0
+
+
+def resume(db: Connection, stores: Iterable[int] | None = None) -> bool:
+    """As `Work.resume`, within a transaction."""
+    which = "1" if stores is None else f"store_id IN ({listed(stores)})"
+    cursor = db.execute(f"UPDATE jobs SET due_s = 0, waits_for = NULL WHERE waits_for IS NOT NULL AND {which}")
+    return end_store_wait(db, which.replace("store_id", "id")) or cursor.rowcount > 0
