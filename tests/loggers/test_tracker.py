@@ -13,6 +13,7 @@ from wherry.errors import ConfigError, MissingExtraError, SpoolError, StoreError
 from wherry.loggers import Logger, State
 from wherry.loggers.destinations.tracker import TrackerConfig, TrackerLogger, as_ours
 from wherry.loggers.route import OnError
+from wherry.loggers.values.kinds import Value
 
 
 class Run:
@@ -60,6 +61,9 @@ class Tracker(TrackerLogger[Run]):
             run.texts.append(text)
 
         self._later("log_text", send, key=name)
+
+    def write(self, value: Value, step: int) -> None:
+        """Of values, it takes texts only."""
 
     def _begin(self, state: State, name: str) -> Run:
         self.begun.append(Run(name))

@@ -8,9 +8,9 @@ import os
 import shutil
 import tempfile
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -28,11 +28,12 @@ from wherry.errors import (
     UploadFailed,
     WherryError,
 )
-from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.files.background import Background
 from wherry.loggers.run.state import State
+from wherry.loggers.value_destination import ValueDestination
+from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts
-from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.kinds import Value
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import temporary_folder
 from wherry.uri import check_name
@@ -67,7 +68,7 @@ class TrackerConfig:
         check_amounts(self, "max_pending_bytes", "max_staged_bytes")
 
 
-class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
+class TrackerLogger(ValueDestination, Generic[_Run]):
     """Calls a tracker's package in threads of ours: one for what is logged, in order, and one for files.
 
     A log call copies what it is given; the package encodes and sends it later. What fails there is written to the log "wherry" at
@@ -103,7 +104,6 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         self._warnings = WarnOnce()
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
-        self._counts: dict[str, Iterator[int]] = {}
         self._has_failed = False
         self._is_closed = False
         self._said_left_out = False
@@ -229,6 +229,10 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
         if self.on_error != "warn" and (error := self._take_error()) is not None:
             raise error
 
+    def _write_later(self, value: Value, call: Callable[[_Run], object]) -> None:
+        """Have the run's call for a value made by our thread."""
+        self._later(f"log_{value.kind}", call, FIGURE_BYTES + value.size_bytes, key=value.name)
+
     def _do(self, log_call: str, call: Callable[[_Run], object], run: _Run, key: str | None) -> None:
         try:
             call(run)
@@ -254,8 +258,9 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
             error, self._error = self._error, None
         return error
 
-    def _step(self, step: int | None, counter: str) -> int:
-        return next(self._counts.setdefault(counter, itertools.count())) if step is None else to_step(step, counter)
+    def _is_taking(self) -> bool:
+        self._check_open()
+        return not self._is_left_out()
 
     def _rank(self) -> State:
         self._state = self._state or State()  # kept, as it may have made up a run name
@@ -365,6 +370,14 @@ class TrackerLogger(LoggerDestination, ABC, Generic[_Run]):
 def size_of(*arrays: NDArray[Any]) -> int:
     """Bytes of memory."""
     return sum(array.nbytes for array in arrays)
+
+
+def numbers_of(metrics: Mapping[str, object]) -> tuple[dict[str, int | float], ValueError | None]:
+    """The figures that are numbers, and the error to raise for the others once these were logged."""
+    found = {str(key): to_number(value) for key, value in metrics.items()}
+    wrong = [key for key, number in found.items() if number is None]
+    error = ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one") if wrong else None
+    return {key: number for key, number in found.items() if number is not None}, error
 
 
 def as_ours(error: Exception, operation: str, uri: str, kind: type[StoreError] = StoreError) -> Exception:

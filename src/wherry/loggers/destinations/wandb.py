@@ -8,21 +8,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, TransientError
-from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, size_of
+from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
 from wherry.loggers.destinations.wandb_row import WandbRow
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
-from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.tables import check_table
-from wherry.loggers.values.text import format_json
+from wherry.loggers.values.tables import plain_cell
+from wherry.loggers.values.text import as_text, format_json
 from wherry.posix.fork import temporary_folder
 
 if TYPE_CHECKING:
@@ -119,141 +119,25 @@ class WandbLogger(TrackerLogger["Run"]):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to each chart; `step=None` counts the calls. ValueError for what is no number, after the others."""
-        found = {key: to_number(value) for key, value in metrics.items()}
-        wrong = [str(key) for key, number in found.items() if number is None]
-        self._record({key: number for key, number in found.items() if number is not None}, self._step(step, "metrics"))
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one")
-
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Add images with their masks. ValueError for shapes that are none; of masks once the images are accepted."""
-        encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.values.canonical import copy_images, to_images
-        from wherry.loggers.values.masks import masks_of
-
-        key = str(name)
-        given = copy_images(images, key, channels_last=channels_last or None)
-        drawn, wrong = masks_of(masks, given, key)
-        classes = {int(label): str(text) for label, text in (mask_class_labels or {}).items()}
-
-        named = {"class_labels": classes} if classes else {}
-
-        def make(folder: Path) -> object:
-            import wandb
-
-            made = []
-            for i, picture in enumerate(to_images(given, key)):
-                path = folder / f"{i}.png"
-                path.write_bytes(encode.png_bytes(picture))
-                shown = {mask: {"mask_data": labels[i], **named} for mask, labels in drawn.items()}
-                made.append(wandb.Image(str(path), masks=shown or None))
-            return wandb.Table(columns=["image"], data=[[image] for image in made]) if use_table else made
-
-        labels = [one for several in drawn.values() for one in several]
-        self._media("log_images", key, self._step(step, f"images {key}"), make, size_of(*given, *labels))
+        numbers, wrong = numbers_of(metrics)
+        at, record = self._step(step, "metrics"), dict[str, object]()
+        for key, number in numbers.items():
+            record[self._free_name(key, record)] = number
+        if record:
+            self._later("log_metrics", lambda run: self._row.add(run, record, at), FIGURE_BYTES * (1 + len(record)))
         if wrong is not None:
             raise wrong
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Add a table. ValueError for rows that are not as long as there are columns; what is no number or text becomes text."""
-        key = str(name)
-        cells = [[_cell(value) for value in row] for row in check_table(columns, rows, key)]
-        names = [str(column) for column in columns]
-
-        def make(_: Path) -> object:
-            import wandb
-
-            return wandb.Table(columns=names, data=cells, allow_mixed_types=True)
-
-        self._media("log_table", key, self._step(step, f"table {key}"), make, FIGURE_BYTES * (1 + len(cells) * len(names)))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add each as text, as it is."""
         for name, trace in traces.items():
-            text = trace if isinstance(trace, str) else format_json(trace)
-            self._html("log_traces", text, f"traces/{name}", self._step(None, f"text traces/{name}"))
+            text = Text(f"traces/{name}", as_text(trace))
+            write = self._writing(text, self._step(None, f"text {text.name}"))
+            self._later("log_traces", write, FIGURE_BYTES + text.size_bytes, key=text.name)
 
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Add a text, shown as it is."""
-        self._html("log_text", str(text), str(name), self._step(step, f"text {name}"))
-
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Add a distribution of the finite ones of the values."""
-        from wherry.loggers.values.canonical import to_histogram, to_values
-
-        key = str(name)
-        array = to_values(values, key)
-
-        def make(_: Path) -> object:
-            import wandb
-
-            found = to_histogram(array, key)
-            return wandb.Histogram(np_histogram=(found.counts, found.edges))
-
-        self._media("log_histogram", key, self._step(step, f"histogram {key}"), make, size_of(array))
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Add a sound clip, as WAV."""
-        from wherry.loggers.values.canonical import copy_audio, to_audio
-
-        key = str(name)
-        if not sample_rate_hz > 0:
-            raise ValueError(f"{key}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
-        given = copy_audio(audio, key)
-
-        def make(folder: Path) -> object:
-            import wandb
-
-            path = folder / "audio.wav"
-            path.write_bytes(encode.wav_bytes(to_audio(given, key), int(sample_rate_hz)))
-            return wandb.Audio(str(path))
-
-        self._media("log_audio", key, self._step(step, f"audio {key}"), make, size_of(given))
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Add a video, as MP4."""
-        encode.require("av", "PyAV")
-        from wherry.loggers.values.canonical import copy_video, to_video
-
-        key = str(name)
-        if not 0 < frames_per_s < float("inf"):
-            raise ValueError(f"{key}: frames_per_s is {frames_per_s}: it must be above 0")
-        given = copy_video(video, key)
-
-        def make(folder: Path) -> object:
-            import wandb
-
-            path = folder / "video.mp4"
-            encode.write_mp4(to_video(given, key), frames_per_s, path)
-            return wandb.Video(str(path), format="mp4")
-
-        self._media("log_video", key, self._step(step, f"video {key}"), make, size_of(given))
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Add a cloud of points, or a batch of them; those that are not finite are not shown."""
-        from wherry.loggers.values.canonical import to_point_cloud
-
-        key = str(name)
-        clouds = to_point_cloud(points, key)
-
-        def make(_: Path) -> object:
-            import numpy as np
-            import wandb
-
-            return [wandb.Object3D(cloud[np.isfinite(cloud).all(axis=1)]) for cloud in clouds]
-
-        self._media("log_point_cloud", key, self._step(step, f"points {key}"), make, size_of(clouds))
+    def write(self, value: Value, step: int) -> None:
+        """Have our thread make the package's object of the value, and log it."""
+        self._write_later(value, self._writing(value, step))
 
     def flush(self) -> None:
         """Return when W&B has all that was handed over before, and files have arrived. What comes then is in another row.
@@ -266,33 +150,14 @@ class WandbLogger(TrackerLogger["Run"]):
 
     # inside
 
-    def _record(self, values: Mapping[str, object], step: int) -> None:
-        """Send figures, with their step."""
-        record: dict[str, object] = {}
-        for key, value in values.items():
-            record[self._free_name(str(key), record)] = value
-        if record:
-            self._later("log_metrics", lambda run: self._row.add(run, record, step), FIGURE_BYTES * (1 + len(record)))
-
-    def _html(self, log_call: str, text: str, key: str, step: int) -> None:
-        shown = f"<pre>{html.escape(text)}</pre>"
-
-        def make(_: Path) -> object:
-            import wandb
-
-            return wandb.Html(shown, inject=False)
-
-        self._media(log_call, key, step, make, FIGURE_BYTES + len(shown))
-
-    def _media(self, log_call: str, key: str, step: int, make: Callable[[Path], object], n_bytes: int) -> None:
-        """Have `make` make the package's object from arrays, with a folder for files, in our thread."""
-        name = self._free_name(safe_name(key, _MAX_MEDIA_BYTES), {})
+    def _writing(self, value: Value, step: int) -> Callable[[Run], None]:
+        name = self._free_name(safe_name(value.name, _MAX_MEDIA_BYTES), {})
 
         def write(run: Run) -> None:
             with temporary_folder("wherry-wandb-") as folder:
-                self._row.add(run, {name: make(folder)}, step)
+                self._row.add(run, {name: _made(value, folder)}, step)
 
-        self._later(log_call, write, n_bytes, key=key)
+        return write
 
     def _free_name(self, name: str, taken: Mapping[str, object]) -> str:
         while name in _TAKEN or name == self._config.step_metric or name in taken:
@@ -404,9 +269,41 @@ def artifact_name(remote_file_name: str) -> str:
     return f"{name[: _MAX_ARTIFACT_NAME - len(digest) - 1]}-{digest}"
 
 
-def _cell(value: object) -> object:
-    """What a cell of a table can hold."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    number = to_number(value)
-    return format_json(value) if number is None else number
+def _made(value: Value, folder: Path) -> object:
+    """The package's object of a value; `folder` is for files."""
+    import numpy as np
+    import wandb
+
+    match value:
+        case Text():
+            return wandb.Html(f"<pre>{html.escape(value.text)}</pre>", inject=False)
+        case Table():
+            cells = [[plain_cell(cell) for cell in row] for row in value.rows]
+            return wandb.Table(columns=value.columns, data=cells, allow_mixed_types=True)
+        case Images():
+            images = _made_images(value, folder)
+            return wandb.Table(columns=["image"], data=[[image] for image in images]) if value.use_table else images
+        case Histogram():
+            found = value.data()
+            return wandb.Histogram(np_histogram=(found.counts, found.edges))
+        case Audio():
+            (folder / "audio.wav").write_bytes(value.wav_bytes())
+            return wandb.Audio(str(folder / "audio.wav"))
+        case Video():
+            value.write_mp4(folder / "video.mp4")
+            return wandb.Video(str(folder / "video.mp4"), format="mp4")
+        case PointCloud():
+            return [wandb.Object3D(cloud[np.isfinite(cloud).all(axis=1)]) for cloud in value.clouds]
+
+
+def _made_images(value: Images, folder: Path) -> list[Any]:
+    import wandb
+
+    labels = {"class_labels": value.mask_class_labels} if value.mask_class_labels else {}
+    made = []
+    for i, image in enumerate(value.images):
+        path = folder / f"{i}.png"
+        path.write_bytes(encode.png_bytes(image))
+        masks = {name: {"mask_data": several[i], **labels} for name, several in value.masks.items()}
+        made.append(wandb.Image(str(path), masks=masks or None))
+    return made
