@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,18 +17,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, PermanentError, TransientError
-from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, size_of
+from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
-from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
+from wherry.loggers.values.masks import mask_overlay
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.tables import check_table
+from wherry.loggers.values.tables import plain_cell
 from wherry.loggers.values.text import format_json
 from wherry.posix.fork import temporary_folder
 
 if TYPE_CHECKING:
+    import numpy as np
     from mlflow import MlflowClient
+    from numpy.typing import NDArray
 
+#: Kind of value -> folder and suffix of its artifacts.
+_FILES = {
+    "text": ("text", "txt"),
+    "histogram": ("histograms", "json"),
+    "audio": ("audio", "wav"),
+    "video": ("video", "mp4"),
+    "point_cloud": ("pointclouds", "ply"),
+}
 #: MLflow's limits of one request, and of the text of a parameter.
 _MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_CHARS = 1000, 100, 6000
 #: What MLflow refuses in names: in all, and in those of images.
@@ -118,143 +129,39 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to each metric; `step=None` counts the calls. ValueError for what is no number, after the others."""
+        numbers, wrong = numbers_of(metrics)
         at, now_ms = self._step(step, "metrics"), int(self._now() * 1000)
-        wrong: list[str] = []
-        for key, value in metrics.items():
-            number = to_number(value)
-            if number is None:
-                wrong.append(str(key))
-            else:
-                self._figures.append((mlflow_name(key), _as_float(number), now_ms, at))
+        self._figures.extend((mlflow_name(key), _as_float(number), now_ms, at) for key, number in numbers.items())
         self._later("log_metrics", self._send_figures, FIGURE_BYTES * len(metrics))
-        if wrong:
-            raise ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one")
-
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Add images, and their masks. ValueError for shapes that are none; of masks once the images are accepted."""
-        encode.require("PIL.Image", "Pillow")
-        from wherry.loggers.values.canonical import copy_images, to_images
-        from wherry.loggers.values.masks import mask_overlay, masks_of
-
-        key = str(name)
-        given = copy_images(images, key, channels_last=channels_last or None)
-        drawn, wrong = masks_of(masks, given, key)
-        at, now_ms = self._step(step, f"images {key}"), int(self._now() * 1000)
-
-        def write(run: MLflowRun) -> None:
-            for i, picture in enumerate(to_images(given, key)):
-                suffix = f"/{i}" if len(given) > 1 else ""
-                self._send_image(run, picture, key + suffix, at, now_ms)
-                for mask, labels in drawn.items():
-                    over = mask_overlay(picture, labels[i], mask_class_labels)
-                    self._send_image(run, over, f"{key}/{mask}{suffix}", at, now_ms)
-                    content = encode.mask_png_bytes(labels[i], mask_class_labels)
-                    self._send_file(run, self._file("masks", f"{key}/{mask}{suffix}", at, "png"), content)
-
-        self._later("log_images", write, size_of(*given, *(one for labels in drawn.values() for one in labels)), key=key)
         if wrong is not None:
             raise wrong
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Add rows to the table of that name. ValueError for rows of another length; what is no number becomes text."""
-        key = str(name)
-        at = self._step(step, f"table {key}")
-        cells = [[_cell(value) for value in row] for row in check_table(columns, rows, key)]
-        names = dict.fromkeys(["step"])
-        for column in columns:
-            text = str(column)
-            while text in names:
-                text += "_"
-            names[text] = None
-        file = f"tables/{mlflow_name(key)}.json"
-
-        def write(run: MLflowRun) -> None:
-            data = dict(zip(names, [[at] * len(cells), *([row[i] for row in cells] for i in range(len(columns)))], strict=True))
-            with _progress(shown=False):  # of what it reads to write it anew
-                run.client.log_table(run.run_id, data, file)
-
-        if cells:
-            self._later("log_table", write, FIGURE_BYTES * len(cells) * (1 + len(columns)), key=key)
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a file for each."""
         for name, trace in traces.items():
-            content = format_json(trace, significant_digits=None).encode()
-            file = self._file("traces", str(name), self._step(None, f"trace {name}"), "json")
-            self._later("log_traces", partial(self._send_file, file=file, content=content), len(content), key=str(name))
+            text = Text(str(name), format_json(trace, significant_digits=None))
+            file = self._file("traces", text.name, self._step(None, f"trace {name}"), "json")
+            send = partial(self._send_file, file=file, write=partial(_write, text))
+            self._later("log_traces", send, len(text.text), key=text.name)
 
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Add a text."""
-        content = str(text).encode(errors="replace")
-        file = self._file("text", str(name), self._step(step, f"text {name}"), "txt")
-        self._later("log_text", partial(self._send_file, file=file, content=content), len(content), key=str(name))
+    def write(self, value: Value, step: int) -> None:
+        """Have our thread send the value; all but images and tables are files."""
+        match value:
+            case Images():
+                self._write_later(value, partial(self._send_images, value=value, step=step, now_ms=int(self._now() * 1000)))
+            case Table():
+                if value.rows:
+                    self._write_later(value, partial(_send_table, value=value, step=step))
+            case PointCloud():
+                for cloud in value.clouds:
+                    self._write_file(PointCloud(value.name, cloud[None]), step)
+            case _:
+                self._write_file(value, step)
 
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Add a distribution of the finite ones of the values: edges (n + 1) and counts (n) of bins, and figures of all."""
-        from wherry.loggers.values.canonical import to_histogram, to_values
-
-        key = str(name)
-        array = to_values(values, key)
-        file = self._file("histograms", key, self._step(step, f"histogram {key}"), "json")
-
-        def write(run: MLflowRun) -> None:
-            found = to_histogram(array, key)
-            record = {**vars(found), "edges": found.edges.tolist(), "counts": found.counts.tolist()}
-            self._send_file(run, file, format_json(record, significant_digits=None).encode())
-
-        self._later("log_histogram", write, size_of(array), key=key)
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Add a sound clip, as WAV."""
-        from wherry.loggers.values.canonical import copy_audio, to_audio
-
-        key = str(name)
-        if not sample_rate_hz > 0:
-            raise ValueError(f"{key}: sample_rate_hz is {sample_rate_hz}: it must be above 0")
-        given = copy_audio(audio, key)
-        file = self._file("audio", key, self._step(step, f"audio {key}"), "wav")
-
-        def write(run: MLflowRun) -> None:
-            self._send_file(run, file, encode.wav_bytes(to_audio(given, key), int(sample_rate_hz)))
-
-        self._later("log_audio", write, size_of(given), key=key)
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Add a video, as MP4."""
-        encode.require("av", "PyAV")
-        from wherry.loggers.values.canonical import copy_video, to_video
-
-        key = str(name)
-        if not 0 < frames_per_s < float("inf"):
-            raise ValueError(f"{key}: frames_per_s is {frames_per_s}: it must be above 0")
-        given = copy_video(video, key)
-        file = self._file("video", key, self._step(step, f"video {key}"), "mp4")
-
-        def write(path: Path) -> None:
-            encode.write_mp4(to_video(given, key), frames_per_s, path)
-
-        self._later("log_video", partial(self._send_file, file=file, content=write), size_of(given), key=key)
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Add a cloud of points; of a batch, a file for each."""
-        from wherry.loggers.values.canonical import to_point_cloud
-
-        key = str(name)
-        at = self._step(step, f"points {key}")
-        for cloud in to_point_cloud(points, key):
-            file = self._file("pointclouds", key, at, "ply")
-            self._later("log_point_cloud", partial(self._send_cloud, file=file, cloud=cloud), size_of(cloud), key=key)
+    def _write_file(self, value: Value, step: int) -> None:
+        folder, suffix = _FILES[value.kind]
+        file = self._file(folder, value.name, step, suffix)
+        self._write_later(value, partial(self._send_file, file=file, write=partial(_write, value)))
 
     # our threads
 
@@ -283,28 +190,28 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             run.client.set_tag(run.run_id, name, text[:_MAX_PARAM_CHARS])
         for name, text in texts.items():
             if len(text) > _MAX_PARAM_CHARS:
-                self._send_file(run, f"hyperparameters/{name}.txt", text.encode(errors="replace"))
+                self._send_file(run, f"hyperparameters/{name}.txt", partial(_write, Text(name, text)))
 
-    def _send_image(self, run: MLflowRun, picture: Any, key: str, step: int, now_ms: int) -> None:
-        import numpy as np
-        from PIL import Image
+    def _send_images(self, run: MLflowRun, value: Images, step: int, now_ms: int) -> None:
+        labels = value.mask_class_labels
+        for i, image in enumerate(value.images):
+            suffix = f"/{i}" if len(value.shapes) > 1 else ""
+            self._send_image(run, image, value.name + suffix, step, now_ms)
+            for name, masks in value.masks.items():
+                key = f"{value.name}/{name}{suffix}"
+                self._send_image(run, mask_overlay(image, masks[i], labels), key, step, now_ms)
+                png = encode.mask_png_bytes(masks[i], labels)
+                self._send_file(run, self._file("masks", key, step, "png"), partial(Path.write_bytes, data=png))
 
+    def _send_image(self, run: MLflowRun, image: NDArray[np.uint8], key: str, step: int, now_ms: int) -> None:
         name = mlflow_name(key, _REFUSED_IN_IMAGES, _MAX_IMAGE_NAME_BYTES)
-        image = Image.fromarray(np.ascontiguousarray(picture[0] if len(picture) == 1 else np.moveaxis(picture, 0, -1)))
-        run.client.log_image(run.run_id, image, key=name, step=step, timestamp=now_ms, synchronous=True)
+        run.client.log_image(run.run_id, encode.picture(image), key=name, step=step, timestamp=now_ms, synchronous=True)
 
-    def _send_cloud(self, run: MLflowRun, file: str, cloud: Any) -> None:
-        self._send_file(run, file, encode.ply_bytes(cloud))
-
-    def _send_file(self, run: MLflowRun, file: str, content: bytes | Callable[[Path], object]) -> None:
+    def _send_file(self, run: MLflowRun, file: str, write: Callable[[Path], object]) -> None:
         folder, _, name = file.rpartition("/")
         with temporary_folder("wherry-mlflow-") as temporary:
-            path = temporary / name
-            if isinstance(content, bytes):
-                path.write_bytes(content)
-            else:
-                content(path)
-            run.client.log_artifact(run.run_id, str(path), folder)
+            write(temporary / name)
+            run.client.log_artifact(run.run_id, str(temporary / name), folder)
 
     def _file(self, kind: str, key: str, step: int, suffix: str) -> str:
         """The artifact's name; a second one of the same step gets a number."""
@@ -433,9 +340,28 @@ def _as_float(number: int | float) -> float:
         return float("inf") if number > 0 else float("-inf")
 
 
-def _cell(value: object) -> object:
-    """What a cell of a table can hold."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    number = to_number(value)
-    return format_json(value) if number is None else number
+def _send_table(run: MLflowRun, value: Table, step: int) -> None:
+    names = ["step"]
+    for column in value.columns:
+        while column in names:
+            column += "_"
+        names.append(column)
+    cells = ([plain_cell(row[i]) for row in value.rows] for i in range(len(value.columns)))
+    data = dict(zip(names, [[step] * len(value.rows), *cells], strict=True))
+    with _progress(shown=False):  # of what MLflow reads to write the table anew
+        run.client.log_table(run.run_id, data, f"tables/{mlflow_name(value.name)}.json")
+
+
+def _write(value: Value, path: Path) -> None:
+    """Write the file of a value, see `_FILES`."""
+    match value:
+        case Text():
+            path.write_bytes(value.text.encode(errors="replace"))
+        case Histogram():
+            path.write_bytes(format_json(value.record(), significant_digits=None).encode())
+        case Audio():
+            path.write_bytes(value.wav_bytes())
+        case Video():
+            value.write_mp4(path)
+        case PointCloud():
+            path.write_bytes(encode.ply_bytes(value.clouds[0]))

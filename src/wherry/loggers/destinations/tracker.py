@@ -39,8 +39,6 @@ from wherry.posix.fork import temporary_folder
 from wherry.uri import check_name
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from wherry.loggers.logger import Logger
 
 log = logging.getLogger("wherry")
@@ -365,11 +363,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._has_failed = error is not None
         self.post_close()
-
-
-def size_of(*arrays: NDArray[Any]) -> int:
-    """Bytes of memory."""
-    return sum(array.nbytes for array in arrays)
 
 
 def numbers_of(metrics: Mapping[str, object]) -> tuple[dict[str, int | float], ValueError | None]:

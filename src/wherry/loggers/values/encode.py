@@ -53,7 +53,7 @@ def require(module: str, package: str) -> None:
 
 def png_bytes(image_chw: NDArray[np.uint8]) -> bytes:
     """A PNG, without loss: grey, RGB or RGBA."""
-    return _png(_picture(image_chw))
+    return _png(picture(image_chw))
 
 
 def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None = None) -> bytes:
@@ -113,8 +113,8 @@ def write_mp4(video_tchw: NDArray[np.uint8], frames_per_s: float, path: str | os
         stream.height, stream.width, stream.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
         stream.thread_count = 1  # the processors are the training's
         for image_chw in video_tchw:
-            picture = np.pad(_rgb(image_chw), even, mode="edge")
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            frame = np.pad(_rgb(image_chw), even, mode="edge")
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode(None))
 
 
@@ -160,7 +160,8 @@ def _rgb(image_chw: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.moveaxis(np.broadcast_to(image_chw[:3], (3, *image_chw.shape[1:])), 0, -1))
 
 
-def _picture(image_chw: NDArray[np.uint8]) -> PillowImage.Image:
+def picture(image_chw: NDArray[np.uint8]) -> PillowImage.Image:
+    """Pillow's image: grey, RGB or RGBA."""
     require("PIL.Image", "Pillow")
     import numpy as np
     from PIL import Image
@@ -171,9 +172,9 @@ def _picture(image_chw: NDArray[np.uint8]) -> PillowImage.Image:
     return Image.fromarray(np.ascontiguousarray(image_chw[0] if is_grey else np.moveaxis(image_chw, 0, -1)))
 
 
-def _png(picture: PillowImage.Image, info: object = None) -> bytes:
+def _png(image: PillowImage.Image, info: object = None) -> bytes:
     out = io.BytesIO()
-    picture.save(out, format="PNG", compress_level=_PNG_LEVEL, pnginfo=info)
+    image.save(out, format="PNG", compress_level=_PNG_LEVEL, pnginfo=info)
     return out.getvalue()
 
 
