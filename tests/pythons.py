@@ -2,7 +2,7 @@
 
 What differs between versions is how a process ends, forks, starts threads and speaks to SQLite; the rest of the suite runs with
 one. Needs nothing but Python. Each version gets an environment of its own below .matrix/, made anew when what it is made from
-changes.
+changes, with the extra "test": without torch and the other large packages, so without the tests that are marked "large".
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,6 +35,11 @@ TESTS = (
     "tests/trouble/test_caller.py",
 )
 LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py", "tests/unit/test_proxy.py")
+MARKS = "not slow and not extra and not large"
+#: One version takes 5 minutes on two quiet cores.
+LIMIT_S = 900.0
+#: For writing down where all threads are, before they are killed.
+SAYING_S = 2.0
 
 
 def main() -> int:
@@ -42,6 +49,7 @@ def main() -> int:
     ran = parser.parse_args().ran
     results: dict[str, str] = {}
     for version in VERSIONS:
+        start_s = time.monotonic()
         python = find(version)
         if version == ran:
             results[version] = "ran all tests already"
@@ -49,12 +57,13 @@ def main() -> int:
             results[version] = "not installed here, skipped"
         else:
             results[version] = "passed" if run(version, python) else "FAILED"
+            results[version] += f" after {time.monotonic() - start_s:.0f} s"
         say(f"Python {version}: {results[version]}")
     say("\n" + "\n".join(f"{version:<5} {result}" for version, result in results.items()))
     if all(result.startswith("not installed") for result in results.values()):
         say(f"none of {', '.join(VERSIONS)} is installed: put one on the PATH (python3.12), or install it with pyenv")
         return 1
-    return 1 if "FAILED" in results.values() else 0
+    return 1 if any(result.startswith("FAILED") for result in results.values()) else 0
 
 
 def find(version: str) -> Path | None:
@@ -83,22 +92,30 @@ def run(version: str, python: Path) -> bool:
     environment = prepare(version, python)
     if environment is None:
         return False
+    options = ["-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
     left_out = [f"--ignore={path}" for path in LEFT_OUT]
-    command: list[str | Path] = [
-        environment,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "2",
-        "--dist",
-        "worksteal",
-        "-p",
-        "no:cacheprovider",
-        *left_out,
-        *TESTS,
-    ]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *TESTS])
+
+
+def finish(command: Sequence[str | Path], limit_s: float = LIMIT_S) -> bool:
+    """Whether it ends in time and well."""
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+        try:
+            return process.wait(limit_s) == 0
+        except subprocess.TimeoutExpired:
+            say(f"\nnot ended after {limit_s:.0f} s; this is what its processes were doing:")
+            end(process)
+            return False
+        except BaseException:  # Ctrl-C
+            end(process)
+            raise
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill its group, in which pytest's workers are, after all have said where their threads are (tests/hangs.py)."""
+    os.killpg(process.pid, signal.SIGUSR1)
+    time.sleep(SAYING_S)
+    os.killpg(process.pid, signal.SIGKILL)
 
 
 def prepare(version: str, python: Path) -> Path | None:
@@ -114,7 +131,7 @@ def prepare(version: str, python: Path) -> Path | None:
     pip: list[str | Path] = [made, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     steps: Sequence[Sequence[str | Path]] = (
         [python, "-m", "venv", folder],
-        [*pip, "-c", "constraints.txt", "-e", ".[dev]"],
+        [*pip, "-c", "constraints.txt", "-e", ".[test]"],
         [*pip, "--require-hashes", "--no-deps", "-r", "servers.txt"],
     )
     for step in steps:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pythons
@@ -19,10 +23,43 @@ def test_classifiers_name_versions_that_the_matrix_runs() -> None:
 
 
 def test_ci_runs_the_matrix_and_all_that_it_runs_is_there() -> None:
-    assert re.search(r"^make .*\btest matrix\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert re.search(r"^stage \d+ matrix RAN=", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     for path in (*pythons.TESTS, *pythons.LEFT_OUT, *pythons.SOURCES):
         assert (ROOT / path).exists(), path
 
 
 def test_a_version_that_is_not_installed_is_not_found() -> None:
     assert pythons.find("3.99") is None
+
+
+HANGS = """
+import threading, time
+import hangs
+hangs.pytest_configure()
+def hang_here():
+    print("ready", flush=True)
+    time.sleep(600)
+threading.Thread(target=hang_here).start()
+threading.Event().wait()
+"""
+
+
+def test_what_does_not_end_says_where_its_threads_are_and_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"ready\n"
+        pythons.end(process)
+        assert b"in hang_here" in process.stderr.read()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_what_ends_in_time_is_not_killed() -> None:
+    assert pythons.finish([sys.executable, "-c", ""], limit_s=60.0)
+    assert not pythons.finish([sys.executable, "-c", "raise SystemExit(1)"], limit_s=60.0)

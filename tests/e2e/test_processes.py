@@ -213,6 +213,7 @@ def test_drain_at_exit_can_be_limited(gate: Gate) -> None:
     assert {"a"} == _names(gate)
 
 
+@pytest.mark.large
 def test_notebook(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbclient
     import nbformat

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
 from wherry.loggers.values.canonical import to_image
 from wherry.loggers.values.deep_copy import own_copy
@@ -22,7 +22,6 @@ CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "image": (lambda to: to.log_images(HUGE, "big"), "100000 x 100000"),
     "batch": (lambda to: to.log_images([HUGE[:50_000], HUGE[:50_000]], "big"), "2 x 50000 x 100000"),
     "list": (lambda to: to.log_images([[0] * 100_000] * 100_000, "big"), "100000 x 100000"),
-    "tensor": (lambda to: to.log_images(torch.zeros(1).expand(100_000, 100_000), "big"), "100000 x 100000"),
     "mask": (lambda to: to.log_images(np.zeros((8, 8)), "big", masks={"m": HUGE}), "100000 x 100000"),
     "masks": (lambda to: to.log_images(np.zeros((8, 8)), "big", masks={"m": [HUGE]}), "1 x 100000 x 100000"),
     "histogram": (lambda to: to.log_histogram(HUGE, "big"), "100000 x 100000"),
@@ -49,9 +48,9 @@ def peak_of(act: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_what_is_too_much_for_memory_is_refused_before_memory_is_taken(destination: LoggerDestination, call: str) -> None:
-    log, shape = CALLS[call]
+@pytest.mark.parametrize("call", [*CALLS, of_torch(lambda torch: torch.zeros(1).expand(100_000, 100_000), name="tensor")])
+def test_what_is_too_much_for_memory_is_refused_before_memory_is_taken(destination: LoggerDestination, call: Any) -> None:
+    log, shape = CALLS[call] if isinstance(call, str) else (lambda to: to.log_images(call, "big"), "100000 x 100000")
     destination.log_images(np.zeros((8, 8)), "small")  # what is imported or made at first is so now
     destination.log_histogram([1.0], "small")
 
@@ -76,6 +75,7 @@ def test_a_table_of_too_many_cells_is_refused_before_its_rows_are_read(destinati
     destination.close(State("run"), None)  # type: ignore[arg-type]
 
 
+@pytest.mark.large
 def test_what_waits_for_a_destination_takes_no_more_than_was_given(caplog: pytest.LogCaptureFixture) -> None:
     ready: list[bool] = []
 
@@ -85,6 +85,8 @@ def test_what_waits_for_a_destination_takes_no_more_than_was_given(caplog: pytes
 
     memory = Late()
     logger = Logger(State("run"), memory)
+    import torch
+
     expanded = torch.zeros(1).expand(100_000, 100_000)
     assert peak_of(lambda: logger.log_images(HUGE, "big")) < 10 * MiB
     logger.log_traces({"big": expanded})

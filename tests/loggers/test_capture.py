@@ -504,6 +504,7 @@ def test_what_python_prints_past_the_descriptors_is_kept_too(tmp_path: Path) -> 
     assert ["[stdout]: python", "added", "[stdout]: two", "[stdout]: three", "[stdout]: bare"] == lines
 
 
+@pytest.mark.large
 def test_a_notebook_is_captured(tmp_path: Path) -> None:
     import nbclient
     import nbformat

@@ -15,8 +15,8 @@ from typing import TextIO
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State
@@ -66,7 +66,7 @@ def test_figures_are_a_line_of_their_step(page: io.StringIO) -> None:
         (float("inf"), "inf"),
         (np.float64(0.123456789), "0.12346"),
         (np.array(3), "3"),
-        (torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
+        of_torch(lambda torch: torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
         (True, "true"),
         (None, "null"),
         ("[red]text[/red]", "[red]text[/red]"),

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from support import end_agent, own_mounts, run_script, wait_until
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, LoggerDestination, State, Timestamp
@@ -122,8 +122,8 @@ def test_without_a_step_calls_are_counted(lines_of: Lines) -> None:
         (float("-inf"), '"-Infinity"'),
         (np.float32(0.5), "0.5"),
         (np.array(3), "3"),
-        (torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
-        (torch.tensor([2.0]), "2.0"),
+        of_torch(lambda torch: torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
+        of_torch(lambda torch: torch.tensor([2.0]), "2.0"),
         (None, "null"),
     ],
     ids=repr,

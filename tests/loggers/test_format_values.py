@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from wherry.loggers.values.text import format_json, format_log_data_value
 
 
@@ -53,13 +53,6 @@ GOLDEN: list[tuple[object, str]] = [
     (np.array(7), "7"),
     (np.array([1, 2]), "[1, 2]"),
     (np.array([0.5, 0.25]), "[0.5000, 0.2500]"),
-    (torch.tensor(0.5), "0.5000"),
-    (torch.tensor([[2]]), "2"),
-    (torch.tensor(True), "True"),
-    (torch.tensor(0.5, requires_grad=True), "0.5000"),
-    (torch.tensor(0.5, dtype=torch.bfloat16), "0.5000"),
-    (torch.zeros(2, 3), "Tensor of shape torch.Size([2, 3])"),
-    (torch.zeros(0), "Tensor of shape torch.Size([0])"),
     ({}, "{ }"),
     ({"a": 1}, '{ "a": 1, }'),
     ({"a": 1, "b": "c"}, '{ "a": 1, "b": "c", }'),
@@ -76,9 +69,18 @@ GOLDEN: list[tuple[object, str]] = [
     (Plain(), "plain"),
     (1 + 2j, "(1+2j)"),
 ]
+GOLDEN_OF_TORCH = [
+    of_torch(lambda torch: torch.tensor(0.5), "0.5000"),
+    of_torch(lambda torch: torch.tensor([[2]]), "2"),
+    of_torch(lambda torch: torch.tensor(True), "True"),
+    of_torch(lambda torch: torch.tensor(0.5, requires_grad=True), "0.5000"),
+    of_torch(lambda torch: torch.tensor(0.5, dtype=torch.bfloat16), "0.5000"),
+    of_torch(lambda torch: torch.zeros(2, 3), "Tensor of shape torch.Size([2, 3])"),
+    of_torch(lambda torch: torch.zeros(0), "Tensor of shape torch.Size([0])"),
+]
 
 
-@pytest.mark.parametrize(("value", "text"), GOLDEN, ids=[f"{type(v).__name__}-{i}" for i, (v, _) in enumerate(GOLDEN)])
+@pytest.mark.parametrize(("value", "text"), [*GOLDEN, *GOLDEN_OF_TORCH], ids=lambda value: type(value).__name__)
 def test_composers_format_is_kept_to_the_letter(value: object, text: str) -> None:
     assert text == format_log_data_value(value)
 
@@ -109,9 +111,6 @@ JSON: list[tuple[object, object]] = [
     (np.array(["a", "b"]), ["a", "b"]),
     (np.zeros((0, 3)), []),
     (np.zeros((100, 3), np.float32), "ndarray of shape (100, 3), float32"),
-    (torch.tensor([0.5, math.inf], requires_grad=True), [0.5, "Infinity"]),
-    (torch.tensor(0.1, dtype=torch.bfloat16), 0.100098),
-    (torch.zeros(9, 9), "Tensor of shape (9, 9), torch.float32"),
     ({}, {}),
     ({"a": {"b": [1.0, None]}}, {"a": {"b": [1.0, None]}}),
     ({1: 2, None: 3, ("a", 1): 4}, {"1": 2, "None": 3, "('a', 1)": 4}),
@@ -126,9 +125,14 @@ JSON: list[tuple[object, object]] = [
     (Broken(), "<Broken>"),
     ({"a": Broken(), Broken(): 1}, {"a": "<Broken>", "<Broken>": 1}),
 ]
+JSON_OF_TORCH = [
+    of_torch(lambda torch: torch.tensor([0.5, math.inf], requires_grad=True), [0.5, "Infinity"]),
+    of_torch(lambda torch: torch.tensor(0.1, dtype=torch.bfloat16), 0.100098),
+    of_torch(lambda torch: torch.zeros(9, 9), "Tensor of shape (9, 9), torch.float32"),
+]
 
 
-@pytest.mark.parametrize(("value", "read"), JSON, ids=[f"{type(v).__name__}-{i}" for i, (v, _) in enumerate(JSON)])
+@pytest.mark.parametrize(("value", "read"), [*JSON, *JSON_OF_TORCH], ids=lambda value: type(value).__name__)
 def test_anything_is_strict_json(value: object, read: object) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")

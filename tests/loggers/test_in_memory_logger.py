@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from support import called_in, run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, State
@@ -34,6 +34,7 @@ def test_a_figure_is_a_series_of_steps_and_values(memory: InMemoryLogger) -> Non
     assert {"loss": 2, "lr": 1} == memory.most_recent_steps
 
 
+@pytest.mark.large
 def test_steps_are_kept_in_the_order_of_the_calls_also_when_they_go_back(memory: InMemoryLogger) -> None:
     for step, value in ((10, 1), (5, 2), (10, 3)):
         memory.log_metrics({"a": value}, step)
@@ -56,7 +57,7 @@ def test_without_a_step_calls_are_counted(memory: InMemoryLogger) -> None:
         (np.float32(0.5), 0.5),
         (np.array(3), 3.0),
         (np.array([[2]]), 2.0),
-        (torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), 0.5),
+        of_torch(lambda torch: torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), 0.5),
         (True, 1.0),
         (np.int64(7), 7.0),
     ],
@@ -105,7 +106,10 @@ def test_what_was_returned_and_what_was_given_do_not_change_what_is_kept(memory:
     assert [1.0] == memory.series("a").values.tolist()
 
 
+@pytest.mark.large
 def test_every_kind_is_kept_by_name_and_step_in_its_canonical_shape(memory: InMemoryLogger) -> None:
+    import torch
+
     images = torch.rand(2, 3, 4, 5)
     masks = {"truth": np.ones((2, 4, 5), int), "prediction": [np.zeros((4, 5), int)] * 2}
     memory.log_images(images, "pictures", step=3, masks=masks, mask_class_labels={1: "cat"})
@@ -209,6 +213,7 @@ def test_wrong_shapes_are_errors_that_name_them(memory: InMemoryLogger) -> None:
     assert [(1, {}), (2, {})] == [(len(kept.value.images), kept.value.masks) for kept in memory.images["name"]]
 
 
+@pytest.mark.large
 def test_pandas_gets_a_row_a_step_and_a_column_a_figure(memory: InMemoryLogger) -> None:
     memory.log_metrics({"a": 1, "b": 2}, 2)
     memory.log_metrics({"a": 3}, 1)

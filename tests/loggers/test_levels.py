@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, LoggerDestination, State, Timestamp
@@ -170,7 +169,10 @@ def test_one_that_fails_when_it_is_asked_takes_nothing_from_the_others(state: St
 # copies
 
 
+@pytest.mark.large
 def test_each_destination_gets_its_own_copy_as_of_the_call(state: State) -> None:
+    import torch
+
     data = {"nested": {"list": [1, 2]}, "array": np.zeros(2), "tensor": torch.zeros(2)}
     backends = [Backend(), Backend()]
     Logger(state, backends).metric_fit(data)
@@ -182,7 +184,10 @@ def test_each_destination_gets_its_own_copy_as_of_the_call(state: State) -> None
     assert other[3]["array"].tolist() == other[3]["tensor"].tolist() == [0.0, 0.0]  # type: ignore[attr-defined]
 
 
+@pytest.mark.large
 def test_a_copied_tensor_keeps_no_graph_alive(state: State) -> None:
+    import torch
+
     backend = Backend()
     weights = torch.ones(2, requires_grad=True)
     Logger(state, [backend]).metric_fit({"loss": (weights * 2).sum(), "half": weights.to(torch.bfloat16)})
@@ -217,7 +222,10 @@ def test_data_that_holds_itself_can_be_copied(state: State) -> None:
 # generations
 
 
+@pytest.mark.large
 def test_a_destination_of_today_gets_numbers_texts_and_the_rest_by_its_own_calls(state: State) -> None:
+    import torch
+
     one, other = TodayWithText(), Today()
     array = np.zeros((2, 3))
     data = {

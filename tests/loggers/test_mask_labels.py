@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tfevents import read_values
 from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
@@ -79,7 +78,10 @@ def test_each_mask_of_several_is_looked_at(as_list: bool) -> None:
         to_masks(masks if as_list else np.stack(masks), [IMAGE, IMAGE], "val/truth")
 
 
+@pytest.mark.large
 def test_tensors_are_looked_at_too() -> None:
+    import torch
+
     with pytest.raises(ValueError, match="has -100;"):
         to_masks(torch.from_numpy(mask_of(-100)), [IMAGE], "val/truth")
     (mask,) = to_masks([torch.from_numpy(mask_of(255)).to(torch.uint8)], [IMAGE], "val/truth")

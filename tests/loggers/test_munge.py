@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from wherry.loggers.values.canonical import (
     copy_audio,
     copy_images,
@@ -34,7 +34,8 @@ RNG = np.random.default_rng(0)
     "value",
     [
         *(2, 2.0, True + 1, np.float32(2), np.int8(2), np.array(2), np.array([[2.0]])),
-        *(torch.tensor(2), torch.tensor([2.0], requires_grad=True), torch.tensor(2.0, dtype=torch.bfloat16), [2], [[2.0]]),
+        *([2], [[2.0]], of_torch(lambda torch: torch.tensor(2)), of_torch(lambda torch: torch.tensor([2.0], requires_grad=True))),
+        of_torch(lambda torch: torch.tensor(2.0, dtype=torch.bfloat16)),
     ],
     ids=str,
 )
@@ -52,12 +53,15 @@ def test_what_is_no_scalar_is_refused_by_name(value: object, words: str) -> None
     assert str(caught.value).startswith("value/loss")
 
 
+@pytest.mark.large
 def test_nan_and_infinity_are_scalars() -> None:
+    import torch
+
     assert np.isnan(to_scalar(float("nan"), "x"))
     assert np.inf == to_scalar(torch.tensor(float("inf")), "x")
 
 
-@pytest.mark.parametrize("make", [np.array, torch.tensor, list], ids=["numpy", "torch", "list"])
+@pytest.mark.parametrize("make", [np.array, of_torch(lambda torch: torch.tensor), list], ids=["numpy", "torch", "list"])
 def test_an_array_is_a_copy(make: Callable[[Any], Any]) -> None:
     given = make([1.0, 2.0])
     found = to_numpy(given)
@@ -100,6 +104,7 @@ def test_a_shape_that_is_no_image_is_refused_with_what_is_accepted(shape: tuple[
     assert "(C,H,W)" in str(caught.value)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -113,6 +118,8 @@ def test_a_shape_that_is_no_image_is_refused_with_what_is_accepted(shape: tuple[
     ],
 )
 def test_floats_are_spread_over_the_range_from_the_lowest_or_0_to_the_highest_or_1(values: Any, expected: Any) -> None:
+    import torch
+
     for dtype in (np.float64, np.float32):
         assert expected == to_image(np.array([values], dtype), "x")[0, 0].tolist()
     assert expected == to_image(torch.tensor([values], dtype=torch.float32, requires_grad=True), "x")[0, 0].tolist()

@@ -10,9 +10,9 @@ from typing import TextIO
 
 import numpy as np
 import pytest
-import torch
 from tqdm import tqdm
 
+from large import of_torch
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State, Timestamp
@@ -144,7 +144,7 @@ def test_figures_are_chosen_or_the_first_few(page: Page) -> None:
         (float("inf"), "inf"),
         (np.float32(0.5), "0.5"),
         (np.array(3), "3"),
-        (torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
+        of_torch(lambda torch: torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True), "0.5"),
         ("text", "text"),
         (None, "None"),
     ],
@@ -206,6 +206,7 @@ def test_a_stream_that_is_closed_stops_nothing(page: Page) -> None:
         train(logger, 2)
 
 
+@pytest.mark.large
 def test_a_notebook_is_watched() -> None:
     """With ipywidgets bars are widgets, which are found by their type; without, they are text."""
     import nbclient

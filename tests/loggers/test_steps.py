@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from large import of_torch
 from wherry.loggers import ConsoleLogger, InMemoryLogger, LoggerDestination, RunFolderLogger, TensorBoardLogger
 from wherry.loggers.values.steps import to_step
 
@@ -20,7 +20,7 @@ DESTINATIONS: dict[str, Callable[[Path], LoggerDestination]] = {
 }
 
 
-@pytest.mark.parametrize("step", [3, 3.0, np.int32(3), np.array(3), torch.tensor(3)])
+@pytest.mark.parametrize("step", [3, 3.0, np.int32(3), np.array(3), of_torch(lambda torch: torch.tensor(3))])
 def test_any_whole_number_is_a_step(step: object) -> None:
     assert 3 == to_step(step, "x")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
+from large import of_torch
 from support import CALLER, run_script
 from tfevents import Value, event_files, fields, read_events, read_scalars, read_values
 from wherry.errors import ConfigError
@@ -115,8 +115,8 @@ def test_without_a_step_the_calls_are_counted(board: TensorBoardLogger, tmp_path
         (np.array(0.5), 0.5),
         (np.int64(3), 3.0),
         (np.bool_(True), 1.0),
-        (torch.tensor(0.5, requires_grad=True), 0.5),
-        (torch.tensor([0.5], dtype=torch.bfloat16), 0.5),
+        of_torch(lambda torch: torch.tensor(0.5, requires_grad=True), 0.5),
+        of_torch(lambda torch: torch.tensor([0.5], dtype=torch.bfloat16), 0.5),
         (True, 1.0),
         (10**400, math.inf),
         (-math.inf, -math.inf),
@@ -213,7 +213,10 @@ def hparams_of(value: Value) -> dict[str, object]:
     return found
 
 
+@pytest.mark.large
 def test_hyperparameters_of_several_calls_are_one_record_and_a_table(board: TensorBoardLogger, tmp_path: Path) -> None:
+    import torch
+
     board.log_hyperparameters({"lr": 3e-6, "optimizer": {"name": "adamw", "betas": [0.9, 0.95]}, "amp": True})
     board.log_hyperparameters({"none": None, "bad": math.nan, "big": np.int64(12), 7: torch.tensor(0.5)})  # type: ignore[dict-item]
     board.log_metrics({"loss": 1.0}, 0)
@@ -313,7 +316,10 @@ def test_images_of_a_call_have_a_tag_each(board: TensorBoardLogger, tmp_path: Pa
     assert {} == found
 
 
+@pytest.mark.large
 def test_channels_may_be_last_and_tensors_are_images(board: TensorBoardLogger, tmp_path: Path) -> None:
+    import torch
+
     one = image()
     board.log_images(torch.tensor(np.moveaxis(one, 0, -1)), "last", channels_last=True, step=0)
     (picture,) = pictures(the_one(written(board, tmp_path)["last"]))
@@ -384,7 +390,10 @@ def test_what_is_no_image_is_refused_by_name_at_once(board: TensorBoardLogger, t
     assert {} == written(board, tmp_path)
 
 
+@pytest.mark.large
 def test_a_histogram_keeps_edges_and_counts(board: TensorBoardLogger, tmp_path: Path) -> None:
+    import torch
+
     values = torch.tensor([0.0, 1.0, 1.0, 4.0, math.nan, math.inf], requires_grad=True)
     board.log_histogram(values, "weights", 2)
     ((step, value),) = written(board, tmp_path)["weights"]

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from support import called_in
 from wherry.errors import ConfigError
@@ -171,7 +170,10 @@ def test_a_function_is_called_once_for_all_sinks_and_never_when_none_writes() ->
     assert [0.0, 2.0] == rare.scalars()
 
 
+@pytest.mark.large
 def test_a_value_that_is_changed_later_is_logged_as_it_was() -> None:
+    import torch
+
     sink, log = Sink(), MultiLogger()
     array, tensor = np.zeros(3), torch.ones(1, requires_grad=True)
     log.log_histogram("array", array)
@@ -185,7 +187,10 @@ def test_a_value_that_is_changed_later_is_logged_as_it_was() -> None:
     assert 1.0 == found.scalars["value", "tensor"]
 
 
+@pytest.mark.large
 def test_every_kind_reaches_the_sink_in_its_form() -> None:
+    import torch
+
     sink, log = Sink(), MultiLogger("task")
     log.log_scalar("scalar", np.float32(0.5))
     log.log_string("string", 12)
