@@ -365,7 +365,7 @@ def test_a_last_line_that_lacks_only_its_end_is_kept(tmp_path: Path) -> None:
 def test_a_kill_after_flush_loses_nothing(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
-        sys.path.insert(0, sys.argv[2])
+        sys.path[:0] = sys.argv[2:]
         import numpy as np
         from test_run_folder import log_all_kinds
         from wherry.loggers.destinations.run_folder import RunFolderLogger
@@ -375,7 +375,7 @@ def test_a_kill_after_flush_loses_nothing(tmp_path: Path) -> None:
         run.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = run_script(script, tmp_path / "run", Path(__file__).parent)
+    done = run_script(script, tmp_path / "run", Path(__file__).parent, Path(__file__).parent.parent)
     assert done.returncode == -signal.SIGKILL, done.stderr
     folder = tmp_path / "run"
     assert [line["step"] for line in metrics_of(folder)] == list(range(5))

@@ -249,6 +249,7 @@ def test_an_unknown_option_names_the_known_ones(spool_folder: Path) -> None:
         Uploader("s3://bucket", storage_options={"regoin": "x"}, spool=spool_folder)
 
 
+@pytest.mark.large
 def test_an_option_that_no_agent_can_be_given_is_refused(spool_folder: Path) -> None:
     with pytest.raises(ConfigError, match="plain JSON values"):
         Uploader("sftp://host/folder", storage_options={"key": object()}, spool=spool_folder)
