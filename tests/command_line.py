@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from fcntl import ioctl
 from pathlib import Path
 
+from programs import Program
+
 #: Makes standard input the controlling terminal, so that a Ctrl-C typed there is a signal to the whole group.
 _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 _WHERRY = [sys.executable, "-m", "wherry.cli"]
@@ -55,7 +57,7 @@ class CommandLine:
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start a command that goes on; its stderr is a pipe."""
-        return subprocess.Popen(
+        return Program(
             [*_WHERRY, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment,
@@ -74,7 +76,7 @@ class Terminal:
         self._primary, secondary = pty.openpty()
         ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environment = {name: value for name, value in line.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-        self._process = subprocess.Popen(
+        self._process = Program(
             [sys.executable, "-c", _LAUNCH, *_WHERRY, *map(str, arguments)],
             cwd=line.folder,
             env=environment,

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from programs import Program
+
 PAGE = Path(__file__).parent.parent / "docs" / "attaching.md"
 
 
@@ -29,7 +31,7 @@ def run_program(name: str, folder: Path, *launcher: str, **variables: str) -> st
     script = folder / "train.py"
     script.write_text(text.replace("s3://my-bucket", str(folder / "bucket")))
     environment = {**os.environ, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", **variables}
-    with subprocess.Popen(
+    with Program(
         [sys.executable, *launcher, str(script)],
         cwd=folder,
         env=environment,

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from programs import Program
+
 _MODULE = '''
 import os, time
 from pathlib import Path
@@ -91,7 +93,7 @@ class Gate:
 
     def script(self, text: str, *arguments: str, **options: object) -> subprocess.Popen[str]:
         """Start a user's script in this environment."""
-        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        return Program(  # type: ignore[call-overload,no-any-return]
             [sys.executable, "-u", "-c", textwrap.dedent(text), *arguments],
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate, kill, wait_until
+from programs import Program
 from servers.real import S3Server
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
@@ -113,7 +114,7 @@ def test_suggested_commands_name_a_spool_that_is_not_the_default(failed: Command
 
 
 def test_watch_writes_a_line_of_json_each_second_and_ends_with_ctrl_c(line: CommandLine) -> None:
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-u", "-m", "wherry.cli", "status", "--watch", "--json"],
         env=line.environment,
         stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ import botocore.session
 import pytest
 from botocore.config import Config as SDKConfig
 
+from programs import Program
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server, Server, fast_folder
 from support import wait_until
@@ -92,7 +93,7 @@ def key() -> str:
 @contextmanager
 def script(text: str, settings: Sequence[object], *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A process of its own; what must be secret is in its environment."""
-    with subprocess.Popen(
+    with Program(
         [sys.executable, "-c", textwrap.dedent(text), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

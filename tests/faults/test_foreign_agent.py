@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from gate import kill, wait_until
+from programs import Program
 from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
@@ -51,7 +52,7 @@ def test_an_agent_of_another_uses_our_endpoint_and_keys(tmp_path: Path, seaweedf
     wrong = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "other", "AWS_SECRET_ACCESS_KEY": "other-secret"}
     spool = {**os.environ, "WHERRY_SPOOL": str(tmp_path / "spool")}
     command = [sys.executable, "-c", FIRST, str(tmp_path / "bucket")]
-    with subprocess.Popen(command, env={**spool, **wrong}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+    with Program(command, env={**spool, **wrong}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdin is not None
         assert "up\n" == first.stdout.readline()

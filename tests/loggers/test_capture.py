@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import Program
 from support import run_script, wait_until
 
 PROLOGUE = """
@@ -127,7 +128,7 @@ def test_a_terminal_stays_one(tmp_path: Path) -> None:
 
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as process:
+    with Program(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave) as process:
         assert 0 == process.wait(timeout=60)
     os.close(slave)
     shown = os.read(master, 65536)
@@ -152,7 +153,8 @@ def test_a_terminal_that_is_resized_is_followed(tmp_path: Path) -> None:
         """
     master, slave = pty.openpty()
     command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=slave, stderr=slave) as process:
+    program: Program[bytes] = Program(command, stdin=subprocess.PIPE, stdout=slave, stderr=slave)
+    with program as process:
         assert process.stdin is not None
         assert b"ready" in os.read(master, 100)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
@@ -213,7 +215,7 @@ def test_a_child_that_lives_on_neither_holds_up_the_close_nor_is_killed_by_its_n
         """
     os.mkfifo(tmp_path / "fifo")
     command = [sys.executable, "-c", PROLOGUE + textwrap.dedent(script), str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+    with Program(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert 0 == process.wait(timeout=60)
         (tmp_path / "fifo").write_text("go\n")
@@ -380,7 +382,7 @@ def test_printing_goes_on_when_the_scribe_is_killed(tmp_path: Path) -> None:
 
 def test_a_stream_whose_reader_is_gone_does_not_stop_the_run(tmp_path: Path) -> None:
     script = PROLOGUE + "c = capture()\nfor i in range(10_000): print(i)\nc.close()\nos._exit(0)\n"
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as process:
+    with Program([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert 0 == process.wait(timeout=60)

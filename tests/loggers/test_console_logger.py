@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from large import of_torch
+from programs import Program
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State
@@ -229,7 +230,7 @@ def test_a_pipe_whose_reader_is_gone_does_not_end_the_run() -> None:
     )
     command = [sys.executable, "-c", script]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with Program(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None and process.stdin is not None and process.stderr is not None
         process.stdout.close()
         process.stdin.close()

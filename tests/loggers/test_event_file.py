@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from programs import Program
 from support import own_mounts, run_script
 from tfevents import event_files, read_events, read_scalars, read_values
 from wherry.loggers.event_files import summaries
@@ -183,9 +184,7 @@ def test_whatever_instant_it_is_killed_at_what_was_acknowledged_is_there(tmp_pat
             file.add_scalars({"loss": float(step)}, step)
             print(step, flush=True)
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), tmp_path], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Program([sys.executable, "-c", textwrap.dedent(script), tmp_path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line == "200\n":
@@ -239,7 +238,7 @@ def test_a_full_disk_is_reported_and_the_file_stays_whole(tmp_path: Path) -> Non
         import errno, os, subprocess, sys
         from pathlib import Path
         from tfevents import read_events, event_files
-        from wherry.loggers import tensorboard_summaries as summaries
+        from wherry.loggers.event_files import summaries
         from wherry.loggers.event_files.event_file import EventFile
         folder = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
@@ -296,7 +295,7 @@ def test_a_write_that_ctrl_c_tore_hides_no_later_event(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from tfevents import read_events, event_files
-        from wherry.loggers import tensorboard_summaries as summaries
+        from wherry.loggers.event_files import summaries
         from wherry.loggers.event_files.event_file import EventFile
         signal.signal(signal.SIGXFSZ, signal.default_int_handler)
         file = EventFile(sys.argv[1])

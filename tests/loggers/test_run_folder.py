@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from large import of_torch
+from programs import Program
 from wherry.errors import ConfigError
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
@@ -419,7 +420,7 @@ def test_a_kill_at_any_instant_leaves_whole_files_and_a_folder_that_is_continued
     """
     for i in range(4):
         command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Program(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for _ in range(2 + 3 * i):
                 assert process.stdout.readline()

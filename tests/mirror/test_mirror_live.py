@@ -17,6 +17,7 @@ import pytest
 
 from gate import wait_until
 from mirrors import lines, log_in_a_child
+from programs import Program
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server, fast_folder
 from support import run_script
@@ -253,7 +254,7 @@ def test_an_exception_ends_with_a_close(run: Path, bucket: Path, spool: Path) ->
 def test_sigterm_sends_the_last_lines(run: Path, bucket: Path, spool: Path) -> None:
     # Python calls the handler between two short naps: a signal that comes as a call to the system begins does not interrupt that.
     text = script("print('ready', flush=True)\nwhile True: time.sleep(0.05)")
-    child = subprocess.Popen([sys.executable, "-c", text, run, bucket, spool], stdout=subprocess.PIPE)
+    child: Program[bytes] = Program([sys.executable, "-c", text, run, bucket, spool], stdout=subprocess.PIPE)
     with child:
         assert child.stdout is not None
         assert b"ready\n" == child.stdout.readline()

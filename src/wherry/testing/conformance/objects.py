@@ -13,7 +13,7 @@ from wherry.checksum import crc32c
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, StoreError
 from wherry.store import TOKEN_METADATA, ObjectStore, PutOptions
 from wherry.testing.conformance.suite import StoreSuite
-from wherry.testing.conformance.support import KIB, at_once, checks_crc32c, get, new_file, some_bytes
+from wherry.testing.conformance.support import KIB, at_once, checks_crc32c, get, new_file, same, some_bytes
 
 _SIZES = (0, 1, 4 * KIB - 1, 64 * KIB, 1024 * KIB + 1)
 #: Not the backslash: SeaweedFS takes it for a slash.
@@ -49,7 +49,7 @@ class ObjectLaws(StoreSuite):
         answer = store.put_file(key, new_file(tmp_path, data), PutOptions(crc32c=crc32c(data)))
         assert (key, size) == (answer.key, answer.size_bytes)
         assert answer.crc32c in (None, crc32c(data))
-        assert data == get(store, key, tmp_path)
+        assert same(data, get(store, key, tmp_path))
         described = store.head(key)
         assert (key, size) == (described.key, described.size_bytes)
         assert answer.etag in (None, described.etag)
@@ -77,7 +77,7 @@ class ObjectLaws(StoreSuite):
             assert not answer.is_shared
             with open(path, "r+b") as file:
                 file.write(b"other bytes")
-        assert some_bytes(10_000) == get(store, key, tmp_path)
+        assert same(some_bytes(10_000), get(store, key, tmp_path))
 
     def test_failed_put_leaves_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """A put that raises leaves the old object or none."""
@@ -102,7 +102,7 @@ class ObjectLaws(StoreSuite):
         else:
             assert not checks
             assert answer.crc32c in (None, crc32c(data))
-            assert data == get(store, key, tmp_path)
+            assert same(data, get(store, key, tmp_path))
 
     @pytest.mark.parametrize("name", _ODD_NAMES)
     def test_odd_names_are_kept(self, store: ObjectStore, prefix: str, tmp_path: Path, name: str) -> None:
@@ -117,7 +117,7 @@ class ObjectLaws(StoreSuite):
         assert key == store.head(key).key
         assert [key] == [meta.key for meta in store.list(f"{prefix}/")]
         assert [key] == [meta.key for meta in store.list(key)]
-        assert data == get(store, key, tmp_path)
+        assert same(data, get(store, key, tmp_path))
         store.delete(key)
         assert list(store.list(f"{prefix}/")) == []
 
@@ -165,7 +165,7 @@ class ObjectLaws(StoreSuite):
             found = get(store, key, tmp_path)
             if store.capabilities.conditional_put:
                 assert won.count(True) == 1
-                assert contents[won.index(True)] == found
+                assert same(contents[won.index(True)], found)
             else:
                 assert found in contents
         assert {f"{prefix}/{round_}" for round_ in range(20)} == self.raw_names(store, prefix)
@@ -184,7 +184,7 @@ class ObjectLaws(StoreSuite):
         target = new_file(tmp_path, b"\xff" * (size + 10), "target")
         with ThreadPoolExecutor(4) as pool:
             sums = list(pool.map(lambda piece: store.get_file(key, target, start=piece[0], end=piece[1]), ranges))
-        assert data + b"\xff" * 10 == target.read_bytes()
+        assert same(data + b"\xff" * 10, target.read_bytes())
         assert all(crc in (None, crc32c(data[start:end])) for crc, (start, end) in zip(sums, ranges, strict=True))
 
         tail = new_file(tmp_path, b"", "tail")
@@ -206,7 +206,7 @@ class ObjectLaws(StoreSuite):
                 at_next += len(block)
 
             store.read(key, take, start=start, end=end)
-            assert data[start:end] == bytes(found)
+            assert same(data[start:end], bytes(found))
         with pytest.raises(StoreError):
             store.read(key, lambda *_: None, start=5, end=size + 1)
         with pytest.raises(NotFoundError):
