@@ -137,7 +137,7 @@ def test_figures_that_fail_are_said_once_a_place_and_the_rest_is_written(state: 
         logger.metric_batch({"step": step})
     assert [call[3] for call in backend.calls] == [{"step": 0}, {"step": 1}, {"step": 2}]
     one, other = caplog.messages
-    assert "figures of level BATCH are missing" in one
+    assert "metrics of level BATCH are missing" in one
     assert "<lambda> (test_levels.py:" in one
     assert "divide (test_levels.py:" in other
     assert "ZeroDivisionError" in one
@@ -149,7 +149,7 @@ def divide(by: float) -> Mapping[str, object]:
 
 @pytest.mark.parametrize("data", [[1, 2], 3.0, lambda: ["a"], None])
 def test_figures_that_are_no_mapping_are_a_clear_error(state: State, data: object) -> None:
-    with pytest.raises(TypeError, match="figures are a mapping of names to values, or a function that returns one, and not"):
+    with pytest.raises(TypeError, match="metrics are a mapping of names to values, or a function that returns one, and not"):
         Logger(state, [Backend()]).metric_fit(data)  # type: ignore[arg-type]
 
 

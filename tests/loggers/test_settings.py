@@ -75,6 +75,6 @@ def test_what_is_no_settings_is_refused_at_the_call(given: object) -> None:
 @pytest.mark.parametrize("given", [None, 0.5, [("loss", 0.5)]])
 def test_what_is_no_figures_is_refused_at_the_call(given: object) -> None:
     one = Keeping()
-    with pytest.raises(TypeError, match=r"log_metrics\(\) takes a mapping of names to figures, and not "):
+    with pytest.raises(TypeError, match=r"log_metrics\(\) takes a mapping of names to numbers, and not "):
         Logger(State("run"), one).log_metrics(given)  # type: ignore[arg-type]
     assert [] == one.settings

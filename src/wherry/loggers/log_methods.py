@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from wherry.loggers.run.level import LogLevel
+from wherry.loggers.run.state import State
 
 Data = Mapping[str, object]
 
@@ -13,11 +14,13 @@ Data = Mapping[str, object]
 class LogMethods(ABC):
     """Log calls on top of `_log`, which gets the name of the destinations' method and its arguments, and `metric`."""
 
+    state: State
+
     @abstractmethod
     def _log(self, what: str, *arguments: object) -> None: ...
 
-    @abstractmethod
-    def _step(self, step: int | None) -> int: ...
+    def _step(self, step: int | None) -> int:
+        return self.state.timestamp.batch if step is None else step
 
     @abstractmethod
     def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:

@@ -1,4 +1,4 @@
-"""Logger: hands each call of a training loop to every destination."""
+"""Logger: hands each call of a training loop to all destinations that take it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import html
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -16,15 +14,16 @@ from types import TracebackType
 from typing import Protocol, TypeVar, runtime_checkable
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
-from wherry.loggers.capture.exit_hooks import before_exit
+from wherry.loggers.capture.exit_hooks import before_exit, before_exit_while_alive
+from wherry.loggers.closing import Closing, close_in_rounds
 from wherry.loggers.failures import raise_first
-from wherry.loggers.legacy.old_names import warn_of_old_name
+from wherry.loggers.legacy.old_names import OldLoggerNames
 from wherry.loggers.log_methods import Data, LogMethods
 from wherry.loggers.route import Route, RoutedDestination
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.settings import config_as_dict
-from wherry.loggers.run.state import State, needs_run_name
+from wherry.loggers.run.state import State, check_run_name
 from wherry.loggers.values.deep_copy import own_copy
 from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.shared_snapshots import shared_snapshots
@@ -68,23 +67,31 @@ class Destination(RoutedDestination, Listener, Protocol):
     """What a `Logger` calls of a `LoggerDestination`; described there."""
 
 
-class Logger(LogMethods):
-    """Routes what a run logs to `destinations`, and events to them and to `callbacks`. `backends` is an old name of the former.
+class Logger(LogMethods, OldLoggerNames):
+    """Hands what a run logs to `destinations`, and events to them and to `callbacks`.
 
-    Attach it to any loop: ``with Logger(State(), RunFolderLogger("runs")) as logger:`` tells all that the run begins and closes
-    all at the end; other events need not be told. Log calls may come from several threads; `step=None` is the current batch.
-    A logger whose run has begun and that nobody closed is closed when its process ends, also if nobody has it any more; what
-    fails then is written to stderr, as nobody can catch it.
+    It fits any loop, which tells it of the events that it has, or of none::
 
-    A destination that raises stops neither the others nor the training: its error is written to the log "wherry", once for
-    each kind of call, and each time for upload_file(), as a file is lost then; `LoggerDestination.on_error` chooses otherwise.
-    Two errors do come through, after all destinations had their turn: UploadFailed, by which a destination says on purpose
-    that accepted files did not arrive; and any error of a callback, which may stop a training on purpose. Of several ranks
-    (`State.world_size`), one that loses the race for a name is told so in the log "wherry", and goes on: its error would end
-    all of them. A log call that no destination can serve is said once.
+        with Logger(State(), [RunFolderLogger("runs"), ObjectStoreLogger("s3://bucket/runs")]) as logger:
+            for batch, (inputs, labels) in enumerate(loader):
+                logger.log_metrics({"train/loss": train(inputs, labels)}, step=batch)
+            logger.upload_file("{run_name}/last.pt", "last.pt")
 
-    Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events are of every rank. Log
+    Entering the ``with`` block tells all that the run begins (`Event.INIT`), leaving it closes them. Log calls may come from
+    several threads; `step=None` is the current batch of `state`. A logger whose run has begun and that nobody closed is closed
+    when its process ends, even if no variable holds it any more. What fails then is written to stderr.
+
+    An error of a destination stops neither the others nor the training. It is written to the log "wherry", once for each kind of
+    call, and each time for upload_file(), as each time a file is lost; `LoggerDestination.on_error` can choose otherwise. Two
+    kinds of error are raised, after all destinations had their turn: UploadFailed, by which a destination reports that accepted
+    files did not arrive; and any error of a callback, which may stop a training on purpose. When several ranks
+    (`State.world_size`) upload under one name, those that are late get a warning and no error, which would end all ranks.
+    A log call that no destination overrides is reported once.
+
+    Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events reach it on every rank. Log
     calls for a destination that is not ready are kept and replayed in order (`LoggerDestination.is_ready`).
+
+    `backends` is the name that Composer 0.3 gave to `destinations`.
     """
 
     def __init__(
@@ -99,20 +106,19 @@ class Logger(LogMethods):
         given = (*_as_tuple(destinations), *_as_tuple(backends))
         self.destinations = _checked(given, Destination, "LoggerDestination")  # type: ignore[type-abstract]
         self.callbacks = _checked(_as_tuple(callbacks), Listener, "Callback")  # type: ignore[type-abstract]
-        #: The exception that ended the ``with`` block or the program, for those who are closed because of it; else None.
+        #: The exception that ended the ``with`` block or the program; None if there was none. For those who are being closed.
         self.error: BaseException | None = None
         self._warnings = WarnOnce()
         self._routes = tuple(Route(destination, self._warnings) for destination in self.destinations)
-        self._serving = {what: self._overriding(what) for what in _CALLS}
-        self._serving_metric = self._overriding(*_METRIC_CALLS)
-        #: Destinations of the first generation know log_metric() alone, so they get by it what log_metrics() is given.
-        today = self._overriding(*_METRIC_CALLS[1:])
-        self._first_generation = tuple(route for route in self._overriding("log_metric") if route not in today)
+        self._serving = {what: tuple(route for route in self._routes if route.serves(what)) for what in _CALLS}
+        self._serving_metric = tuple(route for route in self._routes if route.serves(*_METRIC_CALLS))
+        #: Destinations of Composer 0.3 override log_metric() alone. What log_metrics() is given reaches them through it.
+        self._first_generation = tuple(route for route in self._serving_metric if not route.serves(*_METRIC_CALLS[1:]))
         self._listening: dict[str, tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]] = {}
         self._has_begun = False
         self._closed = False
         self._close_by_s: float | None = None
-        self._forget_exit = _before_exit_if_alive(self)
+        self._forget_exit = before_exit_while_alive(self, Logger._close_at_exit)
         self._called: set[str] = set()
 
     @property
@@ -125,7 +131,7 @@ class Logger(LogMethods):
         return f"<Logger of {self.state.run_name!a} to {names}{' closed' if self._closed else ''}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table of the run, how far it is, and where it logs to. Names are the user's, so they are escaped."""
+        """For notebooks: a table of the run, its progress and its destinations. All texts are escaped, as users choose names."""
         state, time = self.state, self.state.timestamp
         rows = [
             ("run", state.run_name or "(no name)"),
@@ -138,22 +144,22 @@ class Logger(LogMethods):
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table>{cells}</table>"
 
-    # -- settings and figures
+    # -- settings and metrics
 
     def log_hyperparameters(self, hyperparameters: object = None, *, parameters: object = None) -> None:
         """Log settings that do not change during the run: a mapping, an OmegaConf config, a dataclass or an argparse Namespace.
 
-        Each destination gets them as a dict (see `config_as_dict`); a ``???`` of OmegaConf stays that text. TypeError for others.
-        `parameters` is what Composer's Logger calls them.
+        Each destination gets them as a dict (see `config_as_dict`); OmegaConf's ``???`` stays that text. TypeError for other
+        objects. `parameters` is the name that Composer's Logger gives to `hyperparameters`.
         """
         if hyperparameters is not None and parameters is not None:
             raise TypeError("log_hyperparameters() takes hyperparameters or parameters, which are two names of the same")
         self._log("log_hyperparameters", config_as_dict(parameters if hyperparameters is None else hyperparameters))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log figures; `step=None` is the current batch. TypeError for what is no mapping."""
+        """Log metrics: name -> number. `step=None` is the current batch. TypeError for anything but a mapping."""
         if not isinstance(metrics, Mapping):
-            raise TypeError(f"log_metrics() takes a mapping of names to figures, and not {metrics!r:.200}")
+            raise TypeError(f"log_metrics() takes a mapping of names to numbers, and not {metrics!r:.200}")
         step = self._step(step)
         if self._first_generation:
             wanting = self._wanting(LogLevel.BATCH, self._first_generation)
@@ -163,12 +169,12 @@ class Logger(LogMethods):
         self._log("log_metrics", metrics, step)
 
     def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
-        """Log figures of a level to those destinations that want it now (`LoggerDestination.will_log`).
+        """Log metrics of a level to the destinations that want that level now (`LoggerDestination.will_log`).
 
         `log_level` is a LogLevel, its name in any case, or its number. `data` maps names to numbers, texts, tensors, lists and
-        mappings of these; or it is a function that makes such data: it is called once, if any destination wants it, and else not.
-        Each destination gets a deep copy of its own (see `LoggerDestination.log_metric`). A function that raises is
-        reported, once for each place that it is written at, and nothing is logged.
+        mappings of these; or it is a function that returns such a mapping, and is called once, if any destination wants it.
+        Each destination gets a deep copy (see `LoggerDestination.log_metric`). A function that raises is reported once for each
+        place in the source where one was written, and nothing is logged.
 
         ConfigError for an unknown level, TypeError for data that is no mapping.
         """
@@ -187,22 +193,10 @@ class Logger(LogMethods):
     def upload_file(self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Have every destination that uploads (`can_upload_files`) take the file, on every rank; it may be changed afterwards.
 
-        Both names are templates with the fields of `State.name_fields`; ConfigError for a field that is unknown. A destination
-        that `formats_names` gets the remote name as it is here, the others get it filled.
+        Both names are templates with the fields of `State.name_fields`; ConfigError for an unknown field. A destination that
+        `formats_names` gets the template of the remote name, the others get it filled.
         """
         self._upload(LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
-
-    def file_artifact(
-        self, log_level: str | int | LogLevel, artifact_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
-    ) -> None:
-        """The old name of upload_file(); only destinations that override log_file_artifact() are told the level."""
-        warn_of_old_name("file_artifact", "upload_file")
-        self._upload(to_level(log_level), artifact_name, file_path, overwrite=overwrite)
-
-    def has_file_artifact_destination(self) -> bool:
-        """The old name of has_file_upload_destination()."""
-        warn_of_old_name("has_file_artifact_destination", "has_file_upload_destination")
-        return self.has_file_upload_destination()
 
     def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool) -> None:
         path = Path(self.state.fill(os.fspath(file_path)))
@@ -221,16 +215,16 @@ class Logger(LogMethods):
     # -- events and the end
 
     def run_event(self, event: Event | str | Enum) -> None:
-        """Tell all of an event: at INIT the destinations first, so that callbacks can log at once; else the callbacks first.
-        `event` may be of another library's enum, or the name (see `to_event`).
+        """Call the method of the event on all callbacks, then on all destinations; at INIT on the destinations first, so that the
+        callbacks can log at once. `event` is an Event, its name, or a member of another library's enum (see `to_event`).
 
-        ConfigError at INIT, before anybody is told, if the run has no name and a destination needs one (see `State`).
+        ConfigError at INIT, before any call, if the run has no name and a destination needs one (see `State`).
         """
         event = to_event(event)
         callbacks, routes = self._listening.get(event.value) or self._find_listening(event)
         is_init = event is Event.INIT
         if is_init:
-            self._check_run_name()
+            check_run_name(self.state, (name for one in self.destinations for name in one.name_templates()))
             self._has_begun = True
         else:
             self._run_callbacks(callbacks, event)
@@ -246,17 +240,18 @@ class Logger(LogMethods):
             self._run_callbacks(callbacks, event)
 
     def time_left_s(self) -> float | None:
-        """How long closing may still take, at least 0; None: as long as each destination sees fit. For destinations."""
+        """How many seconds closing may still take, at least 0; None: each destination has its own limit. For destinations."""
         return None if self._close_by_s is None else max(0.0, self._close_by_s - time.monotonic())
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close everything, in two rounds (see `Callback`); errors are logged. Closing again does nothing.
+        """Close everything, in two rounds (see `Callback`). Errors are logged. Closing again does nothing.
 
-        Destinations that send files wait for `timeout_s` at most, all together, else each for the limit of its own configuration;
-        what is left then is said on stderr, with the command that finishes it. What others do is not cut short.
+        With `timeout_s`, the destinations that send files wait for that many seconds at most, all together; without it, each for
+        the limit of its own configuration. What is left then is listed on stderr, with the command that finishes it. No other
+        work is cut short.
 
-        Raises UploadFailed at the very end if accepted files did not arrive. Ctrl-C ends what is being waited for; the others
-        are closed all the same.
+        Raises UploadFailed at the very end if accepted files did not arrive. Ctrl-C ends one wait; the other callbacks and
+        destinations are closed all the same.
         """
         if self._closed:
             return
@@ -264,33 +259,19 @@ class Logger(LogMethods):
         self._close_by_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._forget_exit()
         errors: list[Exception] = []
-        closed: set[int] = set()
-        callbacks = [(callback, partial(self._callback_failed, callback, errors=errors)) for callback in self.callbacks]
-        destinations = [(route.destination, partial(route.failed, errors=errors)) for route in self._routes]
-        steps = [partial(self._end, who, "close", failed, closed) for who, failed in callbacks]
-        steps += [partial(self._wake, errors, even_if_not_ready=True)]
-        steps += [partial(self._end, who, "close", failed, closed) for who, failed in destinations]
-        steps += [partial(self._end, who, "post_close", failed, closed) for who, failed in (*callbacks, *destinations)]
+
+        def closing(who: Listener, failed: Callable[[str, Exception], object]) -> Closing:
+            return Closing(partial(who.close, self.state, self), who.post_close, failed)
+
+        callbacks = [closing(one, partial(self._callback_failed, one, errors=errors)) for one in self.callbacks]
+        destinations = [closing(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
         try:
-            with ExitStack() as stack:  # it makes all its calls, also after a KeyboardInterrupt; the last that was added first
-                for step in reversed(steps):
-                    stack.callback(step)
+            close_in_rounds(callbacks, partial(self._wake, errors, even_if_not_ready=True), destinations)
         except BaseException:
             for error in errors:
                 self._warnings.each(f"at the close: {error}")
             raise
         self._raise(errors)
-
-    def _end(self, who: Listener, what: str, failed: Callable[[str, Exception], None], closed: set[int]) -> None:
-        """Call close() and note whether that worked, or post_close() if it did."""
-        try:
-            if what == "close":
-                who.close(self.state, self)
-                closed.add(id(who))
-            elif id(who) in closed:
-                who.post_close()
-        except Exception as error:
-            failed(what, error)
 
     def _callback_failed(self, callback: Listener, what: str, error: Exception, errors: list[Exception]) -> None:
         if isinstance(error, UploadFailed):
@@ -314,7 +295,7 @@ class Logger(LogMethods):
             self._close_because_of(error)
 
     def _close_because_of(self, error: BaseException) -> None:
-        """Close; what fails now is reported, and does not take the place of the exception that is on its way."""
+        """Close because of an exception. Errors of the close are reported; they do not replace that exception."""
         self.error = error
         try:
             self.close()
@@ -322,7 +303,7 @@ class Logger(LogMethods):
             self._warnings.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
     def _close_first(self, what: str) -> None:
-        """Be called first at the exit: who began at the first call `what` may have registered after us, as wandb does."""
+        """Be the first exit function again: at the first call `what` a library such as wandb may have registered its own."""
         if what not in self._called and self._has_begun and not self._closed:
             self._called.add(what)
             self._forget_exit()
@@ -337,19 +318,6 @@ class Logger(LogMethods):
             sys.stderr.write("\nwherry: interrupted while the logger was closed; what was logged last may be missing\n")
 
     # -- routing
-
-    def _check_run_name(self) -> None:
-        if not self.state.run_name:
-            for destination in self.destinations:
-                for template in destination.name_templates():
-                    if needs_run_name(template):
-                        self.state.fill(template)  # which raises, and says the remedy
-
-    def _overriding(self, *calls: str) -> tuple[Route[Destination], ...]:
-        return tuple(route for route in self._routes if any(route.serves(call) for call in calls))
-
-    def _step(self, step: int | None) -> int:
-        return self.state.timestamp.batch if step is None else step
 
     def _log(self, what: str, *arguments: object) -> None:
         routes = self._serving[what]
@@ -369,7 +337,7 @@ class Logger(LogMethods):
         self._warnings.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
 
     def _wanting(self, level: LogLevel, routes: tuple[Route[Destination], ...]) -> tuple[Route[Destination], ...]:
-        """Those who want a figure of this level. Asked at every figure: nothing is made as long as nobody does."""
+        """The routes that want metrics of this level. Called for each metric, so it makes no list while none does."""
         state = self.state
         wanting: tuple[Route[Destination], ...] = ()
         for route in routes:
@@ -385,10 +353,10 @@ class Logger(LogMethods):
             try:
                 data = data()
             except Exception as error:
-                self._warnings.once(where, f"figures of level {level.name} are missing: {where} failed: {error!r}", error)
+                self._warnings.once(where, f"metrics of level {level.name} are missing: {where} failed: {error!r}", error)
                 return
         if not isinstance(data, Mapping):
-            raise TypeError(f"figures are a mapping of names to values, or a function that returns one, and not {data!r:.200}")
+            raise TypeError(f"metrics are a mapping of names to values, or a function that returns one, and not {data!r:.200}")
         epoch = self.state.timestamp.epoch
         errors: list[Exception] = []
         for route in wanting:
@@ -396,7 +364,7 @@ class Logger(LogMethods):
         self._raise(errors)
 
     def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]:
-        """Who acts at the event. Most act at few, and a batch has a dozen."""
+        """Who overrides the event. Most override few, and each batch has a dozen events."""
         found = (
             tuple(callback for callback in self.callbacks if _listens(callback, event)),
             tuple(route for route in self._routes if _listens(route.destination, event)),
@@ -434,25 +402,12 @@ def _checked(items: tuple[_Kind, ...], kind: type[_Kind], name: str) -> tuple[_K
     return items
 
 
-def _before_exit_if_alive(logger: Logger) -> Callable[[], object]:
-    """Have it closed at the exit if somebody still has it then."""
-    alive = weakref.ref(logger)
-
-    def end(error: BaseException | None) -> None:
-        if (found := alive()) is not None:
-            found._close_at_exit(error)
-
-    forget = before_exit(end)
-    weakref.finalize(logger, forget).atexit = False
-    return forget
-
-
 def _listens(who: Listener, event: Event) -> bool:
     return who._overrides(event.value) or who._overrides("run_event")
 
 
 def _where(function: Callable[..., object]) -> str:
-    """The place of a function, by which its failures are told from those of others: ``<lambda> (train.py:12)``."""
+    """Where a function is written, to report its failures apart from those of others: ``<lambda> (train.py:12)``."""
     function = function.func if isinstance(function, partial) else function
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", type(function).__name__)

@@ -75,9 +75,9 @@ class Route(Generic[_DestinationT]):
         self._is_replaying = False
         self._lock = ChildLock()  # re-entered when a destination logs while it is being called
 
-    def serves(self, call: str) -> bool:
-        """Whether the destination overrides this call."""
-        return self.destination._overrides(call)
+    def serves(self, *calls: str) -> bool:
+        """Whether the destination overrides any of these calls."""
+        return any(self.destination._overrides(call) for call in calls)
 
     def wants(self, state: State, level: LogLevel) -> bool:
         """Whether a figure of this level would be taken. Asked at every figure, so it is kept short."""

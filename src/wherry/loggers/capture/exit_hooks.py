@@ -8,7 +8,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 #: multiprocessing calls those with the highest number first; a `Mirror` has 10, and has to come later.
 _PRIORITY = 20
@@ -37,6 +41,19 @@ def before_exit(call: Callable[[BaseException | None], object]) -> Callable[[], 
             return util.Finalize(None, end, exitpriority=_PRIORITY).cancel
     atexit.register(end)
     return lambda: atexit.unregister(end)
+
+
+def before_exit_while_alive(owner: _T, call: Callable[[_T, BaseException | None], object]) -> Callable[[], object]:
+    """before_exit() for a method of an object, which is kept alive by others only. Nothing is called once it is gone."""
+    alive = weakref.ref(owner)
+
+    def end(error: BaseException | None) -> None:
+        if (found := alive()) is not None:
+            call(found, error)
+
+    forget = before_exit(end)
+    weakref.finalize(owner, forget).atexit = False
+    return forget
 
 
 def _error_at_the_end() -> BaseException | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wherry.loggers.run.level import LogLevel
+from wherry.loggers.run.level import LogLevel, to_level
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +71,29 @@ def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> No
         tied.is_tied_to_old_name = True  # type: ignore[attr-defined]
     setattr(kind, overridden, marked)
     setattr(kind, name, tied)
+
+
+class OldLoggerNames(ABC):
+    """The methods of `Logger` by the names that they had in Composer 0.3 to 0.10."""
+
+    @abstractmethod
+    def has_file_upload_destination(self) -> bool:
+        """Whether upload_file() reaches any destination that uploads."""
+
+    @abstractmethod
+    def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | PathLike[str], *, overwrite: bool) -> None: ...
+
+    def file_artifact(
+        self, log_level: str | int | LogLevel, artifact_name: str, file_path: str | PathLike[str], *, overwrite: bool = False
+    ) -> None:
+        """The old name of upload_file(); only destinations that override log_file_artifact() are told the level."""
+        warn_of_old_name("file_artifact", "upload_file")
+        self._upload(to_level(log_level), artifact_name, file_path, overwrite=overwrite)
+
+    def has_file_artifact_destination(self) -> bool:
+        """The old name of has_file_upload_destination()."""
+        warn_of_old_name("has_file_artifact_destination", "has_file_upload_destination")
+        return self.has_file_upload_destination()
 
 
 class _Pair(NamedTuple):

@@ -7,7 +7,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 
@@ -134,6 +134,13 @@ def _warn_made_up(name: str) -> None:
 def needs_run_name(template: str) -> bool:
     """Whether the template has the field ``{run_name}``."""
     return "{run_name" in template.replace("{{", "")
+
+
+def check_run_name(state: State, templates: Iterable[str]) -> None:
+    """ConfigError, with the remedy, if the run has no name and a template needs one."""
+    if not state.run_name:
+        for template in filter(needs_run_name, templates):
+            state.fill(template)
 
 
 def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:
