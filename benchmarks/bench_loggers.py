@@ -18,8 +18,8 @@ from measure import folder, machine, seconds, spread, table
 
 from wherry.loggers import (
     ConsoleLogger,
+    FileConfig,
     FileLogger,
-    FileLoggerConfig,
     Logger,
     LoggerDestination,
     LogLevel,
@@ -67,7 +67,7 @@ def figures(base: Path) -> list[list[str]]:
 
 def declined(base: Path) -> list[list[str]]:
     """Microseconds for a figure of a level that no destination wants; it is not computed."""
-    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
+    config = FileConfig(capture_stdout=False, capture_stderr=False)
     calls = 100_000
     rows = []
     for names in ("File", "File and Console"):

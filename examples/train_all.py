@@ -27,8 +27,8 @@ from wherry.loggers import (
     LoggerDestination,
     MultiLogger,
     ObjectStoreLogger,
+    ProgressBarConfig,
     ProgressBarLogger,
-    ProgressBarLoggerConfig,
     RunFolderLogger,
     State,
     TensorBoardLogger,
@@ -62,7 +62,7 @@ def destinations(bucket: str, memory: InMemoryLogger) -> list[LoggerDestination]
     found: list[LoggerDestination] = [
         FileLogger("{run_name}/log.txt", folder="runs"),
         ConsoleLogger(sys.stderr),  # where the bars are: between two streams the terminal would keep no order
-        ProgressBarLogger(config=ProgressBarLoggerConfig(batches_per_epoch=BATCHES, eval_batches=EVAL_BATCHES)),
+        ProgressBarLogger(config=ProgressBarConfig(batches_per_epoch=BATCHES, eval_batches=EVAL_BATCHES)),
         memory,
         RunFolderLogger("runs/{run_name}"),
         TensorBoardLogger("runs/{run_name}/tb"),

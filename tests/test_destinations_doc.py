@@ -28,15 +28,15 @@ PAGE = DOCS / "destinations.md"
 _MOST_BYTES = 200 * 1024
 
 REASONS = {
-    "ConsoleLoggerConfig.show_hyperparameters": "Once, in a table.",
-    "ConsoleLoggerConfig.show_tables": "Whether they are printed, up to `max_table_rows`.",
-    "ConsoleLoggerConfig.show_texts": "Whether they are printed, up to `max_value_chars`.",
-    "FileLoggerConfig.capture_stderr": "As `capture_stdout`.",
-    "FileLoggerConfig.every_n_epochs": "Of the figures of `Logger.metric` that come once an epoch.",
-    "FileLoggerConfig.every_n_batches": "Of those that come once a batch or more.",
+    "ConsoleConfig.show_hyperparameters": "Once, in a table.",
+    "ConsoleConfig.show_tables": "Whether they are printed, up to `max_table_rows`.",
+    "ConsoleConfig.show_texts": "Whether they are printed, up to `max_value_chars`.",
+    "FileConfig.capture_stderr": "As `capture_stdout`.",
+    "FileConfig.every_n_epochs": "Of the figures of `Logger.metric` that come once an epoch.",
+    "FileConfig.every_n_batches": "Of those that come once a batch or more.",
     "MLflowConfig.tags": "Of the run, for MLflow's searches.",
-    "ProgressBarLoggerConfig.eval_batches": "As `batches_per_epoch`, of an evaluation.",
-    "ProgressBarLoggerConfig.predict_batches": "As `batches_per_epoch`, of a prediction.",
+    "ProgressBarConfig.eval_batches": "As `batches_per_epoch`, of an evaluation.",
+    "ProgressBarConfig.predict_batches": "As `batches_per_epoch`, of a prediction.",
     "WandbConfig.artifact_type": "The type of the artifacts that upload_file() makes.",
     "BaseLoggerConfig.name": "Which sink it is, for the reader.",
     "BaseLoggerConfig.write_every_n_seconds": "Each second, and each ten when the run is long or large.",

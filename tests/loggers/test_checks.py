@@ -12,11 +12,11 @@ import pytest
 from wherry.errors import ConfigError
 from wherry.loggers import (
     BaseLoggerConfig,
-    ConsoleLoggerConfig,
-    FileLoggerConfig,
-    InMemoryLoggerConfig,
+    ConsoleConfig,
+    FileConfig,
+    InMemoryConfig,
     MLflowConfig,
-    ProgressBarLoggerConfig,
+    ProgressBarConfig,
     RunFolderConfig,
     TensorBoardConfig,
     WandbConfig,
@@ -24,11 +24,11 @@ from wherry.loggers import (
 
 CONFIGS: tuple[type[Any], ...] = (
     BaseLoggerConfig,
-    ConsoleLoggerConfig,
-    FileLoggerConfig,
-    InMemoryLoggerConfig,
+    ConsoleConfig,
+    FileConfig,
+    InMemoryConfig,
     MLflowConfig,
-    ProgressBarLoggerConfig,
+    ProgressBarConfig,
     RunFolderConfig,
     TensorBoardConfig,
     WandbConfig,

@@ -12,12 +12,12 @@ from support import run_script
 NOWHERE = "open(os.devnull, 'w')"
 CASES = {
     "console": (
-        f"it = ConsoleLogger({NOWHERE}, config=ConsoleLoggerConfig(force=True, every_s=0))",
+        f"it = ConsoleLogger({NOWHERE}, config=ConsoleConfig(force=True, every_s=0))",
         "it.log_metrics({'a': 1})",
     ),
     "memory": ("it = InMemoryLogger()", "it.log_metrics({'a': 1}); it.log_text('a'); it.keys()"),
     "bar": (
-        f"it = ProgressBarLogger({NOWHERE}, config=ProgressBarLoggerConfig(force=True)); it.epoch_start(State('r'), None)",
+        f"it = ProgressBarLogger({NOWHERE}, config=ProgressBarConfig(force=True)); it.epoch_start(State('r'), None)",
         "it.log_metrics({'a': 1})",
     ),
     "router": (

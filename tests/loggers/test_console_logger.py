@@ -21,10 +21,10 @@ from programs import Program
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State
-from wherry.loggers.destinations.console import ConsoleLogger, ConsoleLoggerConfig
+from wherry.loggers.destinations.console import ConsoleConfig, ConsoleLogger
 from wherry.loggers.run.level import LogLevel
 
-EVERYTHING = ConsoleLoggerConfig(force=True, every_s=0.0)
+EVERYTHING = ConsoleConfig(force=True, every_s=0.0)
 
 
 class Clock:
@@ -98,7 +98,7 @@ def test_settings_and_tables_are_tables(page: io.StringIO) -> None:
 
 
 def test_of_a_long_table_the_rest_is_counted(page: io.StringIO) -> None:
-    config = ConsoleLoggerConfig(force=True, max_table_rows=2)
+    config = ConsoleConfig(force=True, max_table_rows=2)
     ConsoleLogger(page, config=config).log_table(["n"], [[f"row {i}"] for i in range(10)])
     assert "row 1" in page.getvalue()
     assert "row 2" not in page.getvalue()
@@ -106,7 +106,7 @@ def test_of_a_long_table_the_rest_is_counted(page: io.StringIO) -> None:
 
 
 def test_long_values_are_cut(page: io.StringIO) -> None:
-    config = ConsoleLoggerConfig(force=True, max_value_chars=5)
+    config = ConsoleConfig(force=True, max_value_chars=5)
     ConsoleLogger(page, config=config).log_text("x" * 100)
     assert "xxxxx... (100 characters)" in page.getvalue()
 
@@ -114,7 +114,7 @@ def test_long_values_are_cut(page: io.StringIO) -> None:
 def test_traces_are_shown_when_asked_for(page: io.StringIO) -> None:
     ConsoleLogger(page, config=EVERYTHING).log_traces({"grad": 1})
     assert "" == page.getvalue()
-    ConsoleLogger(page, config=ConsoleLoggerConfig(force=True, show_traces=True)).log_traces({"grad": 1})
+    ConsoleLogger(page, config=ConsoleConfig(force=True, show_traces=True)).log_traces({"grad": 1})
     assert "trace  grad 1\n" == page.getvalue()
 
 
@@ -125,7 +125,7 @@ def test_a_ragged_table_is_an_error(page: io.StringIO) -> None:
 
 def test_not_more_than_a_line_in_an_interval_and_the_newest_values_at_the_end_of_an_epoch(page: io.StringIO) -> None:
     clock = Clock()
-    console = ConsoleLogger(page, config=ConsoleLoggerConfig(force=True), clock=clock)
+    console = ConsoleLogger(page, config=ConsoleConfig(force=True), clock=clock)
     logger = Logger(State("run"), console)
     for step in range(10):
         clock.now_s = step / 4
@@ -139,7 +139,7 @@ def test_not_more_than_a_line_in_an_interval_and_the_newest_values_at_the_end_of
 
 
 def test_figures_come_in_the_steps_of_the_interval_and_at_the_close(page: io.StringIO) -> None:
-    console = ConsoleLogger(page, config=ConsoleLoggerConfig(force=True, every_s=0.0, every_n_batches=10))
+    console = ConsoleLogger(page, config=ConsoleConfig(force=True, every_s=0.0, every_n_batches=10))
     for step in range(1, 26):
         console.log_metrics({"loss": step}, step)
     console.close()
@@ -221,8 +221,8 @@ def test_a_pipe_whose_reader_is_gone_does_not_end_the_run() -> None:
     """Rich itself raises SystemExit then."""
     script = (
         "import os, sys\n"
-        "from wherry.loggers.destinations.console import ConsoleLogger, ConsoleLoggerConfig\n"
-        "console = ConsoleLogger(config=ConsoleLoggerConfig(force=True, every_s=0.0))\n"
+        "from wherry.loggers.destinations.console import ConsoleLogger, ConsoleConfig\n"
+        "console = ConsoleLogger(config=ConsoleConfig(force=True, every_s=0.0))\n"
         "sys.stdin.read()\n"
         "for step in range(100): console.log_metrics({'a': 1}, step)\n"
         "console.close()\n"
@@ -289,4 +289,4 @@ def test_a_closed_console_says_so(page: io.StringIO) -> None:
 @pytest.mark.parametrize("options", [{"every_n_batches": 0}, {"every_s": -1.0}, {"every_s": float("nan")}, {"max_table_rows": 0}])
 def test_a_senseless_option_is_an_error_that_names_it(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        ConsoleLoggerConfig(**options)  # type: ignore[arg-type]
+        ConsoleConfig(**options)  # type: ignore[arg-type]

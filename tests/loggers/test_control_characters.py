@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from wherry.loggers import (
+    ConsoleConfig,
     ConsoleLogger,
-    ConsoleLoggerConfig,
+    FileConfig,
     FileLogger,
-    FileLoggerConfig,
     Logger,
     LoggerDestination,
+    ProgressBarConfig,
     ProgressBarLogger,
-    ProgressBarLoggerConfig,
     RunFolderLogger,
     State,
 )
@@ -43,7 +43,7 @@ def obeyed(text: str) -> set[str]:
 
 def test_the_console_obeys_nothing_that_was_logged() -> None:
     stream = io.StringIO()
-    with_all = ConsoleLoggerConfig(force=True, every_s=0, show_traces=True, max_value_chars=1000)
+    with_all = ConsoleConfig(force=True, every_s=0, show_traces=True, max_value_chars=1000)
     console = ConsoleLogger(stream, config=with_all)
     log_hostile(console)
     console.close()
@@ -55,7 +55,7 @@ def test_the_console_obeys_nothing_that_was_logged() -> None:
 
 
 def test_the_text_log_of_a_rank_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
-    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
+    config = FileConfig(capture_stdout=False, capture_stderr=False)
     with FileLogger("log.txt", folder=tmp_path, config=config) as file:
         log_hostile(file)
     written = (tmp_path / "log.txt").read_text()
@@ -65,7 +65,7 @@ def test_the_text_log_of_a_rank_has_nothing_that_a_terminal_obeys(tmp_path: Path
 
 def test_a_bars_figures_are_only_shown() -> None:
     stream = io.StringIO()
-    bars = ProgressBarLogger(stream, config=ProgressBarLoggerConfig(force=True))
+    bars = ProgressBarLogger(stream, config=ProgressBarConfig(force=True))
     state = State("run", Timestamp(batch=1, batch_in_epoch=1))
     bars.epoch_start(state, None)  # type: ignore[arg-type]
     log_hostile(bars)

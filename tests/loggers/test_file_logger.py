@@ -20,17 +20,17 @@ from large import of_torch
 from support import end_agent, own_mounts, run_script, wait_until
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, LoggerDestination, State, Timestamp
-from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
+from wherry.loggers.destinations.file import FileConfig, FileLogger
 from wherry.loggers.run.level import LogLevel
 
 #: Nothing of pytest's own output is captured.
-QUIET = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
-ROLLING = FileLoggerConfig(capture_stdout=False, capture_stderr=False, roll_size_bytes=1000)
+QUIET = FileConfig(capture_stdout=False, capture_stderr=False)
+ROLLING = FileConfig(capture_stdout=False, capture_stderr=False, roll_size_bytes=1000)
 
 PROLOGUE = """
 import atexit, os, signal, sys, threading, warnings
 from wherry.loggers import Event, Logger, ObjectStoreLogger, State
-from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
+from wherry.loggers.destinations.file import FileLogger, FileConfig
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and later, for a fork with threads
 folder = sys.argv[1]
@@ -100,7 +100,7 @@ def test_each_kind_has_its_line(lines_of: Lines) -> None:
 
 
 def test_composers_format_can_be_had(tmp_path: Path) -> None:
-    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False, values="composer")
+    config = FileConfig(capture_stdout=False, capture_stderr=False, values="composer")
     with FileLogger("log.txt", folder=tmp_path, config=config) as file:
         file.log_metrics({"loss": 0.25, "lr": 3e-6}, 1)
     assert '[metric][step=1]: { "loss": 0.2500, "lr": 0.0000, }\n' == (tmp_path / "log.txt").read_text()
@@ -206,22 +206,22 @@ def test_lines_of_several_threads_are_whole(lines_of: Lines) -> None:
 @pytest.mark.parametrize(
     ("config", "level", "epoch", "batch", "expected"),
     [
-        (FileLoggerConfig(), LogLevel.FIT, 0, 0, True),
-        (FileLoggerConfig(), LogLevel.EPOCH, 0, 0, True),
-        (FileLoggerConfig(), LogLevel.BATCH, 0, 0, False),
-        (FileLoggerConfig(log_level="fit"), LogLevel.EPOCH, 0, 0, False),
-        (FileLoggerConfig(log_level=5), LogLevel.VERBOSE, 0, 0, True),
-        (FileLoggerConfig(every_n_epochs=2), LogLevel.FIT, 1, 0, True),
-        (FileLoggerConfig(every_n_epochs=2), LogLevel.EPOCH, 1, 0, False),
-        (FileLoggerConfig(every_n_epochs=2), LogLevel.EPOCH, 2, 0, True),
-        (FileLoggerConfig(log_level="batch", every_n_batches=10), LogLevel.BATCH, 0, 8, False),
-        (FileLoggerConfig(log_level="batch", every_n_batches=10), LogLevel.BATCH, 0, 9, True),
-        (FileLoggerConfig(log_level="batch", every_n_batches=10), LogLevel.EPOCH, 0, 8, True),
-        (FileLoggerConfig(log_level="batch", every_n_epochs=2), LogLevel.BATCH, 1, 0, False),
+        (FileConfig(), LogLevel.FIT, 0, 0, True),
+        (FileConfig(), LogLevel.EPOCH, 0, 0, True),
+        (FileConfig(), LogLevel.BATCH, 0, 0, False),
+        (FileConfig(log_level="fit"), LogLevel.EPOCH, 0, 0, False),
+        (FileConfig(log_level=5), LogLevel.VERBOSE, 0, 0, True),
+        (FileConfig(every_n_epochs=2), LogLevel.FIT, 1, 0, True),
+        (FileConfig(every_n_epochs=2), LogLevel.EPOCH, 1, 0, False),
+        (FileConfig(every_n_epochs=2), LogLevel.EPOCH, 2, 0, True),
+        (FileConfig(log_level="batch", every_n_batches=10), LogLevel.BATCH, 0, 8, False),
+        (FileConfig(log_level="batch", every_n_batches=10), LogLevel.BATCH, 0, 9, True),
+        (FileConfig(log_level="batch", every_n_batches=10), LogLevel.EPOCH, 0, 8, True),
+        (FileConfig(log_level="batch", every_n_epochs=2), LogLevel.BATCH, 1, 0, False),
     ],
 )
 def test_levels_and_intervals_are_those_of_composers_first_file_logger(
-    tmp_path: Path, config: FileLoggerConfig, level: LogLevel, epoch: int, batch: int, expected: bool
+    tmp_path: Path, config: FileConfig, level: LogLevel, epoch: int, batch: int, expected: bool
 ) -> None:
     from dataclasses import replace
 
@@ -249,7 +249,7 @@ def test_the_router_asks_before_a_figure_is_computed(tmp_path: Path) -> None:
 )
 def test_a_senseless_option_is_an_error_that_names_it(options: dict[str, object], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        FileLoggerConfig(**options)  # type: ignore[arg-type]
+        FileConfig(**options)  # type: ignore[arg-type]
 
 
 # names
@@ -323,13 +323,13 @@ def test_the_folder_is_that_of_the_beginning(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rank_zero_only_makes_no_file_on_other_ranks(tmp_path: Path) -> None:
-    config = FileLoggerConfig(rank_zero_only=True)
+    config = FileConfig(rank_zero_only=True)
     _, lines = of_script(
         tmp_path,
         """
         for rank in (1, 0):
             file = FileLogger("log.txt" if rank == 0 else "{run_name}.txt", folder=folder,
-                config=FileLoggerConfig(rank_zero_only=True))
+                config=FileConfig(rank_zero_only=True))
             with Logger(State("run", rank=rank, world_size=2), file) as logger:
                 print("rank", rank, flush=True)
                 logger.log_metrics({"a": rank})

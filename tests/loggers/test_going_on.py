@@ -21,7 +21,7 @@ from support import end_agent, run_script
 from wherry.config import AgentConfig, Config, RetryConfig
 from wherry.errors import StoreError, TransientError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.destinations.file import FileLogger, FileLoggerConfig
+from wherry.loggers.destinations.file import FileConfig, FileLogger
 from wherry.loggers.destinations.handover import PATIENCE_S, FinishedFiles
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.remote_names import FreeNames, RunNames
@@ -33,7 +33,7 @@ from wherry.loggers.run.state import State
 TIMEOUT_S = 60.0
 #: Without agents, whose starts would be most of the time.
 CALLER = Config(agent=AgentConfig(run_in="caller"), retry=RetryConfig(call_deadline_s=0.1))
-QUIET = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
+QUIET = FileConfig(capture_stdout=False, capture_stderr=False)
 MARKER = ".wherry-run.json"
 #: first step, last step, folder of the machine, bucket
 PROGRAM = """
@@ -373,7 +373,7 @@ def test_event_files_of_two_processes_lie_side_by_side(tmp_path: Path) -> None:
 
 
 def test_log_files_that_roll_get_the_numbers_behind_those_in_the_store(tmp_path: Path) -> None:
-    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False, roll_size_bytes=1000)
+    config = FileConfig(capture_stdout=False, capture_stderr=False, roll_size_bytes=1000)
     store = FolderStore(tmp_path / "store")
     for machine in ("m1", "m2"):
         with Logger(State("job"), [FileLogger("log.txt", folder=tmp_path / machine, config=config), store]) as logger:

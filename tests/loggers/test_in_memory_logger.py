@@ -14,7 +14,7 @@ from large import of_torch
 from support import called_in, run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Logger, State
-from wherry.loggers.destinations.in_memory import InMemoryLogger, InMemoryLoggerConfig
+from wherry.loggers.destinations.in_memory import InMemoryConfig, InMemoryLogger
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_several_threads_that_read_get_the_same_arrays(memory: InMemoryLogger) -
 
 
 def test_the_newest_are_kept_where_there_is_a_bound() -> None:
-    memory = InMemoryLogger(config=InMemoryLoggerConfig(max_points=10, max_kept=2))
+    memory = InMemoryLogger(config=InMemoryConfig(max_points=10, max_kept=2))
     for step in range(35):
         memory.log_metrics({"a": step}, step)
         memory.log_text(str(step), step=step)
@@ -267,4 +267,4 @@ def test_it_can_be_read_after_the_close_and_not_written(memory: InMemoryLogger) 
 @pytest.mark.parametrize("options", [{"max_points": 0}, {"max_kept": -1}])
 def test_a_senseless_option_is_an_error_that_names_it(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        InMemoryLoggerConfig(**options)
+        InMemoryConfig(**options)

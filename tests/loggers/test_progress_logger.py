@@ -16,7 +16,7 @@ from large import of_torch
 from support import run_script
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, State, Timestamp
-from wherry.loggers.destinations.progress_bar import ProgressBarLogger, ProgressBarLoggerConfig
+from wherry.loggers.destinations.progress_bar import ProgressBarConfig, ProgressBarLogger
 
 
 class Page(io.StringIO):
@@ -38,7 +38,7 @@ def page() -> Page:
 
 
 def logger_on(page: TextIO, **options: object) -> Logger:
-    config = ProgressBarLoggerConfig(**{"force": True, **options})  # type: ignore[arg-type]
+    config = ProgressBarConfig(**{"force": True, **options})  # type: ignore[arg-type]
     return Logger(State("run"), ProgressBarLogger(page, config=config))
 
 
@@ -188,8 +188,8 @@ def test_an_exception_ends_the_bars_before_its_traceback() -> None:
     said = run_script(
         """
         from wherry.loggers import Event, Logger, State
-        from wherry.loggers.destinations.progress_bar import ProgressBarLogger, ProgressBarLoggerConfig
-        logger = Logger(State("run"), ProgressBarLogger(config=ProgressBarLoggerConfig(force=True)))
+        from wherry.loggers.destinations.progress_bar import ProgressBarLogger, ProgressBarConfig
+        logger = Logger(State("run"), ProgressBarLogger(config=ProgressBarConfig(force=True)))
         logger.run_event(Event.EPOCH_START)
         logger.run_event(Event.EVAL_START)
         raise ValueError("no")
@@ -253,7 +253,7 @@ def test_updates_of_several_threads_are_all_counted(page: Page) -> None:
 
 
 def test_a_closed_logger_says_so(page: Page) -> None:
-    bars = ProgressBarLogger(page, config=ProgressBarLoggerConfig(force=True))
+    bars = ProgressBarLogger(page, config=ProgressBarConfig(force=True))
     bars.close()
     bars.close()
     assert bars.is_quiet()
@@ -266,4 +266,4 @@ def test_a_closed_logger_says_so(page: Page) -> None:
 )
 def test_a_senseless_option_is_an_error_that_names_it(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
-        ProgressBarLoggerConfig(**options)  # type: ignore[arg-type]
+        ProgressBarConfig(**options)  # type: ignore[arg-type]

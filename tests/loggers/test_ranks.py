@@ -12,8 +12,8 @@ import pytest
 from wherry.errors import ConfigError, JobFailure, UploadFailed
 from wherry.loggers import (
     Event,
+    FileConfig,
     FileLogger,
-    FileLoggerConfig,
     Logger,
     LoggerDestination,
     MirrorLogger,
@@ -127,7 +127,7 @@ def test_a_destination_may_choose_for_itself_whether_it_logs_on_every_rank() -> 
 def test_a_run_without_a_name_that_somebody_needs_ends_when_it_begins(tmp_path: Path, rank: int) -> None:
     state = State("run", rank=rank, world_size=2)
     state.run_name = ""
-    config = FileLoggerConfig(capture_stdout=False, capture_stderr=False)
+    config = FileConfig(capture_stdout=False, capture_stderr=False)
     needing: list[Callable[[], LoggerDestination]] = [
         RunFolderLogger,
         TensorBoardLogger,

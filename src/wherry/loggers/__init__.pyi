@@ -1,18 +1,18 @@
 # The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
 from .callback import Callback as Callback
 from .destination import LoggerDestination as LoggerDestination
+from .destinations.console import ConsoleConfig as ConsoleConfig
 from .destinations.console import ConsoleLogger as ConsoleLogger
-from .destinations.console import ConsoleLoggerConfig as ConsoleLoggerConfig
+from .destinations.file import FileConfig as FileConfig
 from .destinations.file import FileLogger as FileLogger
-from .destinations.file import FileLoggerConfig as FileLoggerConfig
+from .destinations.in_memory import InMemoryConfig as InMemoryConfig
 from .destinations.in_memory import InMemoryLogger as InMemoryLogger
-from .destinations.in_memory import InMemoryLoggerConfig as InMemoryLoggerConfig
 from .destinations.mirrored_folder import MirrorLogger as MirrorLogger
 from .destinations.mlflow import MLflowConfig as MLflowConfig
 from .destinations.mlflow import MLflowLogger as MLflowLogger
 from .destinations.object_store import ObjectStoreLogger as ObjectStoreLogger
+from .destinations.progress_bar import ProgressBarConfig as ProgressBarConfig
 from .destinations.progress_bar import ProgressBarLogger as ProgressBarLogger
-from .destinations.progress_bar import ProgressBarLoggerConfig as ProgressBarLoggerConfig
 from .destinations.run_folder import RunFolderConfig as RunFolderConfig
 from .destinations.run_folder import RunFolderLogger as RunFolderLogger
 from .destinations.tensorboard import TensorBoardConfig as TensorBoardConfig

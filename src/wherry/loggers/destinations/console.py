@@ -33,7 +33,7 @@ _DEFAULT_WIDTH = 120
 
 
 @dataclass(frozen=True)
-class ConsoleLoggerConfig:
+class ConsoleConfig:
     """What a ConsoleLogger shows, and how often. ConfigError for values that make no sense."""
 
     #: Figures come in the steps that this divides ...
@@ -65,7 +65,7 @@ class ConsoleLogger(LoggerDestination):
     """Prints to `stream`, which is sys.stdout as it is at each call unless it is given.
 
     Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output, nothing is written at all and
-    figures are not even computed (`will_log` says no), unless ``ConsoleLoggerConfig(force=True)``. A stream that is closed or
+    figures are not even computed (`will_log` says no), unless ``ConsoleConfig(force=True)``. A stream that is closed or
     breaks makes it quiet as well; that is said once in the log "wherry". tqdm's progress bars are moved aside while it
     prints.
 
@@ -78,12 +78,12 @@ class ConsoleLogger(LoggerDestination):
         self,
         stream: TextIO | None = None,
         *,
-        config: ConsoleLoggerConfig | None = None,
+        config: ConsoleConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._stream = stream
-        self._config = config or ConsoleLoggerConfig()
+        self._config = config or ConsoleConfig()
         self._level = to_level(self._config.log_level)  # asked at every figure
         self._clock = clock
         self._lock = ChildLock()

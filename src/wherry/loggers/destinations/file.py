@@ -36,7 +36,7 @@ _Self = TypeVar("_Self", bound="FileLogger")
 
 
 @dataclass(frozen=True)
-class FileLoggerConfig:
+class FileConfig:
     """How a FileLogger works. ConfigError for values that make no sense."""
 
     #: Whether what the process and its children print is kept in the file, too (and goes on to where it was going).
@@ -69,7 +69,7 @@ class FileLoggerConfig:
         check_counts(self, 1, "flush_every_n_batches", "every_n_epochs", "every_n_batches")
         check_amounts(self, "roll_size_bytes", may_be_zero=True)
         if self.values not in ("json", "composer"):
-            raise ConfigError(f"FileLoggerConfig.values is {self.values!r}: use 'json' or 'composer'")
+            raise ConfigError(f"FileConfig.values is {self.values!r}: use 'json' or 'composer'")
 
 
 class FileLogger(LoggerDestination):
@@ -113,11 +113,11 @@ class FileLogger(LoggerDestination):
         filename: str = "{run_name}/logs-rank{rank}.txt",
         *,
         folder: str | os.PathLike[str] = ".",
-        config: FileLoggerConfig | None = None,
+        config: FileConfig | None = None,
         state: State | None = None,
     ) -> None:
         super().__init__()
-        self._config = config or FileLoggerConfig()
+        self._config = config or FileConfig()
         self._level = to_level(self._config.log_level)  # asked at every figure
         self._filename = filename
         self._folder = Path(folder).absolute()
@@ -302,7 +302,7 @@ class FileLogger(LoggerDestination):
                 self._warnings.once(
                     "ranks",
                     f"{self!r}: the files of all {logger.state.world_size} ranks would have the name {self._remote_name!r} "
-                    "in the store, so none is uploaded: put {rank} into the filename, or set FileLoggerConfig.rank_zero_only",
+                    "in the store, so none is uploaded: put {rank} into the filename, or set FileConfig.rank_zero_only",
                 )
                 continue
             files.append((str(Path(self._remote_name).with_name(path.name)), path))

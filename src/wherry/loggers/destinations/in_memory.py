@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class InMemoryLoggerConfig:
+class InMemoryConfig:
     """How much an InMemoryLogger keeps. ConfigError for values that make no sense."""
 
     #: Of each figure the newest so many; None: all. A point is 16 bytes, so a million steps of 20 figures are 320 MB.
@@ -76,9 +76,9 @@ class InMemoryLogger(ValueDestination):
 
     needs: ClassVar[Mapping[str, tuple[str, str]]] = {}  # nothing is encoded
 
-    def __init__(self, *, config: InMemoryLoggerConfig | None = None) -> None:
+    def __init__(self, *, config: InMemoryConfig | None = None) -> None:
         super().__init__()
-        self._config = config or InMemoryLoggerConfig()
+        self._config = config or InMemoryConfig()
         self._lock = ChildLock()
         self._steps: dict[str, array[int]] = {}
         self._values: dict[str, array[float]] = {}

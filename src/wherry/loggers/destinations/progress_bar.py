@@ -24,7 +24,7 @@ _DEFAULT_WIDTH, _DEFAULT_HEIGHT = 80, 24
 
 
 @dataclass(frozen=True)
-class ProgressBarLoggerConfig:
+class ProgressBarConfig:
     """What the bars show. ConfigError for values that make no sense."""
 
     #: None: as many as the epoch (evaluation, prediction) before had; the first bar only counts.
@@ -63,14 +63,14 @@ class ProgressBarLogger(LoggerDestination):
     exception ends the program, before its traceback is printed. In a notebook with ipywidgets they are widgets.
 
     Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output there are no bars and tqdm is not
-    even imported, unless ``ProgressBarLoggerConfig(force=True)``; nor are there in a forked child. A stream that breaks ends
+    even imported, unless ``ProgressBarConfig(force=True)``; nor are there in a forked child. A stream that breaks ends
     the bar, not the run. Safe from several threads.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, config: ProgressBarLoggerConfig | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, config: ProgressBarConfig | None = None) -> None:
         super().__init__()
         self._stream = stream
-        self._config = config or ProgressBarLoggerConfig()
+        self._config = config or ProgressBarConfig()
         self._lock = ChildLock()
         self._pid = os.getpid()
         self._bars: dict[str, _Bar] = {}
