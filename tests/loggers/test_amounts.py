@@ -13,7 +13,7 @@ import pytest
 from large import of_torch
 from wherry.loggers import InMemoryLogger, Logger, LoggerDestination, RunFolderLogger, State, TensorBoardLogger
 from wherry.loggers.values.canonical import to_image
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 
 HUGE = np.broadcast_to(np.uint8(7), (100_000, 100_000))
 MiB = 2**20
@@ -101,7 +101,7 @@ def test_what_waits_for_a_destination_takes_no_more_than_was_given(caplog: pytes
 
 def test_a_copy_of_what_is_repeated_is_independent_of_it() -> None:
     row = np.zeros(1, np.uint8)
-    copied = own_copy(np.broadcast_to(row, (100_000, 100_000)))
+    copied = deep_copy(np.broadcast_to(row, (100_000, 100_000)))
     row[0] = 9
     assert ((100_000, 100_000), 0) == (copied.shape, copied[5, 7])
 

@@ -22,7 +22,7 @@ from wherry.config import AgentConfig, Config, RetryConfig
 from wherry.errors import StoreError, TransientError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.file import FileConfig, FileLogger
-from wherry.loggers.destinations.handover import PATIENCE_S, FinishedFiles
+from wherry.loggers.destinations.handover import PATIENCE_S, Handover
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.remote_names import FreeNames, RunNames
 from wherry.loggers.destinations.run_folder import RunFolderLogger
@@ -270,7 +270,7 @@ def test_a_store_that_stays_down_gets_the_files_under_names_that_nobody_else_has
     root = tmp_path / "run"
     root.mkdir()
     (root / "log.txt").write_text("x")
-    finished = FinishedFiles(make(root), patience_s=0.1)
+    finished = Handover(make(root), patience_s=0.1)
     finished.see(Logger(State("job"), [store]))
     finished.add([("log.txt", root / "log.txt")])
     assert store.was_asked.wait(TIMEOUT_S)
@@ -288,7 +288,7 @@ def test_a_disk_that_takes_no_more_keeps_no_file_from_the_store(tmp_path: Path) 
     store = FolderStore(tmp_path / "store")
     (tmp_path / ".tmp").write_text("nothing can be written to this folder")
     (tmp_path / "metrics.jsonl").write_text("{}")
-    finished = FinishedFiles(RunNames("job", lambda: tmp_path), patience_s=0.1)
+    finished = Handover(RunNames("job", lambda: tmp_path), patience_s=0.1)
     finished.see(Logger(State("job"), [store]))
     finished.add([("metrics.jsonl", tmp_path / "metrics.jsonl")])
     finished.finish()

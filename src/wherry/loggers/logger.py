@@ -24,7 +24,7 @@ from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State, check_run_name
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.shared_snapshots import shared_snapshots
 
@@ -360,7 +360,7 @@ class Logger(LogMethods, OldLoggerNames):
         epoch = self.state.timestamp.epoch
         errors: list[Exception] = []
         for route in wanting:
-            route.log(self.state, "log_metric", (epoch, step, level, own_copy(data)), errors, is_own=True)
+            route.log(self.state, "log_metric", (epoch, step, level, deep_copy(data)), errors, is_own=True)
         self._raise(errors)
 
     def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]:

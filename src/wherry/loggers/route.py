@@ -12,7 +12,7 @@ from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
 from wherry.loggers.legacy.old_names import leads_to_old_name
 from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
@@ -174,7 +174,7 @@ class Route(Generic[_DestinationT]):
             self.wake(state, errors)
             if self.is_open:
                 return False
-            self._kept.append((what, arguments if is_own else own_copy(arguments)))
+            self._kept.append((what, arguments if is_own else deep_copy(arguments)))
             if len(self._kept) == MANY_KEPT_CALLS:
                 self._warnings.once(
                     (id(self), "kept"),

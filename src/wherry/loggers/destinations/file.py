@@ -20,7 +20,7 @@ from wherry.loggers.capture.capture import Capture
 from wherry.loggers.capture.terminal import printable
 from wherry.loggers.capture.uncaught import before_traceback
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.destinations.handover import FinishedFiles
+from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import FreeNames
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.state import State
@@ -132,7 +132,7 @@ class FileLogger(LoggerDestination):
         self._is_off = False
         self._n_calls = 0
         self._warnings = WarnOnce()
-        self._finished = FinishedFiles(FreeNames(overwrite=self._config.overwrite))
+        self._finished = Handover(FreeNames(overwrite=self._config.overwrite))
         streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
         fallback = self._fallback()
         self._capture = Capture(streams, roll_bytes=self._config.roll_size_bytes, fallback=fallback)

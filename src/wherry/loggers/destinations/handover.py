@@ -1,4 +1,4 @@
-"""FinishedFiles: what a destination has written and will not change, on its way to the destinations that upload."""
+"""Handover: what a destination has written and will not change, on its way to the destinations that upload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 PATIENCE_S, HASTE_S = 60.0, 5.0
 
 
-class FinishedFiles:
+class Handover:
     """Hands each file to the logger once, as soon as that is known, or forgets it where nobody uploads. Any thread may call.
 
     `names` says how they are called in the stores. Where stores must be asked for that, files wait, and a thread of ours

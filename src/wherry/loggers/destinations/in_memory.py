@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from wherry.errors import MissingExtraError
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.checks import check_counts
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.posix.fork import ChildLock
 
@@ -188,7 +188,7 @@ class InMemoryLogger(ValueDestination):
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Keep a copy of the settings."""
-        copies = {str(name): own_copy(value) for name, value in hyperparameters.items()}
+        copies = {str(name): deep_copy(value) for name, value in hyperparameters.items()}
         self._check_open()
         with self._lock:
             self._hyperparameters.update(copies)
@@ -213,7 +213,7 @@ class InMemoryLogger(ValueDestination):
         self._check_open()
         at = self._step(None, "traces")
         for name, value in traces.items():
-            self._keep("traces", str(name), at, own_copy(value))
+            self._keep("traces", str(name), at, deep_copy(value))
 
     def write(self, value: Value, step: int) -> None:
         """Keep the value."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from wherry.loggers.destinations.handover import FinishedFiles
+from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import RunNames
 from wherry.loggers.files.background import Background
 from wherry.loggers.files.json_lines import json_line
@@ -348,10 +348,10 @@ class RunFolderLogger(ValueDestination):
         self._finished.add([(run.name_of(path), path)])  # in this thread: a snapshot of a video takes its time
         return path
 
-    def _make_finished(self) -> FinishedFiles:
+    def _make_finished(self) -> Handover:
         remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
         upload = self._config.upload and not self._place.is_child  # who has the run's folder uploads what is in it
-        return FinishedFiles(RunNames(remote, lambda: self.folder), upload=upload)
+        return Handover(RunNames(remote, lambda: self.folder), upload=upload)
 
     def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
         try:

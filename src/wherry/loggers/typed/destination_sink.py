@@ -13,7 +13,7 @@ from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State
 from wherry.loggers.typed.multi import FRAMES_PER_S
 from wherry.loggers.typed.sink import BaseLoggerConfig, CollectingLogger
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 
 #: Kind of value, see `Collected` -> the calls of which a destination must have one to take it.
 _CALLS = {
@@ -49,7 +49,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         if self._logger is not None:
             self._logger.log_hyperparameters(settings)
         else:
-            self._settings.append(own_copy(settings))
+            self._settings.append(deep_copy(settings))
 
     def write(self, state: State) -> None:
         """Log everything that was collected. An error that its `Logger` lets through is raised when all was logged."""

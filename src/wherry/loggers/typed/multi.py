@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from wherry.errors import ConfigError
 from wherry.loggers.run.state import State
 from wherry.loggers.typed.sink import BaseLogger
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
@@ -221,7 +221,7 @@ class MultiLogger:
     def _log(self, kind: str, key: str, value: object, namespace: str | None, form: Callable[[Any, str], Any]) -> None:
         key, where = str(key), self.namespace(namespace)
         name = f"{where}/{key}"
-        compute = value if callable(value) else partial(_identity, own_copy(value))
+        compute = value if callable(value) else partial(_identity, deep_copy(value))
 
         def report(error: Exception) -> None:
             self._warnings.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)

@@ -13,7 +13,7 @@ from wherry.loggers.run.state import State
 from wherry.loggers.typed.multi import at_rate
 from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.value_destination import ValueDestination
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.markdown import markdown_table
@@ -53,11 +53,11 @@ class SinkDestination(ValueDestination):
         """Log them as the run's settings."""
         with self._lock:
             self._check_open()
-            self.sink.log_config(own_copy(dict(hyperparameters)))
+            self.sink.log_config(deep_copy(dict(hyperparameters)))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log each as a scalar."""
-        for name, value in own_copy(dict(metrics)).items():
+        for name, value in deep_copy(dict(metrics)).items():
             self._log(self.sink.log_scalar, name, partial(_to_scalar, value, str(name)), step)
 
     def log_images(

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 _NEVER_CHANGE = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def own_copy(value: _T) -> _T:
+def deep_copy(value: _T) -> _T:
     """A deep copy of `value`: later changes of one are not seen in the other.
 
     Tensors are detached and cloned on their device, so that no autograd graph is kept alive. What cannot be copied (a lock,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from wherry.loggers.values import encode
-from wherry.loggers.values.deep_copy import own_copy
+from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.masks import masks_of
 from wherry.loggers.values.tables import check_table
@@ -56,7 +56,7 @@ class Table:
     def of(cls, columns: Sequence[object], rows: Sequence[Sequence[object]], name: str) -> Table:
         """ValueError for a row that is not as long as there are columns."""
         names = [str(column) for column in columns]
-        return cls(name, names, own_copy(check_table(names, rows, name)))
+        return cls(name, names, deep_copy(check_table(names, rows, name)))
 
     @property
     def size_bytes(self) -> int:
