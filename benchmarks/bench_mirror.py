@@ -34,8 +34,8 @@ from wherry.mirror.format.record_boundaries import masked_crc32c
 from wherry.mirror.reader.pull import Puller, open_for_reading
 from wherry.mirror.writer.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
-from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
-from wherry.mirror.writer.state_db import Ledger
+from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
+from wherry.mirror.writer.state_db import StateDb
 from wherry.store import CRC32C_METADATA, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI, parse_uri
@@ -159,10 +159,10 @@ def a_day(base: Path) -> list[list[str]]:
     config = MirrorConfig()
     budget = Budget(config.max_requests_per_hour, lambda: clock[0])
     store = CountedStore(MemoryStore(uri, {}), budget)
-    ledger = Ledger(base / "day.db")
-    courier = Courier(run, uri, "rank0", store, base / "scratch", retry=RetryConfig(call_deadline_s=0.0))
+    state_db = StateDb(base / "day.db")
+    sender = SegmentSender(run, uri, "rank0", store, base / "scratch", retry=RetryConfig(call_deadline_s=0.0))
     engine = Engine(
-        courier, ledger, config, budget, InlineExecutor(), clock=lambda: clock[0], now=lambda: 1_780_000_000.0 + clock[0]
+        sender, state_db, config, budget, InlineExecutor(), clock=lambda: clock[0], now=lambda: 1_780_000_000.0 + clock[0]
     )
     busiest, last = 0, 0
     with open(run / "events.out.tfevents.1780000000.host", "ab", buffering=0) as file:
@@ -170,20 +170,20 @@ def a_day(base: Path) -> list[list[str]]:
             file.write(b"".join(event(step, b"train/metric-%d" % tag) for tag in range(SCALARS)))
             for _ in range(FLUSH_S // 5):
                 clock[0] += 5.0
-                engine.turn()
+                engine.step()
             if step % 3600 == 0:
                 busiest, last = max(busiest, budget.spent - last), budget.spent
         written = file.tell()
-    live = courier.sent_bytes
+    live = sender.sent_bytes
     requests = budget.spent
     while not engine.is_finished:
         clock[0] += 1.0
-        engine.turn(final=True)
-    ledger.close()
+        engine.step(final=True)
+    state_db.close()
     return [
         ["bytes written", f"{written / 1e6:.0f} MB", ""],
         ["bytes sent / written, while it is live", f"{live / written:.3f}", "<= 1.1"],
-        ["bytes sent / written, with the seal", f"{courier.sent_bytes / written:.3f}", "a store that can join: <= 1.1"],
+        ["bytes sent / written, with the seal", f"{sender.sent_bytes / written:.3f}", "a store that can join: <= 1.1"],
         ["requests in the busiest hour", f"{busiest}", f"<= {budget.per_hour}"],
         ["requests a day", f"{requests} ({requests * 0.005 / 1000:.3f} USD at 0.005 for 1000)", ""],
     ]

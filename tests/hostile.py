@@ -53,8 +53,8 @@ class Bucket:
             self.rig.write(path, data)
         self.rig.flush()
         for _ in range(5):
-            self.rig.turn(1.0)
-        self.rig.ledger.close()
+            self.rig.step(1.0)
+        self.rig.state_db.close()
 
     def put(self, name: str, data: bytes, **lies: object) -> None:
         """An object below the prefix; `lies` are what a listing says of it."""
@@ -93,8 +93,8 @@ class Bucket:
 def check_all_is_read(bucket: Bucket, *, sealable: bool = True) -> list[str]:
     """Everything that reads a prefix still brings the good files; returns the lines about what is wrong."""
     with MirrorReader(bucket.store, "run", scratch=bucket.folder) as reader:
-        look = reader.look()
-        writers(look)
+        snapshot = reader.snapshot()
+        writers(snapshot)
     report, copied = bucket.pull(bucket.folder / "copy")
     assert copied == GOOD, report.trouble
     assert dict.fromkeys(GOOD, "right") == {path: bucket.verify()[path].verdict for path in GOOD}
@@ -113,7 +113,7 @@ def rebuilt(folder: Path, planted: Iterable[Planted]) -> Rig:
         bucket.put(name, data, **lies)
     rig = bucket.rig
     rig.bare = rig.seen = bucket.store
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     rig.write("good.log", b"more\n")
     rig.close()
     rig.seen = bucket.inner

@@ -295,8 +295,8 @@ def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
             assert now.get("a.log", 0) >= before.get("a.log", 0), "what was there is there no more"
             before = now
             if rng.random() < 0.2:
-                for ledger in spool.rglob("mirrors/*/*.db*"):
-                    ledger.unlink()
+                for state_db in spool.rglob("mirrors/*/*.db*"):
+                    state_db.unlink()
     finally:
         home.kill(writer)
     home.wait(home.start("mirror", **mirrored, close_after_s=0.0))

@@ -113,15 +113,15 @@ class Fuzz:
             self.log.append(f"  killed {where}")
             raise Killed
 
-    def _restart(self, *, lose_ledger: bool) -> None:
-        self.log.append(f"restart, ledger {'lost' if lose_ledger else 'kept'}")
-        self._rig.restart(lose_ledger=lose_ledger)
+    def _restart(self, *, lose_state_db: bool) -> None:
+        self.log.append(f"restart, ledger {'lost' if lose_state_db else 'kept'}")
+        self._rig.restart(lose_state_db=lose_state_db)
 
     def _close(self) -> None:
         self.log.append("close")
         for number in range(300):
             self._is_running = self._is_running and number < 100  # a listing of which each entry may fail comes to no end
-            self._rig.turn(1.0, final=True)
+            self._rig.step(1.0, final=True)
             if self._rig.engine.is_finished:
                 return
         raise AssertionError(f"never finished: {self._rig.engine.report()}")
@@ -132,18 +132,18 @@ class Fuzz:
         self._is_running = True
         try:
             if what == "turn":
-                self._rig.turn(self._rng.choice((0.1, 1, 3, 10, 400)))
+                self._rig.step(self._rng.choice((0.1, 1, 3, 10, 400)))
             elif what == "force":
-                self._rig.turn(1.0, force=True)
+                self._rig.step(1.0, force=True)
             elif what == "close":
                 self._close()
-                self._restart(lose_ledger=is_lost)
+                self._restart(lose_state_db=is_lost)
             else:
-                self._restart(lose_ledger=what == "lose")
+                self._restart(lose_state_db=what == "lose")
         except Killed:
-            self._restart(lose_ledger=is_lost)
+            self._restart(lose_state_db=is_lost)
         except MirrorFencedError:
-            self._restart(lose_ledger=False)
+            self._restart(lose_state_db=False)
         finally:
             self._is_running = False
 
@@ -251,7 +251,7 @@ class Fuzz:
                 self._run()
                 self._check_readers()
         for _ in range(3):
-            self._rig.turn(3.0)
+            self._rig.step(3.0)
         self._close()
         self._check_readers()
         assert self._rig.engine.is_complete, self._rig.engine.report()

@@ -16,8 +16,8 @@ from wherry.mirror.format.layout import FOLDER, reassemble, survey
 from wherry.mirror.format.manifest import Manifest, generations, read_manifest
 from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
-from wherry.mirror.writer.segment_sender import Courier, InlineExecutor
-from wherry.mirror.writer.state_db import Ledger
+from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
+from wherry.mirror.writer.state_db import StateDb
 from wherry.store import ObjectStore
 from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import FaultyStore
@@ -81,24 +81,26 @@ class Rig:
 
     def start(self) -> None:
         """Begin as a new process does."""
-        self.ledger = Ledger(self.spool / "ledger.db")
+        self.state_db = StateDb(self.spool / "ledger.db")
         self.budget = Budget(self.config.max_requests_per_hour, self.clock.monotonic)
         bare = OneByOne(self.bare) if isinstance(self.bare, FaultyStore) else self.bare  # so each delete may fail by itself
         store = RetryStore(CountedStore(bare, self.budget), ONCE)
         scratch = self.spool / "scratch"
         scratch.mkdir(exist_ok=True)
-        courier = Courier(self.folder, self.uri, self.writer, store, scratch, compression=self.config.compression, retry=ONCE)
+        sender = SegmentSender(
+            self.folder, self.uri, self.writer, store, scratch, compression=self.config.compression, retry=ONCE
+        )
         self.engine = Engine(
-            courier, self.ledger, self.config, self.budget, InlineExecutor(),
+            sender, self.state_db, self.config, self.budget, InlineExecutor(),
             clock=self.clock.monotonic, now=self.clock.wall, rng=random.Random(7),
         )  # fmt: skip
 
-    def restart(self, *, lose_ledger: bool = False) -> None:
+    def restart(self, *, lose_state_db: bool = False) -> None:
         """As after a kill: nothing is left but the folder, the store and, if it is not lost, the ledger."""
-        self.sent_before += self.engine.courier.sent_bytes
+        self.sent_before += self.engine.sender.sent_bytes
         self.requests_before += self.budget.spent
-        self.ledger.close()
-        if lose_ledger:
+        self.state_db.close()
+        if lose_state_db:
             for path in self.spool.glob("ledger.db*"):
                 path.unlink()
         self.start()
@@ -106,7 +108,7 @@ class Rig:
     @property
     def sent_bytes(self) -> int:
         """Of all processes so far."""
-        return self.sent_before + self.engine.courier.sent_bytes
+        return self.sent_before + self.engine.sender.sent_bytes
 
     @property
     def n_requests(self) -> int:
@@ -125,15 +127,15 @@ class Rig:
 
     # -- what the mirror does
 
-    def turn(self, after_s: float = 0.0, *, force: bool = False, final: bool = False) -> None:
+    def step(self, after_s: float = 0.0, *, force: bool = False, final: bool = False) -> None:
         """One turn, `after_s` later."""
         self.clock.s += after_s
-        self.engine.turn(force=force, final=final)
+        self.engine.step(force=force, final=final)
 
     def flush(self) -> None:
         """Turns until all that is complete is in the store."""
         for _ in range(40):
-            self.turn(1.0, force=True)
+            self.step(1.0, force=True)
             if self.engine.is_flushed():
                 return
         raise AssertionError(f"never flushed: {self.engine.report()}")
@@ -141,7 +143,7 @@ class Rig:
     def close(self) -> None:
         """Turns until it is finished."""
         for _ in range(200):
-            self.turn(1.0, final=True)
+            self.step(1.0, final=True)
             if self.engine.is_finished:
                 return
         raise AssertionError(f"never finished: {self.engine.report()}")

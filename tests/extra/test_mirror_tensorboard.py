@@ -96,12 +96,12 @@ class Board:
 
     def steps(self) -> dict[str, list[int]]:
         """The steps that it shows of each run's loss."""
-        shown = {}
+        printable = {}
         for run, tags in self._json("plugin/scalars/tags").items():
             for tag in tags:
                 points = self._json("plugin/scalars/scalars", run=run, tag=tag)
-                shown[run.partition("/")[0]] = [step for _, step, _ in points]
-        return shown
+                printable[run.partition("/")[0]] = [step for _, step, _ in points]
+        return printable
 
 
 def shows(board: Board, wanted: dict[str, list[int]]) -> bool:

@@ -203,10 +203,10 @@ def test_an_older_wherry_does_not_go_on_where_a_newer_one_was(bucket: Bucket) ->
     other = Rig(bucket.folder, MirrorConfig(retry=ONCE), store=bucket.inner, uri=bucket.uri, writer=WRITER, name="elsewhere")
     other.write("good.log", GOOD["good.log"] + b"more\n")
     for _ in range(5):
-        other.turn(10.0, force=True)
+        other.step(10.0, force=True)
     assert any("update wherry" in text for text in other.engine.report().trouble)
     assert {f"_mirror/{WRITER}/epoch-00000002"} == set(other.names()) - before
-    other.ledger.close()
+    other.state_db.close()
 
 
 def test_the_manifest_has_the_format_of_the_names_beside_it(bucket: Bucket) -> None:

@@ -51,7 +51,7 @@ def grow(rig: Rig, n_files: int, seconds: int, look: Callable[[int], None], *, e
     for second in range(0, seconds, every_s):
         for number in range(n_files):
             rig.write(f"rank{number}.log", "".join(f"{second + n:09}\n" for n in range(every_s)))
-        rig.turn(float(every_s))
+        rig.step(float(every_s))
         look(second)
 
 
@@ -83,7 +83,7 @@ def test_the_budget_follows_the_files_and_has_a_limit(tmp_path: Path) -> None:
     grow(rig, 300, 60, lambda _: None, every_s=5)
     assert 36_000 == rig.engine.budget.per_hour
     for _ in range(90):
-        rig.turn(1.0)
+        rig.step(1.0)
     assert 3600 == rig.engine.budget.per_hour
 
 
@@ -141,7 +141,7 @@ def test_a_new_small_log_goes_while_large_ones_keep_all_other_senders(tmp_path: 
 
         def turn_until(condition: Callable[[], object], what: str) -> None:
             def look() -> object:
-                rig.turn(0.1)
+                rig.step(0.1)
                 return condition()
 
             wait_until(look, 15.0, what)

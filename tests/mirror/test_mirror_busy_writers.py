@@ -25,7 +25,7 @@ def test_a_replaced_file_that_never_stands_still_is_sent_every_lag(rig: Rig) -> 
     seen = set()
     for second in range(60):
         rig.write("progress.json", f'{{"step": {second}}}', mode="wb")
-        rig.turn(1.0)
+        rig.step(1.0)
         seen.add(rig.plain().get("progress.json"))
     assert 5 <= len(seen - {None}) <= 8
 
@@ -36,7 +36,7 @@ def test_a_growing_file_that_no_rule_names_is_sent_ever_more_seldom_and_that_is_
     for _ in range(200):
         rig.write("model.dump", b"x" * 1000)
         for _ in range(3):
-            rig.turn(1.0)
+            rig.step(1.0)
     with caplog.at_level(logging.WARNING):
         rig.close()
     assert rig.sent_bytes < 6 * 200_000
@@ -48,7 +48,7 @@ def test_the_remedy_for_a_growing_file_is_said(rig: Rig, caplog: pytest.LogCaptu
     for _ in range(3):
         rig.write("model.dump", b"x" * 1000)
         for _ in range(40):
-            rig.turn(1.0)
+            rig.step(1.0)
     said = [record.getMessage() for record in caplog.records if "model.dump" in record.getMessage()]
     assert 1 == len(said)
     assert "--rule '*.dump=append'" in said[0]
@@ -67,13 +67,13 @@ def test_a_file_that_grows_while_it_is_sealed_stays_in_segments_and_the_close_en
 ) -> None:
     rig.write("train.log", lines(3000))
     rig.flush()
-    seal_it = rig.engine.courier.seal
+    seal_it = rig.engine.sender.seal
 
     def seal_what_grows(record: Record, now_s: float, **options: object) -> bool:
         rig.write("train.log", "more\n")  # between the look at the folder and the seal
         return seal_it(record, now_s, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rig.engine.courier, "seal", seal_what_grows)
+    monkeypatch.setattr(rig.engine.sender, "seal", seal_what_grows)
     rig.close()
     assert not rig.engine.is_complete
     assert any("grows while it is sealed" in text for text in rig.engine.report().trouble)
@@ -102,7 +102,7 @@ def test_after_a_kill_between_put_and_note_another_compression_makes_no_second_s
     noted = {path: path.read_bytes() for path in rig.spool.glob("ledger.db*")}
     rig.write("train.log", lines(500))
     rig.flush()
-    rig.ledger.close()
+    rig.state_db.close()
     for path in rig.spool.glob("ledger.db*"):
         path.unlink()
     for path, content in noted.items():  # the second segment was put and is not noted

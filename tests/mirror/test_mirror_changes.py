@@ -78,7 +78,7 @@ def test_a_file_that_is_rotated_by_a_rename_is_sealed_under_its_new_name(rig: Ri
     path.rename(rig.folder / "a.log.1")
     rig.write("a.log", "new\n")
     for _ in range(20):
-        rig.turn(5.0)
+        rig.step(5.0)
     assert rig.local()["a.log.1"] == rig.plain()["a.log.1"]
     assert b"new\n" == rig.read("a.log")
     assert ["a.log/0002-00000000000000000000"] == rig.segments()
@@ -96,12 +96,12 @@ def test_a_chain_of_rotations(rig: Rig) -> None:
             if (source := rig.folder / f"a.log.{old}").exists():
                 source.rename(rig.folder / f"a.log.{old + 1}")
         (rig.folder / "a.log").rename(rig.folder / "a.log.1")
-        rig.turn(1.0)
+        rig.step(1.0)
         if number == 3:
             rig.restart()
     rig.write("a.log", "end\n")
     for _ in range(10):
-        rig.turn(10.0)
+        rig.step(10.0)
     rig.close()
     assert rig.local() == rig.plain()
     assert [] == rig.segments()
@@ -112,12 +112,12 @@ def test_a_rotated_file_that_goes_on_growing_under_its_new_name_is_whole(rig: Ri
     rig.flush()
     with open(path, "ab", buffering=0) as writer:
         path.rename(rig.folder / "old.log")
-        rig.turn(1.0)
+        rig.step(1.0)
         for number in range(5):
             writer.write(lines(300, number))
-            rig.turn(8.0)
+            rig.step(8.0)
     for _ in range(5):
-        rig.turn(10.0)
+        rig.step(10.0)
     assert rig.local() == rig.plain()
 
 
@@ -203,7 +203,7 @@ def test_a_deleted_file_that_comes_back_begins_anew(rig: Rig) -> None:
     path = rig.write("a.log", lines(2500, 1))
     rig.flush()
     path.unlink()
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.write("a.log", "new\n")
     rig.flush()
     assert b"new\n" == rig.read("a.log")
@@ -239,13 +239,13 @@ def test_the_segments_of_a_rotated_file_stay_for_the_grace_time(rig: Rig) -> Non
     path = rig.write("a.log", lines(2500, 1))
     rig.flush()
     path.rename(rig.folder / "old.log")
-    rig.turn(1.0)
+    rig.step(1.0)
     for _ in range(3):
-        rig.turn(5.0)
+        rig.step(5.0)
     assert "old.log" in rig.plain()
     assert 3 == len(rig.segments())
     for _ in range(5):
-        rig.turn(5.0)
+        rig.step(5.0)
     assert [] == rig.segments()
 
 
@@ -259,7 +259,7 @@ def test_the_segments_of_an_earlier_generation_go_without_a_gap(tmp_path: Path, 
     rig.write("a.log", lines(1500, 2), mode="wb")
     store.plan.append(Fault("delete", TransientError("down"), nth=nth, times=10**9))
     for _ in range(20):
-        rig.turn(5.0, final=True)
+        rig.step(5.0, final=True)
     found = b"".join(reassemble(rig.seen, rig.uri.prefix, "a.log"))  # without the manifest, which knows better
     assert lines(1500, 2).startswith(found) or lines(5000, 1).startswith(found)
     assert lines(1500, 2) == rig.read("a.log")
@@ -283,7 +283,7 @@ def test_a_reader_never_finds_a_gap_while_segments_are_taken_away(tmp_path: Path
     if is_rotated:
         path.rename(rig.folder / "b.log")
     for _ in range(20):
-        rig.turn(5.0, final=True)
+        rig.step(5.0, final=True)
     found = rig.read("a.log")
     assert found == lines(1500, 1) or lines(5000, 2).startswith(found)
     assert is_rotated or found == lines(5000, 2)
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_read_for_a_while_is_not_taken_for_deleted(rig: 
     before = rig.segments()
     (rig.folder / "sub").rename(rig.folder.parent / "away")
     (rig.folder / "sub").symlink_to("nowhere")
-    rig.turn(1.0)
+    rig.step(1.0)
     (rig.folder / "sub").unlink()
     (rig.folder.parent / "away").rename(rig.folder / "sub")
     rig.flush()
@@ -313,7 +313,7 @@ def test_a_folder_that_is_renamed_is_many_rotations(rig: Rig) -> None:
     rig.flush()
     (rig.folder / "one").rename(rig.folder / "two")
     for _ in range(10):
-        rig.turn(10.0)
+        rig.step(10.0)
     rig.close()
     assert rig.local() == rig.plain()
 
@@ -325,7 +325,7 @@ def test_clock_jumps_change_nothing(rig: Rig, jump_s: float) -> None:
     rig.clock.jump_s = jump_s
     rig.write("a.log", "more\n")
     for _ in range(12):
-        rig.turn(1.0)
+        rig.step(1.0)
     assert rig.local()["a.log"] == rig.read("a.log")
     rig.close()
     assert rig.local() == rig.plain()

@@ -29,7 +29,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def pass_by(rig: Rig, seconds: int = 60) -> None:
     for _ in range(seconds):
-        rig.turn(1.0)
+        rig.step(1.0)
 
 
 def grow(rig: Rig) -> None:
@@ -39,7 +39,7 @@ def grow(rig: Rig) -> None:
 def end(rig: Rig) -> bool:
     """Whether it is complete, when it has ended."""
     for _ in range(60):
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
         if rig.engine.is_finished:
             return rig.engine.is_complete
     raise AssertionError(f"never finished: {rig.engine.report()}")
@@ -56,7 +56,7 @@ def test_a_file_that_never_stops_growing_is_waited_for_a_few_times_and_is_readab
     if before == "sealed":  # by an earlier run
         rig.close()
         rig.restart()
-        rig.turn()
+        rig.step()
     n_sent = rig.sent_bytes
     assert isinstance(rig.bare, FaultyStore)
     rig.bare.plan.append(Fault("put", act=lambda: grow(rig), times=10**9, after=True))
@@ -73,7 +73,7 @@ def test_a_file_that_grows_between_looks_is_waited_for_a_few_times(rig: Rig) -> 
     rig.flush()
     for _ in range(60):
         grow(rig)
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
         if rig.engine.is_finished:
             break
     assert rig.engine.is_finished
@@ -87,11 +87,11 @@ def test_a_rotated_file_that_is_truncated_before_its_seal_is_a_new_one(rig: Rig,
     rig.write("a.log", lines(3000))
     rig.flush()
     (rig.folder / "a.log").rename(rig.folder / "a.log.1")
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.write("a.log.1", "short\n", mode="wb")
     if is_killed:
         rig.restart()
-    rig.turn(1.0)
+    rig.step(1.0)
     assert lines(3000) == rig.read("a.log")  # what was sent stays
     assert end(rig)
     assert {"a.log.1": b"short\n"} == rig.plain()
@@ -101,7 +101,7 @@ def test_a_rotated_file_that_is_rewritten_with_more_before_its_seal_is_a_new_one
     rig.write("a.log", lines(3000))
     rig.flush()
     (rig.folder / "a.log").rename(rig.folder / "a.log.1")
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.write("a.log.1", lines(5000, 1), mode="wb")
     assert end(rig)
     assert rig.local() == rig.plain()
@@ -114,7 +114,7 @@ def test_a_folder_that_vanishes_ends_it_incomplete_and_unsealed(rig: Rig) -> Non
     before = rig.n_requests
     assert not end(rig)
     assert rig.n_requests < before + 20
-    rig.engine.give_up()
+    rig.engine.write_incomplete()
     assert "incomplete" == rig.manifest().state
     assert lines(3000) == rig.read("a.log")
 
@@ -125,7 +125,7 @@ def test_a_folder_that_is_elsewhere_when_it_starts_again_is_not_complete(rig: Ri
     rig.write("a.log", "unsent\n")
     rig.restart()
     rig.folder.rename(rig.folder.with_name("unmounted"))
-    rig.turn(1.0)
+    rig.step(1.0)
     assert not end(rig)
     assert "sealed" != rig.manifest().state
     assert "is not there" in rig.engine.report().trouble[0]
@@ -155,7 +155,7 @@ def test_a_rotated_file_that_is_renamed_to_what_is_not_mirrored_counts_as_delete
     rig.write("a.log", lines(3000))
     rig.flush()
     (rig.folder / "a.log").rename(rig.folder / "a.log.1")
-    rig.turn(1.0)
+    rig.step(1.0)
     (rig.folder / "a.log.1").rename(rig.folder / "a.log.1.tmp")
     end(rig)
     assert lines(3000) == rig.read("a.log")
@@ -165,7 +165,7 @@ def test_a_rotated_file_that_is_renamed_to_what_is_not_mirrored_counts_as_delete
 def test_an_empty_file_under_another_name_is_another_file(rig: Rig) -> None:
     """Its inode is reused at once: nothing tells a rename from a new file, and nothing of the old one has to be finished."""
     rig.write("startup.log", b"")
-    rig.turn(1.0)
+    rig.step(1.0)
     (rig.folder / "startup.log").rename(rig.folder / "train.jsonl")
     rig.write("train.jsonl", lines(3000))
     rig.flush()
@@ -243,10 +243,10 @@ class Held(Executor):
 
 def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand files take as long to look at as hundreds take to seal."""
-    looks: list[Path] = []
+    attempts: list[Path] = []
 
     def slowly(folder: Path) -> Scan | None:
-        looks.append(folder)
+        attempts.append(folder)
         time.sleep(0.1)
         return scan(folder)
 
@@ -255,12 +255,12 @@ def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(ri
     held = Held()
     monkeypatch.setattr("wherry.mirror.writer.engine.scan", slowly)
     monkeypatch.setattr(rig.engine, "_executor", held)
-    rig.turn(final=True)
-    looks.clear()
+    rig.step(final=True)
+    attempts.clear()
     for _ in range(5):
-        rig.turn(final=True)
+        rig.step(final=True)
     assert held.held
-    assert [] == looks
+    assert [] == attempts
     held.let_go()
     monkeypatch.undo()
     rig.close()
@@ -278,10 +278,10 @@ def test_a_close_does_not_pause_for_as_long_as_it_takes_to_look_at_many_files(ri
     rig.write("a.log", lines(3))
     rig.flush()
     monkeypatch.setattr("wherry.mirror.writer.engine.scan", slowly)
-    rig.turn(1.0)
+    rig.step(1.0)
     assert rig.engine.pause_s() > 5.0
     pauses = []
     while not rig.engine.is_finished:
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
         pauses.append(rig.engine.pause_s())
     assert max(pauses) < 5.0

@@ -9,7 +9,7 @@ import pytest
 
 from mirror_fuzz import play
 from servers.real import fast_folder
-from wherry.mirror.writer import due as agenda
+from wherry.mirror.writer import due as due_tasks
 from wherry.mirror.writer import segment_sender as sender
 
 
@@ -18,8 +18,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """With limits that small files reach, too."""
     monkeypatch.setattr(sender, "WORTH_JOINING_BYTES", 200)
     monkeypatch.setattr(sender, "_LISTED_TOGETHER", 2)
-    monkeypatch.setattr(agenda, "WORTH_JOINING_BYTES", 300)
-    monkeypatch.setattr(agenda, "_LARGE_BYTES", 500)
+    monkeypatch.setattr(due_tasks, "WORTH_JOINING_BYTES", 300)
+    monkeypatch.setattr(due_tasks, "_LARGE_BYTES", 500)
     with fast_folder() as folder:
         yield folder
 

@@ -25,20 +25,20 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_quiet_bytes_go_after_max_lag_and_not_before(rig: Rig) -> None:
-    rig.turn()
+    rig.step()
     rig.write("train.log", "one\n")
     for _ in range(8):
-        rig.turn(1.0)
+        rig.step(1.0)
         assert [] == rig.segments()
-    rig.turn(1.0)
-    rig.turn(1.0)
+    rig.step(1.0)
+    rig.step(1.0)
     assert b"one\n" == rig.read("train.log")
 
 
 def test_a_full_segment_goes_at_once(rig: Rig) -> None:
-    rig.turn()
+    rig.step()
     rig.write("train.log", lines(1500))
-    rig.turn(0.1)
+    rig.step(0.1)
     assert 900 < len(rig.read("train.log")) <= 1000
 
 
@@ -64,7 +64,7 @@ def test_closed_the_bucket_is_the_folder(rig: Rig) -> None:
     rig.write("config.json", "{}")
     rig.write("media/images/1.png", random.Random(1).randbytes(5000))
     rig.write("empty.log", "")
-    rig.turn()
+    rig.step()
     rig.close()
     assert rig.local() == rig.plain()
     assert [] == rig.segments()
@@ -120,7 +120,7 @@ def test_compressed_segments_are_members_that_stock_tools_join(tmp_path: Path, c
     else:
         data = zstandard.ZstdDecompressor().stream_reader(joined, read_across_frames=True).read()
     assert rig.local()["train.log"] == data == rig.read("train.log")
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     rig.write("train.log", "more\n")
     rig.flush()
     assert rig.local()["train.log"] == rig.read("train.log")
@@ -154,30 +154,30 @@ def test_event_files_are_cut_between_events(tmp_path: Path) -> None:
 
 def test_small_files_that_are_rewritten_are_there_in_their_last_version(rig: Rig) -> None:
     rig.write("config.json", '{"lr": 1}')
-    rig.turn()
-    rig.turn(3.0)
+    rig.step()
+    rig.step(3.0)
     assert {"config.json": b'{"lr": 1}'} == rig.plain()
     for number in range(20):
         rig.write("config.json", f'{{"lr": {number}}}', mode="wb")
-        rig.turn(1.0)
+        rig.step(1.0)
     puts = rig.n_requests
-    rig.turn(3.0)
-    rig.turn(10.0)
+    rig.step(3.0)
+    rig.step(10.0)
     assert {"config.json": b'{"lr": 19}'} == rig.plain()
     assert rig.n_requests - puts < 6
 
 
 def test_a_file_that_is_sent_whole_goes_when_it_has_come_to_rest(rig: Rig) -> None:
-    rig.turn()
+    rig.step()
     for _ in range(5):
         rig.write("model.pt", b"x" * 100)
-        rig.turn(1.0)
+        rig.step(1.0)
         assert {} == rig.plain()
-    rig.turn(1.0)
-    rig.turn(1.0)
+    rig.step(1.0)
+    rig.step(1.0)
     assert {"model.pt": b"x" * 500} == rig.plain()
     sent = rig.sent_bytes
-    rig.turn(100.0)
+    rig.step(100.0)
     assert sent + 2000 > rig.sent_bytes  # the manifest, perhaps
 
 
@@ -200,9 +200,9 @@ def test_own_rules_come_first(tmp_path: Path) -> None:
 def test_a_rule_that_matches_nothing_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(tmp_path, MirrorConfig(rules=(Rule("*.loog", "append"), *DEFAULT_RULES), retry=ONCE))
     rig.write("a.log", "1\n")
-    rig.turn()
-    rig.turn(400.0)
-    rig.turn(400.0)
+    rig.step()
+    rig.step(400.0)
+    rig.step(400.0)
     assert ["the rule '*.loog' (append) has matched no file so far"] == [one.message for one in caplog.records]
 
 
@@ -259,7 +259,7 @@ def test_ten_thousand_files(tmp_path: Path) -> None:
     rig.flush()
     assert 10_000 == len(rig.segments())
     before = rig.n_requests
-    rig.turn(1.0)
+    rig.step(1.0)
     assert before == rig.n_requests
 
 

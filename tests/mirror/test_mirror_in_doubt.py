@@ -27,7 +27,7 @@ def rig_that_loses(tmp_path: Path, key: str, nth: int = 1) -> Rig:
 
 def go_on(rig: Rig, process: str) -> None:
     if process != "the same":
-        rig.restart(lose_ledger=process == "another without its ledger")
+        rig.restart(lose_state_db=process == "another without its ledger")
 
 
 #: What changes something in the store.
@@ -42,15 +42,15 @@ def test_a_file_cut_back_to_what_was_noted_is_what_readers_find(tmp_path: Path, 
     rig = rig_that_loses(tmp_path, "a.log", nth=n_sent + 1)
     first = lines(500, 1)
     path = rig.write("a.log", first if n_sent else lines(500, 2))
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
     if n_sent:
         rig.write("a.log", lines(300, 2))
-        rig.turn(1.0, force=True)
+        rig.step(1.0, force=True)
     assert n_sent + 1 == len(rig.segments())
     go_on(rig, process)
     os.truncate(path, len(first) if n_sent else 0)
     for _ in range(10):
-        rig.turn(10.0)
+        rig.step(10.0)
     assert rig.local()["a.log"] == path.read_bytes() == (first if n_sent else b"")
     if n_sent:
         assert first == rig.read("a.log")
@@ -63,13 +63,13 @@ def test_a_file_cut_back_to_what_was_noted_is_what_readers_find(tmp_path: Path, 
 def test_one_that_grows_again_begins_anew(tmp_path: Path, process: str) -> None:
     rig = rig_that_loses(tmp_path, "a.log")
     path = rig.write("a.log", lines(500, 1))
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
     go_on(rig, process)
     os.truncate(path, 0)
-    rig.turn(10.0)
+    rig.step(10.0)
     rig.write("a.log", "other\n")
     for _ in range(5):
-        rig.turn(10.0)
+        rig.step(10.0)
     assert b"other\n" == rig.read("a.log")
     rig.close()
     assert {"a.log": b"other\n"} == rig.plain()
@@ -84,12 +84,12 @@ def test_what_was_sent_after_a_seal_and_cut_off_again(tmp_path: Path, process: s
     rig.restart()
     rig.write("a.log", lines(300, 2))
     for _ in range(1):
-        rig.turn(1.0, force=True)
+        rig.step(1.0, force=True)
     assert len(rig.segments()) == 1
     go_on(rig, process)
     os.truncate(path, len(first))
     for _ in range(10):
-        rig.turn(10.0)
+        rig.step(10.0)
     assert first == rig.read("a.log")
     rig.close()
     assert {"a.log": first} == rig.plain()
@@ -108,8 +108,8 @@ def test_the_seal_of_an_emptied_file_leaves_no_gap_at_any_kill(tmp_path: Path) -
     os.truncate(path, 0)
     assert isinstance(rig.bare, FaultyStore)
     found: list[bytes] = []
-    look = lambda: found.append(b"".join(reassemble(rig.seen, rig.uri.prefix, "a.log")))  # noqa: E731  who knows no manifest
-    rig.bare.plan += [Fault(operation, act=look, times=10**9, after=after) for operation in LATE for after in (False, True)]
+    snapshot = lambda: found.append(b"".join(reassemble(rig.seen, rig.uri.prefix, "a.log")))  # noqa: E731  who knows no manifest
+    rig.bare.plan += [Fault(operation, act=snapshot, times=10**9, after=after) for operation in LATE for after in (False, True)]
     rig.close()
     assert all(whole.startswith(data) for data in found)
     assert sorted(map(len, found), reverse=True) == [len(data) for data in found], "it never goes back and forth"
@@ -124,10 +124,10 @@ def test_a_sealed_file_that_has_grown_is_sealed_again_at_once(tmp_path: Path) ->
     rig.write("a.log", "first run\n")
     rig.close()
     rig.restart()
-    rig.turn()
+    rig.step()
     rig.write("a.log", "second run\n")
-    rig.turn(0.1, final=True)
-    rig.turn(0.1, final=True)
+    rig.step(0.1, final=True)
+    rig.step(0.1, final=True)
     assert rig.engine.is_finished
     assert {"a.log": b"first run\nsecond run\n"} == rig.plain()
 
@@ -137,9 +137,9 @@ def test_a_sealed_file_that_has_grown_is_sealed_again_at_once(tmp_path: Path) ->
 def test_a_file_that_was_elsewhere_for_a_while_is_sealed(tmp_path: Path, data: bytes, is_the_same: bool) -> None:
     rig = rig_that_loses(tmp_path, "nothing")
     path = rig.write("a.log", data)
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
     path.rename(tmp_path / "elsewhere")
-    rig.turn(1.0)
+    rig.step(1.0)
     if is_the_same:
         (tmp_path / "elsewhere").rename(path)
     else:
@@ -163,7 +163,7 @@ def test_a_file_whose_first_segments_are_gone_begins_anew(tmp_path: Path, is_emp
     rig.write("a.log", b"" if is_empty else whole)
     put(rig, "a.log", b"" if is_empty else whole[:40])
     put(rig, segment_name("rank0", "a.log", 1, 1000), whole[1000:2000])
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     rig.close()
     assert rig.local() == rig.plain()
     assert [] == rig.segments()
@@ -176,15 +176,15 @@ def test_segments_of_an_earlier_generation_are_not_those_of_a_later_one_with_the
     path = rig.write("a.log", whole[:1000])
     rig.flush()
     os.truncate(path, 0)
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.write("a.log", whole[:1000])
     assert isinstance(rig.bare, FaultyStore)
     rig.bare.plan.append(Fault("put", TransientError("killed"), key="/0002-", times=10**9))
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
     rig.engine.write_manifest("open")
     assert 2 == max(entry.generation for entry in rig.manifest().files)
     rig.bare.plan.clear()
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     rig.write("a.log", whole[1000:])
     rig.flush()
     assert whole == rig.read("a.log")

@@ -23,11 +23,11 @@ from wherry.mirror.format.manifest import FileEntry, Manifest, parse_manifest
 from wherry.mirror.format.record_boundaries import cut_events, cut_lines, masked_crc32c
 from wherry.mirror.format.rules import Rules
 from wherry.mirror.mirror_config import writer_name
-from wherry.mirror.writer.backoff_state import Outage
+from wherry.mirror.writer.backoff_state import BackoffState
 from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.scan import scan
-from wherry.mirror.writer.segments import BrokenPromise, compressor, cut_segment
-from wherry.mirror.writer.state_db import Ledger, MirrorLock, Record, place_for
+from wherry.mirror.writer.segments import PrefixChanged, compressor, cut_segment
+from wherry.mirror.writer.state_db import MirrorLock, Record, StateDb, state_folder
 from wherry.mirror.writer.watcher import Watcher
 from wherry.store import ObjectMeta
 from wherry.testing import Fault, FaultyStore
@@ -108,7 +108,7 @@ def opened(path: Path, data: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    ("data", "start", "most", "end"),
+    ("data", "start", "max_bytes", "end"),
     [
         (b"", 0, 10, 0),
         (b"ab", 0, 10, 0),
@@ -122,9 +122,9 @@ def opened(path: Path, data: bytes) -> int:
         (b"\n" * 200_000 + b"x" * 100_000, 0, 300_000, 200_000),
     ],
 )
-def test_lines_are_cut_after_the_last_whole_one(tmp_path: Path, data: bytes, start: int, most: int, end: int) -> None:
+def test_lines_are_cut_after_the_last_whole_one(tmp_path: Path, data: bytes, start: int, max_bytes: int, end: int) -> None:
     file = opened(tmp_path / "f", data)
-    assert end == cut_lines(file, start, len(data), most)
+    assert end == cut_lines(file, start, len(data), max_bytes)
     os.close(file)
 
 
@@ -165,15 +165,15 @@ def test_a_torn_copy_of_a_segment_is_not_made(tmp_path: Path) -> None:
     path.write_bytes(lines(500))
     found = path.stat()
     record = Record("a.log", 1, "append", at="a.log", device=found.st_dev, inode=found.st_ino)
-    cut = cut_segment(path, record, tmp_path / "out", most=200, compression="gzip", all_of_it=False)
+    cut = cut_segment(path, record, tmp_path / "out", max_bytes=200, compression="gzip", all_of_it=False)
     assert cut is not None
     assert path.read_bytes()[: cut.end] == gzip.decompress((tmp_path / "out").read_bytes())
     record.acked, record.tail = 1000, cut.tail
-    with pytest.raises(BrokenPromise, match="it was truncated"):
-        cut_segment(path, record, tmp_path / "out", most=200, compression=None, all_of_it=False)
+    with pytest.raises(PrefixChanged, match="it was truncated"):
+        cut_segment(path, record, tmp_path / "out", max_bytes=200, compression=None, all_of_it=False)
     record.acked, record.inode = 0, 1
-    with pytest.raises(BrokenPromise, match="another file has its name"):
-        cut_segment(path, record, tmp_path / "out", most=200, compression=None, all_of_it=False)
+    with pytest.raises(PrefixChanged, match="another file has its name"):
+        cut_segment(path, record, tmp_path / "out", max_bytes=200, compression=None, all_of_it=False)
 
 
 def test_an_unknown_compression_is_none_of_ours() -> None:
@@ -280,20 +280,20 @@ def test_every_call_counts_and_a_listing_by_its_pages(tmp_path: Path) -> None:
 
 def test_an_outage_waits_longer_each_time_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    outage = Outage("it", RetryConfig(longest_wait_s=4.0), lambda: now[0], random.Random(1))
+    backoff = BackoffState("it", RetryConfig(longest_wait_s=4.0), lambda: now[0], random.Random(1))
     longest = 0.0
     for _ in range(50):
-        outage.note(TransientError("reset"))
-        longest = max(longest, outage.wait_s())
-        assert outage.wait_s(2.0) <= 2.0
+        backoff.note(TransientError("reset"))
+        longest = max(longest, backoff.wait_s())
+        assert backoff.wait_s(2.0) <= 2.0
     assert 30 < longest <= 60
     assert 1 == len(caplog.records)
     now[0] += 100
-    assert 100 == outage.lasts_s()
-    outage.over()
-    assert (0, 0, None) == (outage.lasts_s(), outage.wait_s(), outage.error)
-    outage.note(ThrottledError("slow down", retry_after_s=500.0))
-    assert 500 <= outage.wait_s()
+    assert 100 == backoff.duration_s()
+    backoff.clear()
+    assert (0, 0, None) == (backoff.duration_s(), backoff.wait_s(), backoff.error)
+    backoff.note(ThrottledError("slow down", retry_after_s=500.0))
+    assert 500 <= backoff.wait_s()
 
 
 def test_each_epoch_is_taken_once(tmp_path: Path) -> None:
@@ -322,11 +322,11 @@ def test_an_epoch_whose_answer_was_lost_is_ours(tmp_path: Path) -> None:
 
 
 def test_a_place_is_locked_once_and_free_after_a_release(tmp_path: Path) -> None:
-    place = place_for(tmp_path, tmp_path / "run")
+    place = state_folder(tmp_path, tmp_path / "run")
     lock = MirrorLock(place, tmp_path / "run")
     with pytest.raises(SpoolError, match=f"is being mirrored by process {os.getpid()}"):
         MirrorLock(place, tmp_path / "run")
-    (lock.place / "scratch").mkdir()
+    (lock.state_folder / "scratch").mkdir()
     (lock.scratch / "left").write_text("x")
     lock.empty_scratch()
     assert [] == list(lock.scratch.iterdir())
@@ -335,12 +335,12 @@ def test_a_place_is_locked_once_and_free_after_a_release(tmp_path: Path) -> None
 
 
 def test_a_ledger_gives_back_what_it_was_given(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "a.db")
+    state_db = StateDb(tmp_path / "a.db")
     records = [Record("a.log", n, "append", acked=n, has_segments=n == 1) for n in (1, 2)]
-    ledger.save(records)
-    ledger.note("epoch", "3")
-    ledger.close()
-    again = Ledger(tmp_path / "a.db")
+    state_db.save(records)
+    state_db.note("epoch", "3")
+    state_db.close()
+    again = StateDb(tmp_path / "a.db")
     assert records == again.load()
     assert "3" == again.fact("epoch")
     assert None is again.fact("other")
@@ -354,11 +354,11 @@ def test_a_ledger_gives_back_what_it_was_given(tmp_path: Path) -> None:
 def test_a_watcher_tells_once_of_changes_each_time_it_is_armed(tmp_path: Path) -> None:
     told = threading.Event()
     watcher = Watcher(tmp_path, told.set)
-    for turn in range(2):
+    for step in range(2):
         told.clear()
         assert watcher.arm()
         for number in range(100):  # the watch begins a moment later
-            (tmp_path / f"{turn}-{number}").write_text("x")
+            (tmp_path / f"{step}-{number}").write_text("x")
             if told.wait(0.2):
                 break
         assert told.is_set()
@@ -377,12 +377,12 @@ def test_a_full_disk_for_the_scratch_is_a_trouble_of_the_file_and_passes(
     (rig.spool / "scratch").rmdir()
     (rig.spool / "scratch").write_text("no folder, so nothing can be written there")
     for _ in range(5):
-        rig.turn(40.0)
+        rig.step(40.0)
     assert b"" == rig.read("a.log")
     (rig.spool / "scratch").unlink()
     (rig.spool / "scratch").mkdir()
     for _ in range(10):
-        rig.turn(40.0)
+        rig.step(40.0)
     assert b"x\n" == rig.read("a.log")
     assert caplog.records
 

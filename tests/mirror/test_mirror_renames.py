@@ -54,21 +54,21 @@ def test_files_that_change_places_are_never_mixed(tmp_path: Path, n_bytes: int, 
     rig.write("b.log", lines(n_bytes, 2))
     rig.close()
     rig.restart()
-    rig.turn()
+    rig.step()
     rig.write("a.log", lines(300, 3))
     if both_grow:
         rig.write("b.log", lines(300, 4))
     rig.flush()
     whole = [(rig.folder / name).read_bytes() for name in ("a.log", "b.log")]
 
-    def look() -> None:
+    def snapshot() -> None:
         for path in survey(rig.seen, rig.uri.prefix):
             assert any(data.startswith(read(rig, path)) for data in whole), path
 
-    plan += [Fault(operation, act=look, after=after, times=10**9) for operation in CHANGES for after in (False, True)]
+    plan += [Fault(operation, act=snapshot, after=after, times=10**9) for operation in CHANGES for after in (False, True)]
     swap(rig, "a.log", "b.log")
     for _ in range(10):
-        rig.turn(10.0)
+        rig.step(10.0)
     rig.close()
     assert rig.engine.is_complete
     assert rig.local() == rig.plain()
@@ -83,7 +83,7 @@ def test_a_sealed_log_has_its_new_name_before_its_old_one_is_replaced(tmp_path: 
     path = rig.write("train.log", first := lines(2000))
     rig.close()
     rig.restart()
-    rig.turn()
+    rig.step()
     rig.write("train.log", more)
     path.rename(rig.folder / "train.log.1")
     rig.write("train.log", new)
@@ -105,13 +105,13 @@ def test_the_close_ends_where_a_file_that_was_to_be_tidied_up_is_gone(tmp_path: 
     plan.clear()
     rig.restart()
     rig.write("a.log", lines(100, 1))
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
     path.rename(rig.folder / "a.log.1")
     rig.write("a.log", lines(50, 2))
-    rig.turn(1.0)
+    rig.step(1.0)
     path.rename(rig.folder / "a.log.1")
     rig.write("a.log", lines(50, 3))
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.close()
     assert rig.local() == rig.plain()
     assert [] == rig.segments()
@@ -122,7 +122,7 @@ def test_the_close_ends_though_a_renamed_file_cannot_be_found(tmp_path: Path, mo
     path = rig.write("logs/a.log", lines(600))
     rig.flush()
     path.rename(rig.folder / "logs/a.log.1")
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.restart()
     monkeypatch.setattr("wherry.mirror.writer.engine.scan", blind)
     rig.write("b.log", "x\n")
@@ -150,13 +150,13 @@ def test_files_of_one_size_and_time_that_change_places_are_told_apart(tmp_path: 
         rig.write(name, name * 100)
         os.utime(rig.folder / name, ns=(10**18, 10**18))
     for _ in range(5):
-        rig.turn(10.0)
+        rig.step(10.0)
     swap(rig, "a.bin", "b.bin")
     (rig.folder / "next.tmp").write_text("other.son" * 100)
     os.utime(rig.folder / "next.tmp", ns=(10**18, 10**18))
     (rig.folder / "next.tmp").rename(rig.folder / "best.json")
     for _ in range(5):
-        rig.turn(10.0)
+        rig.step(10.0)
     assert rig.local() == rig.plain()
 
 
@@ -171,7 +171,7 @@ def test_a_file_under_another_inode_with_the_same_bytes_is_not_sent_again(tmp_pa
     os.utime(rig.folder / "copy.tmp", ns=(status.st_atime_ns, status.st_mtime_ns))
     (rig.folder / "copy.tmp").rename(path)
     for _ in range(5):
-        rig.turn(10.0)
+        rig.step(10.0)
     rig.close()
     assert rig.sent_bytes < 1.2 * len(data)
 
@@ -181,8 +181,8 @@ def test_a_segment_in_doubt_after_a_seal_is_tidied_up_after_the_next(tmp_path: P
     rig.write("a.log", lines(600))
     rig.flush()
     plan.append(Fault("delete", TransientError("cut"), times=10**9))
-    rig.turn(1.0, final=True)
-    rig.turn(1.0, final=True)
+    rig.step(1.0, final=True)
+    rig.step(1.0, final=True)
     plan.clear()
     rig.restart()
     rig.write("a.log", lines(100, 1))
@@ -191,8 +191,8 @@ def test_a_segment_in_doubt_after_a_seal_is_tidied_up_after_the_next(tmp_path: P
         rig.flush()
     plan.clear()
     rig.restart()
-    rig.turn(400.0)
-    rig.turn(400.0)
+    rig.step(400.0)
+    rig.step(400.0)
     rig.close()
     assert rig.local() == rig.plain()
     assert [] == rig.segments()
@@ -209,7 +209,7 @@ def test_segments_of_a_renamed_file_that_is_not_sealed_stay_when_the_next_one_is
     assert not rig.engine.is_complete
     rig.restart()
     for _ in range(5):
-        rig.turn(400.0)
+        rig.step(400.0)
     kept = [rig.get(f"_mirror/rank0/segments/a.log/{name}") for name in rig.segments("a.log") if name.startswith("0001-")]
     assert old == b"".join(kept)
     plan.clear()
@@ -225,9 +225,9 @@ def test_what_the_tracker_calls_a_renamed_file_is_so_after_a_restart(tmp_path: P
     path = rig.write("a.log", lines(600))
     rig.flush()
     path.rename(rig.folder / "b.log")
-    rig.turn(1.0)
+    rig.step(1.0)
     (rig.folder / "b.log").rename(path)
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.restart()
     rig.close()
     assert rig.local() == rig.plain()

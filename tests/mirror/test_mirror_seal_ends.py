@@ -52,7 +52,7 @@ def killed(rig: Rig, nth: int, *names: str) -> bool:
     store.arm(nth, *names)
     try:
         for _ in range(40):
-            rig.turn(1.0, final=True)
+            rig.step(1.0, final=True)
     except Killed:
         return True
     finally:
@@ -87,7 +87,7 @@ def test_a_kill_in_the_clean_up_then_a_rotation_then_a_kill_anywhere_is_sealed_f
         (rig.folder / "train.log").rename(rig.folder / "train.log.1")
         rig.write("train.log", NEW)
         is_killed = killed(rig, nth)
-        rig.ledger.close()
+        rig.state_db.close()
         _, reasons = sealed(rig)
         plain = rig.plain()
         assert {} == reasons, f"killed at call {nth}"
@@ -138,7 +138,7 @@ def test_an_object_of_another_file_is_no_beginning_of_what_is_left(rig: Rig) -> 
     rig.write("a.log", OLD)
     rig.flush()
     rig.seen.delete(rig.uri.key_for(segment_name(rig.writer, "a.log", 1, 0)))
-    rig.engine.courier.send_text("a.log", lines(9000, 5).decode())
+    rig.engine.sender.send_text("a.log", lines(9000, 5).decode())
     _, reasons = sealed(rig)
     assert "its segments go on with another file" in reasons["a.log"]
     assert {"a.log": lines(9000, 5)} == rig.plain()
@@ -155,7 +155,7 @@ def test_the_object_that_an_unsealable_generation_began_with_is_kept_when_the_ne
     rig.seen.delete(rig.uri.key_for(f"_mirror/{rig.writer}/segments/a.log/{first}"))
     rig.write("a.log", NEW, mode="wb")
     for _ in range(3):
-        rig.turn(0.5, force=True)
+        rig.step(0.5, force=True)
     _, reasons = sealed(rig)
     assert ["a.log"] == list(reasons)
     assert {"a.log": NEW, "a.log.generation-0001": OLD} == rig.plain()

@@ -29,7 +29,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig.write("train.log", OLD)
     rig.flush()
     yield rig
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 def rotate(rig: Rig, data: bytes) -> None:
@@ -40,7 +40,7 @@ def rotate(rig: Rig, data: bytes) -> None:
     (rig.folder / "train.log").rename(rig.folder / "train.log.1")
     rig.write("train.log", data)
     for _ in range(3):
-        rig.turn(0.5, force=True)
+        rig.step(0.5, force=True)
 
 
 def sealed(rig: Rig, store: ObjectStore | None = None) -> dict[str, Sealed]:
@@ -51,14 +51,14 @@ def sealed(rig: Rig, store: ObjectStore | None = None) -> dict[str, Sealed]:
 def put(rig: Rig, name: str, data: bytes) -> None:
     path = rig.spool / "source"
     path.write_bytes(data)
-    rig.engine.courier.send_whole(name, path)
+    rig.engine.sender.send_whole(name, path)
 
 
 def tell(rig: Rig, *entries: FileEntry) -> None:
     """Have the manifest say so of the files, besides what it says."""
     manifest = rig.manifest()
     told = {(one.path, one.generation): one for one in (*manifest.files, *entries)}
-    rig.engine.courier.send_text(manifest_name(rig.writer), replace(manifest, files=tuple(told.values())).to_json())
+    rig.engine.sender.send_text(manifest_name(rig.writer), replace(manifest, files=tuple(told.values())).to_json())
 
 
 def of_train_log(state: str, generation: int, name: str = "train.log", data: bytes = b"") -> FileEntry:
@@ -163,7 +163,7 @@ def test_what_was_deleted_stays_segments_however_often_it_is_sealed(rig: Rig) ->
     rig.write("b.log", NEW)
     rig.flush()
     (rig.folder / "train.log").unlink()
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.engine.write_manifest("open")
     before = rig.segments("train.log")
     for _ in range(2):

@@ -217,7 +217,7 @@ def test_any_call_of_a_seal_may_fail_or_lose_its_answer(
         assert isinstance(rig.bare, FaultyStore)
         rig.bare.plan.append(Fault(operation, TransientError("cut"), nth=nth, after=after))
         if is_killed:
-            rig.turn(1.0, final=True)
+            rig.step(1.0, final=True)
             rig.restart()
         rig.close()
         assert_sealed(rig)
@@ -262,7 +262,7 @@ def test_a_sealed_log_that_a_later_run_goes_on_with_is_not_sent_again(tmp_path: 
         rig.close()
         for number in range(1, 3):
             rig.restart()
-            rig.turn()
+            rig.step()
             rig.write("a.log", log_of(MIB // 4, number))
             rig.close()
             assert_sealed(rig)
@@ -275,7 +275,7 @@ def test_on_s3_too(tmp_path: Path, seaweedfs_server: S3Server) -> None:
         rig.write("a.log", log_of(6 * MIB, 0))
         rig.close()
         rig.restart()
-        rig.turn()
+        rig.step()
         rig.write("a.log", log_of(MIB // 4, 1))
         rig.close()
         assert_sealed(rig)
@@ -319,7 +319,7 @@ def test_backups_that_are_numbered_anew_are_copied_inside_the_store(
         for number in range(60):
             program.log(200)
             for _ in range(6):
-                rig.turn(5.0)
+                rig.step(5.0)
             if restarts and number % 7 == 6:
                 rig.restart()
         program.handler.close()
@@ -334,14 +334,14 @@ def test_backups_of_which_some_change_places_are_right(tmp_path: Path, gcs_serve
         for number in range(3):
             rig.write(f"{number}.bin", log_of(MIB, number))
         for _ in range(4):
-            rig.turn(5.0)
+            rig.step(5.0)
         (rig.folder / "0.bin").rename(rig.folder / "x.bin")
         (rig.folder / "1.bin").rename(rig.folder / "0.bin")
         (rig.folder / "x.bin").rename(rig.folder / "1.bin")
         (rig.folder / "2.bin").rename(rig.folder / "3.bin")
         rig.write("2.bin", log_of(MIB, 9))
         for _ in range(10):
-            rig.turn(5.0)
+            rig.step(5.0)
         assert rig.local() == rig.plain()
         rig.close()
         assert rig.local() == rig.plain()
@@ -356,9 +356,9 @@ def test_a_rotation_that_is_cut_short_at_any_copy_is_right(tmp_path: Path, gcs_s
         program = Rotating(rig, 3, 5 * MIB // 4)
         for _ in range(16):
             program.log(400)
-            rig.turn(1.0)
-            rig.turn(4.0)
-            rig.turn(15.0)
+            rig.step(1.0)
+            rig.step(4.0)
+            rig.step(15.0)
             if n_joins(rig) == nth:
                 rig.restart()
         program.handler.close()

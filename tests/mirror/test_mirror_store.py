@@ -55,14 +55,14 @@ def test_a_store_that_is_down_for_an_hour_loses_nothing(rig: Rig, error: StoreEr
         rig.write("a.log", lines(200, minute))
         rig.write("config.json", f"{minute}", mode="wb")
         for _ in range(60):
-            rig.turn(1.0)
+            rig.step(1.0)
     assert rig.n_requests < 500  # it is left alone most of the time
     assert 1 == len(caplog.records)  # said once
     assert rig.engine.report().lag_s > 3000
     assert list(rig.spool.glob("scratch/*")) == []
     store_of(rig).plan.clear()
     for _ in range(90):
-        rig.turn(1.0)
+        rig.step(1.0)
     assert rig.local() == rig.read_all()
     assert rig.engine.report().lag_s < 30
     rig.close()
@@ -74,12 +74,12 @@ def test_one_object_that_is_refused_does_not_hold_up_the_others(rig: Rig) -> Non
     rig.write("bad.json", "{}")
     for number in range(100):
         rig.write("good.log", lines(500, number))
-        rig.turn(10.0)
+        rig.step(10.0)
     assert rig.engine.report().lag_s > 900
     assert len(rig.local()["good.log"]) - len(rig.read("good.log")) < 15_000
     assert any("retention" in text for text in rig.engine.report().trouble)
     for _ in range(100):
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
     assert rig.engine.is_finished
     assert not rig.engine.report().is_complete
     assert {"good.log": rig.local()["good.log"]} == rig.plain()
@@ -88,10 +88,10 @@ def test_one_object_that_is_refused_does_not_hold_up_the_others(rig: Rig) -> Non
 def test_a_file_that_cannot_be_read_is_not_waited_for_at_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.write("good.log", "x\n")
     rig.write("bad.log", "x\n")
-    rig.turn()
+    rig.step()
     (rig.folder / "bad.log").unlink()
     (rig.folder / "bad.log").symlink_to("/etc/hostname")
-    rig.turn(1.0)
+    rig.step(1.0)
     rig.close()
     assert {"good.log": b"x\n"} == rig.plain()
 
@@ -100,10 +100,10 @@ def test_a_mirror_that_begins_while_the_store_is_down_begins_later(tmp_path: Pat
     rig = Rig(tmp_path, QUICK, store=faulty(tmp_path, *down()))
     rig.write("a.log", lines(2500))
     for _ in range(600):
-        rig.turn(1.0)
+        rig.step(1.0)
     store_of(rig).plan.clear()
     for _ in range(90):
-        rig.turn(1.0)
+        rig.step(1.0)
     assert rig.local() == rig.read_all()
 
 
@@ -120,7 +120,7 @@ def test_any_call_may_fail_or_lose_its_answer(tmp_path: Path, operation: str, nt
         if number == 3:
             (rig.folder / "a.log").rename(rig.folder / "a.log.1")
         for _ in range(12):
-            rig.turn(1.0)
+            rig.step(1.0)
         found = rig.read("a.log")
         assert found == b"" or rig.local().get("a.log", rig.local().get("a.log.1", b"")).startswith(found) or number >= 3
         if is_killed:
@@ -144,7 +144,7 @@ def test_a_lost_ledger_is_made_again_from_a_listing(tmp_path: Path, compression:
     if is_closed:
         rig.close()
     before = rig.names()
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     sent = rig.sent_bytes
     rig.flush()
     assert set(before) <= set(rig.names())
@@ -160,7 +160,7 @@ def test_with_a_lost_ledger_a_file_that_is_another_by_now_begins_anew(rig: Rig) 
     rig.write("a.log", lines(3500))
     rig.flush()
     rig.write("a.log", lines(4000, 2), mode="wb")
-    rig.restart(lose_ledger=True)
+    rig.restart(lose_state_db=True)
     rig.flush()
     assert rig.local()["a.log"] == rig.read("a.log")
     rig.close()
@@ -170,7 +170,7 @@ def test_with_a_lost_ledger_a_file_that_is_another_by_now_begins_anew(rig: Rig) 
 def test_a_damaged_ledger_is_as_good_as_a_lost_one(rig: Rig) -> None:
     rig.write("a.log", lines(3500))
     rig.flush()
-    rig.ledger.close()
+    rig.state_db.close()
     for path in rig.spool.glob("ledger.db*"):
         path.unlink()
     (rig.spool / "ledger.db").write_bytes(b"\xff" * 10_000)
@@ -210,7 +210,7 @@ def test_of_two_writers_of_one_name_the_later_one_goes_on(tmp_path: Path) -> Non
         first.flush()
     before = first.names()
     with pytest.raises(MirrorFencedError):
-        first.turn(100.0, final=True)
+        first.step(100.0, final=True)
     assert before == first.names()
     second.write("b.log", "more\n")
     second.flush()
@@ -233,7 +233,7 @@ def test_an_old_process_that_wakes_up_changes_nothing(tmp_path: Path) -> None:
     old.write("config.json", "old again", mode="wb")
     clock.s += 3600.0
     with pytest.raises(MirrorFencedError):
-        old.turn(force=True)
+        old.step(force=True)
     assert sealed == {name: new.get(name) for name in new.names()}
 
 
@@ -258,7 +258,7 @@ def test_a_file_of_which_one_segment_arrives_at_a_time_is_not_stuck(rig: Rig) ->
     rig.write("a.log", lines(40_000))
     stuck_s = []
     while not rig.engine.is_finished:
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
         stuck_s.append(rig.engine.stuck_s())
         assert len(stuck_s) < 500
     assert rig.engine.is_complete
@@ -270,7 +270,7 @@ def test_a_segment_that_is_there_already_with_our_bytes_is_ours(rig: Rig, tmp_pa
     """Sent, and then killed before it was noted."""
     data = lines(600)
     rig.write("a.log", data + b"more\n")
-    rig.turn()
+    rig.step()
     sent = tmp_path / "sent"
     sent.write_bytes(data)
     rig.bare.put_file(rig.uri.key_for(segment_name("rank0", "a.log", 1, 0)), sent)
@@ -281,7 +281,7 @@ def test_a_segment_that_is_there_already_with_our_bytes_is_ours(rig: Rig, tmp_pa
 
 def test_a_segment_with_other_bytes_is_left_and_the_file_goes_on_as_the_next_generation(rig: Rig, tmp_path: Path) -> None:
     rig.write("a.log", lines(600))
-    rig.turn()
+    rig.step()
     other = tmp_path / "other"
     other.write_bytes(lines(600, 9))
     rig.bare.put_file(rig.uri.key_for(segment_name("rank0", "a.log", 1, 0)), other)
@@ -295,7 +295,7 @@ def sealed_and_not_cleaned(rig: Rig, data: bytes) -> None:
     rig.write("a.log", data)
     rig.flush()
     while "a.log" not in rig.plain():
-        rig.turn(1.0, final=True)
+        rig.step(1.0, final=True)
     assert rig.segments()
     rig.restart()
 
@@ -305,11 +305,11 @@ def test_what_was_written_after_a_seal_is_kept_when_the_segments_before_it_go(ri
     """Both are due in one turn; what is not sealed is nowhere else in the store."""
     sealed_and_not_cleaned(rig, lines(2500))
     rig.write("a.log", lines(n_bytes, 1))
-    rig.turn()
-    rig.turn(60.0)
+    rig.step()
+    rig.step(60.0)
     for _ in range(30):
         assert rig.read("a.log") in (rig.local()["a.log"], lines(2500))
-        rig.turn(1.0)
+        rig.step(1.0)
     assert rig.local()["a.log"] == rig.read("a.log")
     rig.close()
     assert rig.local() == rig.plain()
@@ -324,9 +324,9 @@ def test_a_segment_that_was_sent_after_a_seal_and_not_noted_is_kept(rig: Rig, tm
     sent.write_bytes(lines(200, 1))
     at = len(lines(2500))
     rig.bare.put_file(rig.uri.key_for(segment_name("rank0", "a.log", 1, at)), sent)
-    record = rig.ledger.load()[0]
+    record = rig.state_db.load()[0]
     record.in_doubt = True  # as it is written down before each put
-    rig.engine.courier.clean([(record, ())])
+    rig.engine.sender.clean([(record, ())])
     assert [segment_name("rank0", "a.log", 1, at).rpartition("/")[2]] == [name.rpartition("/")[2] for name in rig.segments()]
     assert rig.local()["a.log"] == rig.read("a.log")
 
@@ -340,7 +340,7 @@ def test_a_day_of_scalars_stays_within_the_budget_and_sends_hardly_more_than_is_
     for tick in range(8640):
         rig.write("tb/metrics.jsonl", rng.randbytes(11_500).hex() + "\n")
         for _ in range(5):
-            rig.turn(2.0)
+            rig.step(2.0)
         if tick % 360 == 359:
             hourly.append(rig.n_requests - before)
             before = rig.n_requests
@@ -361,7 +361,7 @@ def test_a_short_budget_is_kept_and_the_quiet_files_wait_longest(tmp_path: Path)
         if second % 60 == 0:
             for n in range(20):
                 rig.write(f"quiet{n}.log", f"{second}\n")
-        rig.turn(1.0)
+        rig.step(1.0)
         spent.append(rig.n_requests)
     for start in range(0, 3600, 60):
         assert spent[start + 3599] - spent[start] <= 120 + 4  # what is begun is finished
@@ -383,7 +383,7 @@ def test_a_flush_and_the_end_do_not_wait_for_the_budget(tmp_path: Path) -> None:
 def test_the_manifest_says_who_how_late_and_what(rig: Rig) -> None:
     rig.write("a.log", lines(2500))
     rig.flush()
-    rig.turn(700.0)
+    rig.step(700.0)
     manifest = rig.manifest()
     assert ("rank0", 1, "open", 1) == (manifest.writer, manifest.epoch, manifest.state, manifest.n_files)
     (entry,) = manifest.files
@@ -397,6 +397,6 @@ def test_a_quiet_mirror_sends_a_heartbeat_now_and_then(rig: Rig) -> None:
     rig.flush()
     before = rig.n_requests
     for _ in range(3600):
-        rig.turn(1.0)
+        rig.step(1.0)
         assert "open" == rig.manifest().state_at(rig.clock.wall())
     assert rig.n_requests - before < 400

@@ -121,13 +121,13 @@ def test_a_file_in_the_place_of_the_folder_is_no_folder_and_the_mirror_waits(
 ) -> None:
     rig = Rig(tmp_path)
     rig.folder.rmdir()
-    rig.turn()
+    rig.step()
     rig.folder.write_text("a file")
     assert None is scan(rig.folder)
-    rig.turn(1.0)
+    rig.step(1.0)
     assert not [one for one in caplog.messages if "is there" in one or "cannot be read" in one]
     rig.folder.unlink()
     rig.write("a.log", "a line\n")
     rig.flush()
     assert b"a line\n" == rig.read("a.log")
-    rig.ledger.close()
+    rig.state_db.close()

@@ -50,7 +50,7 @@ class Following:
 
     def _run(self, uri: str, folder: Path, options: dict[str, object]) -> None:
         try:
-            pull(uri, folder, follow=True, interval_s=0.05, on_look=self.reports.append, stop=self.stop, **options)  # type: ignore[arg-type]
+            pull(uri, folder, follow=True, interval_s=0.05, on_report=self.reports.append, stop=self.stop, **options)  # type: ignore[arg-type]
         except BaseException as error:
             self.error = error
 
@@ -197,13 +197,13 @@ def test_pull_is_offered_at_the_front_door() -> None:
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 def test_a_writer_who_is_silent_for_long_is_warned_of_once(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rig.write("a.log", lines(1000))
     rig.flush()
-    rig.turn(100.0)
+    rig.step(100.0)
     interval_s = rig.manifest().interval_s
     with Puller(rig.seen, rig.uri, tmp_path / "copy", now=rig.clock.wall) as puller:
         assert "open" == puller.step().state
@@ -214,8 +214,8 @@ def test_a_writer_who_is_silent_for_long_is_warned_of_once(rig: Rig, tmp_path: P
         assert ("lost", ("rank0",)) == (report.state, report.lost)
         assert 1 == caplog.text.count("the writer rank0 of memory://")
         rig.write("a.log", lines(1000, 1))
-        rig.turn(100.0)
-        rig.turn(100.0)
+        rig.step(100.0)
+        rig.step(100.0)
         assert "open" == puller.step().state
 
 

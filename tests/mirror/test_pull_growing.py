@@ -49,7 +49,7 @@ class Copy:
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path, MirrorConfig(segment_bytes=4096, grace_s=1000.0))
     yield rig
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_small_file_that_is_rewritten_is_replaced_at_once(rig: Rig, copy: Copy
         rig.write("status.json", '{"step": 2, "more": true}', mode="wb")
         rig.flush()
         for _ in range(3):  # it has to look the same twice before it is sent
-            rig.turn(40.0, force=True)
+            rig.step(40.0, force=True)
         copy.pull()
         assert '{"step": 1}' == reader.read()  # nobody ever reads half of each
     assert b'{"step": 2, "more": true}' == copy.files()["status.json"]
@@ -208,7 +208,7 @@ def test_several_writers_are_one_folder(tmp_path: Path, rig: Rig, copy: Copy) ->
     other.close()
     assert "sealed" == copy.pull().state
     assert {**rig.local(), **other.local()} == copy.files()
-    other.ledger.close()
+    other.state_db.close()
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -224,7 +224,7 @@ def test_compressed_segments_are_pulled(tmp_path: Path, compression: str) -> Non
     rig.close()
     copy.pull()
     assert rig.local() == copy.files()
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 # -- what somebody else has done to the copy
@@ -386,7 +386,7 @@ def test_a_folder_is_the_copy_of_one_uri(rig: Rig, copy: Copy, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"is a copy of memory://.*/runs/a, not of memory://.*/b: pull into another folder"):
         Copy(other, copy.folder).pull()
     assert rig.local() == copy.files()
-    other.ledger.close()
+    other.state_db.close()
 
 
 def test_one_pull_at_a_time(rig: Rig, copy: Copy) -> None:
@@ -496,7 +496,7 @@ def test_segments_that_a_seal_takes_away_while_they_are_fetched_are_read_from_th
 
     with copy.puller(store=Sealing(rig.seen, [])) as puller:
         puller.step()
-        assert puller.may_pass
+        assert puller.is_worth_retrying
         puller.step()
         puller.raise_first()
     assert rig.local() == copy.files()

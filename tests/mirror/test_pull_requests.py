@@ -52,7 +52,7 @@ def test_segments_that_no_manifest_tells_of_take_one_request_each(
             counted.calls.clear()
             rig.write("a.log", lines(8500, 1))
             for _ in range(20):
-                rig.turn(0.1, force=True)
+                rig.step(0.1, force=True)
             report = puller.step()
             n_segments = report.n_segments
         assert n_segments > 5
@@ -60,7 +60,7 @@ def test_segments_that_no_manifest_tells_of_take_one_request_each(
         assert 0 == counted.calls["head"]
         assert counted.calls["get"] <= n_segments  # the new segments, and the manifest if it changed
         assert counted.calls["get"] + 1 == report.n_requests - before
-        rig.ledger.close()
+        rig.state_db.close()
 
 
 def test_a_pull_counts_each_request(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_pull_counts_each_request(tmp_path: Path) -> None:
     rig.write("a.log", lines(8500))
     rig.write("b.json", "{}")
     for _ in range(5):
-        rig.turn(5.0, force=True)
+        rig.step(5.0, force=True)
     counted = FaultyStore(rig.seen)
     with Puller(counted, rig.uri, tmp_path / "copy", retry=ONCE) as puller:
         report = puller.step()
     assert report.n_requests == counted.calls["get"] + counted.calls["head"] + 1
-    rig.ledger.close()
+    rig.state_db.close()

@@ -29,7 +29,7 @@ from wherry.uri import StoreURI
 def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path, MirrorConfig(segment_bytes=4096, grace_s=1000.0))
     yield rig
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 def put(store: ObjectStore, key: str, data: bytes, scratch: Path) -> None:
@@ -73,7 +73,7 @@ def test_ten_thousand_segments_are_one_file(tmp_path: Path) -> None:
     store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
     whole = many_segments(store, "run", 10_000, tmp_path)
     with MirrorReader(store, "run", scratch=tmp_path) as reader:
-        assert 10_000 == reader.look().n_segments
+        assert 10_000 == reader.snapshot().n_segments
         assert whole == b"".join(reader.read("a.log"))
     assert ["source"] == [path.name for path in tmp_path.iterdir()]  # no temporary file is left
 
@@ -101,9 +101,9 @@ def test_a_file_can_be_read_from_any_byte_on(rig: Rig, tmp_path: Path, start: in
         data = rig.write("a.log", lines(9000, 1)).read_bytes()
         rig.flush()
     with MirrorReader(rig.seen, rig.uri.prefix, scratch=tmp_path) as reader:
-        look, found = reader.find("a.log")
+        snapshot, found = reader.find("a.log")
         got = b""
-        for chunk in reader.chunks(found, start, crc32c(data[:start]), look.entry(found)):
+        for chunk in reader.chunks(found, start, crc32c(data[:start]), snapshot.entry(found)):
             got += chunk.data.read()
             chunk.close()
     assert data[start:] == got
@@ -149,15 +149,15 @@ def test_a_generation_that_ends_while_it_is_read_is_said(rig: Rig, tmp_path: Pat
 def test_manifests_are_fetched_when_they_have_changed(rig: Rig, tmp_path: Path) -> None:
     rig.write("a.log", lines(5000))
     rig.flush()
-    rig.turn(100.0)
+    rig.step(100.0)
     counted = FaultyStore(rig.seen)
     with MirrorReader(counted, rig.uri.prefix, scratch=tmp_path) as reader:
-        reader.look()
+        reader.snapshot()
         before = counted.calls["get"]
-        assert "open" == reader.look().manifests["rank0"].state
+        assert "open" == reader.snapshot().manifests["rank0"].state
         assert before == counted.calls["get"]
         rig.close()
-        assert "sealed" == reader.look().manifests["rank0"].state
+        assert "sealed" == reader.snapshot().manifests["rank0"].state
 
 
 def test_a_damaged_manifest_is_said_and_the_files_are_read(rig: Rig, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_damaged_manifest_is_said_and_the_files_are_read(rig: Rig, tmp_path: P
     rig.flush()
     put(rig.seen, rig.uri.key_for("_mirror/rank0/manifest.json"), b"{", tmp_path)
     with MirrorReader(rig.seen, rig.uri.prefix, scratch=tmp_path) as reader:
-        assert ["_mirror/rank0/manifest.json"] == list(reader.look().flawed)
+        assert ["_mirror/rank0/manifest.json"] == list(reader.snapshot().flawed)
         assert rig.local()["a.log"] == b"".join(reader.read("a.log"))
 
 
@@ -175,9 +175,9 @@ def test_two_writers_of_one_file_are_said(tmp_path: Path, rig: Rig) -> None:
     other.write("a.log", lines(5000, 1))
     rig.flush()
     other.flush()
-    other.ledger.close()
+    other.state_db.close()
     with MirrorReader(rig.seen, rig.uri.prefix, scratch=tmp_path) as reader:
-        assert {"a.log": ("rank0", "rank1")} == dict(reader.look().contested)
+        assert {"a.log": ("rank0", "rank1")} == dict(reader.snapshot().contested)
 
 
 def test_the_mirror_of_an_object_is_found_from_its_key(rig: Rig) -> None:
@@ -217,7 +217,7 @@ def test_verify_finds_all_right_live_and_sealed(tmp_path: Path, by_reading: bool
     assert {**right, "a.log": "wrong"} == verdicts(rig, tmp_path, rig.folder, by_reading=by_reading)
     (rig.folder / "c.json").unlink()
     assert "extra" == verdicts(rig, tmp_path, rig.folder, by_reading=by_reading)["c.json"]
-    rig.ledger.close()
+    rig.state_db.close()
 
 
 @pytest.mark.parametrize("by_reading", [False, True])
@@ -264,7 +264,7 @@ def test_what_a_lost_writer_has_sent_is_sealed_from_the_store(rig: Rig, tmp_path
     assert [] == rig.segments()
     assert "sealed" == rig.manifest().state
     with MirrorReader(rig.seen, rig.uri.prefix, scratch=tmp_path) as reader:
-        assert {} == writers(reader.look())
+        assert {} == writers(reader.snapshot())
 
 
 def test_a_seal_that_is_interrupted_is_made_again(rig: Rig, tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ def test_a_rotated_file_gets_its_new_name(tmp_path: Path) -> None:
     rig.flush()
     rig.folder.joinpath("a.log").rename(rig.folder / "a.log.1")
     rig.write("a.log", lines(700, 1))
-    rig.turn(1.0, force=True)
-    rig.turn(1.0, force=True)
+    rig.step(1.0, force=True)
+    rig.step(1.0, force=True)
     rig.engine.write_manifest("open")  # as a process does that is killed just then
     sealed(rig, tmp_path)
     assert lines(700, 1) == rig.plain()["a.log"]
     assert lines(5000)[: len(rig.plain()["a.log.1"])] == rig.plain()["a.log.1"]
-    rig.ledger.close()
+    rig.state_db.close()

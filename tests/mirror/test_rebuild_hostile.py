@@ -43,7 +43,7 @@ def test_what_is_no_regular_file_is_taken_for_deleted(tmp_path: Path, kind: str)
         os.mkfifo(bucket.rig.folder / "good.log")  # to open it would wait for a writer for ever
     else:
         (bucket.rig.folder / "good.log").symlink_to("config.json")
-    bucket.rig.restart(lose_ledger=True)
+    bucket.rig.restart(lose_state_db=True)
     bucket.rig.close()
     assert bucket.rig.engine.is_complete
     assert GOOD["good.log"] == bucket.cat("good.log")

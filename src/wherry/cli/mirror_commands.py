@@ -192,11 +192,11 @@ def status(
     Example: wherry mirror status s3://my-bucket/runs/7
     """
     from wherry.cli.status import age_text, size_text
-    from wherry.mirror.report import few
-    from wherry.mirror.report import shown as shown_name
+    from wherry.mirror.report import first_few
+    from wherry.mirror.report import printable as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, _):
-        look = reader.look()
+        look = reader.snapshot()
         now_s = time.time()
         if not look.is_mirror:
             raise NotFoundError("nobody has mirrored to here", operation="read", uri=str(target))
@@ -225,7 +225,7 @@ def status(
         for path, reason in look.trouble.items():
             say(f"{shown_name(path)}: {reason}")
         if look.unknown:
-            say(f"{target} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}")
+            say(f"{target} has names that this wherry does not understand, perhaps a newer one's: {first_few(look.unknown)}")
         if look.trouble:
             raise typer.Exit(Exit.INTEGRITY)
 
@@ -252,7 +252,7 @@ def verify(
     from wherry.mirror.format.rules import DEFAULT_RULES, Rules
     from wherry.mirror.reader.verify import summary
     from wherry.mirror.reader.verify import verify as verified
-    from wherry.mirror.report import shown as shown_name
+    from wherry.mirror.report import printable as shown_name
 
     findings: list[Finding] = []
     with _reader(uri, option, options_file) as (reader, _, _):
@@ -291,10 +291,10 @@ def seal(
     from wherry.cli.status import size_text
     from wherry.mirror.reader.seal_remote import Unsealed, writers
     from wherry.mirror.reader.seal_remote import seal as sealed
-    from wherry.mirror.report import shown as shown_name
+    from wherry.mirror.report import printable as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, store):
-        known = writers(reader.look())
+        known = writers(reader.snapshot())
         if not writer:
             if not known:
                 raise NotFoundError("nothing is unsealed here", operation="seal", uri=str(target))

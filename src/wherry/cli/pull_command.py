@@ -56,7 +56,7 @@ def pull(
 
     try:
         report = pulled(
-            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_look=tell
+            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_report=tell
         )
     except KeyboardInterrupt:
         end_line(on_terminal and follow)

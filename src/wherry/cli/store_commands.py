@@ -213,8 +213,8 @@ def ls(
     Example: wherry ls s3://my-bucket/run1/
     """
     from wherry.cli.status import size_text, word
-    from wherry.mirror.format.layout import key_for, why_impossible
-    from wherry.mirror.report import shown as shown_name
+    from wherry.mirror.format.layout import key_for, listing_problem
+    from wherry.mirror.report import printable as shown_name
 
     target = parse_target(uri)
     folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
@@ -237,7 +237,7 @@ def ls(
                 typer.echo(json.dumps(shown))
                 continue
             mark = "" if state == "stored" else f"  ({state})"
-            size = "?" if why_impossible(meta) else size_text(meta.size_bytes)
+            size = "?" if listing_problem(meta) else size_text(meta.size_bytes)
             show(f"{size:>8}  {_date_text(meta.modified_s):19}  {shown_name(meta.key)}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
@@ -299,7 +299,7 @@ def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path, opti
             stack.callback(store.close)
         reader = stack.enter_context(MirrorReader(store, prefix, scratch=path.parent))
         path_there = key.removeprefix(f"{prefix}/") if prefix else key
-        look = reader.look()
+        look = reader.snapshot()
         if path_there not in look.broken and not (path_there in look.files and look.files[path_there].segments):
             return False
         with open(path, "wb") as out:

@@ -55,14 +55,14 @@ class PullReport:
     n_requests: int = 0
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     """A name as a log may show it: anybody may have made it, and it must neither command a terminal nor fill a screen."""
     if len(path) > _MOST_SHOWN:
-        return f"{shown(path[:100])}... ({len(path)} characters)"
+        return f"{printable(path[:100])}... ({len(path)} characters)"
     return path if path.isprintable() else repr(path)
 
 
-def few(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(map(shown, names[:_FEW])) + more
+    return ", ".join(map(printable, names[:_FEW])) + more

@@ -39,7 +39,7 @@ class Fence:
         self._scratch = scratch
         self._counts_s = counts_s
         self._clocks = (clock, now)
-        self._looked_s: tuple[float, ...] = ()
+        self._checked_s: tuple[float, ...] = ()
         self.epoch = 0
 
     def take(self) -> None:
@@ -72,13 +72,13 @@ class Fence:
         `surely`: look now.
         """
         seen_s = tuple(clock() for clock in self._clocks)
-        ages_s = [now - then for now, then in zip(seen_s, self._looked_s, strict=False)]
+        ages_s = [now - then for now, then in zip(seen_s, self._checked_s, strict=False)]
         if ages_s and not surely and all(0 <= age_s < self._counts_s for age_s in ages_s):
             return
         try:
             self._store.head(key_for(self._prefix, epoch_name(self._writer, self.epoch + 1)))
         except NotFoundError:
-            self._looked_s = seen_s
+            self._checked_s = seen_s
             return
         raise MirrorFencedError(
             f"another process mirrors as {self._writer!r} since (epoch {self.epoch + 1}, ours is {self.epoch}): this mirror has "

@@ -52,7 +52,7 @@ _EPOCH = re.compile(r"epoch-([0-9]{8,15})")
 _MANIFEST = re.compile(r"([^/]+)/manifest\.json", re.DOTALL)
 _BLOCK_BYTES = 2**20
 #: A file is looked up again so often when a segment is gone by the time it is fetched: a seal takes them away once.
-_MOST_LOOKS = 5
+_MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def parse_segment(prefix: str, meta: ObjectMeta) -> Segment | None:
     """Read the name of a segment; None for any other object, and for one whose numbers cannot be true."""
     base = key_for(prefix, f"{FOLDER}/")
     match = _SEGMENT.fullmatch(meta.key[len(base) :]) if meta.key.startswith(base) else None
-    if match is None or why_impossible(meta) or int(match[4]) + meta.size_bytes > MOST_BYTES:
+    if match is None or listing_problem(meta) or int(match[4]) + meta.size_bytes > MOST_BYTES:
         return None
     compression = _COMPRESSIONS[match[5] or ""]
     length = None if compression else meta.size_bytes
@@ -165,7 +165,7 @@ def is_known(prefix: str, key: str) -> bool:
     return is_epoch or _MANIFEST.fullmatch(name) is not None or _SEGMENT.fullmatch(name) is not None
 
 
-def why_impossible(meta: ObjectMeta) -> str:
+def listing_problem(meta: ObjectMeta) -> str:
     """Why what a listing says of an object cannot be true; empty if it can."""
     if 0 <= meta.size_bytes <= MOST_BYTES:
         return ""
@@ -173,7 +173,7 @@ def why_impossible(meta: ObjectMeta) -> str:
     return f"the store's listing gives it {size}: look at it with another tool"
 
 
-def why_no_name(name: str) -> str:
+def name_problem(name: str) -> str:
     """Why no file of a mirror can have this name, which anybody may have written; empty if one can."""
     try:
         is_own = check_name(name).partition("/")[0] == FOLDER
@@ -324,7 +324,7 @@ def reassemble(
     Raises NotFoundError, IntegrityError for a gap, for a segment that is not as long as its name says, and when the file was
     begun anew while it was read.
     """
-    at, looks, reading = start, 0, None
+    at, attempts, reading = start, 0, None
     while True:
         found = look_up(store, prefix, path, writer=writer, generation=generation)
         if reading is not None and found.segments and found.generation != reading:
@@ -335,8 +335,8 @@ def reassemble(
                 at += len(block)
                 yield block
         except NotFoundError:
-            looks += 1
-            if looks == _MOST_LOOKS:
+            attempts += 1
+            if attempts == _MAX_ATTEMPTS:
                 raise
         else:
             return

@@ -21,13 +21,13 @@ def is_event_file(path: str) -> bool:
     return "tfevents" in path.rpartition("/")[2]
 
 
-def cut_lines(file: int, start: int, size: int, most: int) -> int:
+def cut_lines(file: int, start: int, size: int, max_bytes: int) -> int:
     """The end of the last whole line in [start, min(size, start + most)); `start` if there is none.
 
     A carriage return ends a line where there is no line feed: that is how progress bars are written. A line longer than `most`
     is cut there, so that it cannot hold the file up for ever.
     """
-    end = min(size, start + most)
+    end = min(size, start + max_bytes)
     returned = start
     at = end
     while at > start:
@@ -40,10 +40,10 @@ def cut_lines(file: int, start: int, size: int, most: int) -> int:
         at = begin
     if returned > start:
         return returned
-    return end if end - start >= most else start
+    return end if end - start >= max_bytes else start
 
 
-def cut_events(file: int, boundary: int, start: int, size: int, most: int) -> tuple[int, int]:
+def cut_events(file: int, boundary: int, start: int, size: int, max_bytes: int) -> tuple[int, int]:
     """The end of the last whole event in [start, min(size, start + most)), or `start`; and the boundary to give next time.
 
     `boundary` is the beginning of an event, at or before `start`. An event larger than `most` goes in one piece, when it is
@@ -58,13 +58,13 @@ def cut_events(file: int, boundary: int, start: int, size: int, most: int) -> tu
                 break  # it was truncated just now
         length, check = _HEADER.unpack_from(buffer, at - base)
         if check != masked_crc32c(buffer[at - base : at - base + 8]):
-            return max(cut, min(size, start + most)), at
+            return max(cut, min(size, start + max_bytes)), at
         following = at + _OVERHEAD_BYTES + length
-        if following > size or (following > start + most and cut > start):
+        if following > size or (following > start + max_bytes and cut > start):
             break
         at = following
         cut = max(cut, at)
-        if at >= start + most:
+        if at >= start + max_bytes:
             break
     return cut, at
 

@@ -63,6 +63,6 @@ class Rules:
                 return rule.kind
         return "once"
 
-    def idle(self) -> tuple[Rule, ...]:
+    def unmatched(self) -> tuple[Rule, ...]:
         """The rules that no file has matched so far and that are not among the default ones: spelled wrongly, perhaps."""
         return tuple(rule for rule in self._rules if rule not in self._matched and rule not in DEFAULT_RULES)

@@ -23,7 +23,7 @@ def full_disk(error: BaseException, place: Path) -> OSError | None:
     return None
 
 
-class RoomStore(WrappedStore):
+class DiskRoomStore(WrappedStore):
     """Raises OSError for a get that fails as the file could not be written here. To be put below a RetryStore."""
 
     def get_file(

@@ -35,13 +35,13 @@ def version_of(plain: ObjectMeta) -> str:
     return plain.etag or f"{plain.size_bytes} {plain.modified_s}"
 
 
-def is_there(path: Path) -> FileExistsError:
+def not_ours(path: Path) -> FileExistsError:
     """The error for a file that somebody else has made."""
     words = "is there, and is not the beginning of what the store has: allow overwriting, or pull into another folder"
     return FileExistsError(errno.EEXIST, words, str(path))
 
 
-class Growing:
+class GrowingFile:
     """One growing file of a copy. `copied` says what of it is here, None: it is not known to be ours.
 
     `note` is told of each step, so that it may be written down; after a kill the steps since are made again, and compared.
@@ -66,7 +66,7 @@ class Growing:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
-                raise is_there(self._path)
+                raise not_ours(self._path)
             self._start(reader)
             try:
                 is_checked = self._take(reader.chunks(self._found, self._copied.size, self._copied.crc32c, entry))
@@ -154,7 +154,7 @@ class Growing:
         if here == block:
             return
         if not self._is_ours and here != block[: len(here)]:
-            raise is_there(self._path)
+            raise not_ours(self._path)
         view, first = memoryview(block), len(here) if here == block[: len(here)] else 0
         while first < len(block):
             n_bytes = os.pwrite(self._file, view[first:], at + first)
@@ -165,7 +165,7 @@ class Growing:
         """What is here beyond the end of what is there does not belong to it."""
         if os.fstat(self._file).st_size > self._copied.size:
             if not self._is_ours:
-                raise is_there(self._path)
+                raise not_ours(self._path)
             os.ftruncate(self._file, self._copied.size)
         status, plain = os.fstat(self._file), self._found.plain
         self._is_ours = True

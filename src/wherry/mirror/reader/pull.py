@@ -32,15 +32,15 @@ from wherry.errors import (
 )
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import DEFAULT_RULES, Rules
-from wherry.mirror.reader.disk_room import RoomStore, full_disk
-from wherry.mirror.reader.growing import Growing, is_there, source_of, version_of
-from wherry.mirror.reader.places import check_place, folders_of, why_no_file
+from wherry.mirror.reader.disk_room import DiskRoomStore, full_disk
+from wherry.mirror.reader.growing import GrowingFile, not_ours, source_of, version_of
+from wherry.mirror.reader.local_names import check_local_path, file_name_problem, folders_of
 from wherry.mirror.reader.pull_state import Copied, PullState
 from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader
-from wherry.mirror.reader.snapshot import Look
+from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.report import PullReport as PullReport
-from wherry.mirror.report import few, shown
-from wherry.mirror.writer.backoff_state import Outage
+from wherry.mirror.report import first_few, printable
+from wherry.mirror.writer.backoff_state import BackoffState
 from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
@@ -57,13 +57,13 @@ _FILES_AT_ONCE = 8
 #: While much is fetched the state is written down so often: what came since is fetched again after a kill, and compared.
 _SAVE_EVERY_S = 2.0
 #: A look that takes long, for there are many segments, is made more rarely: at most this part of the time is spent on looking.
-_SHARE_OF_LOOKING = 0.2
+_SNAPSHOT_SHARE = 0.2
 #: What was sealed while it was fetched is looked up again so often; with `follow`, once all writers have sealed.
-_MOST_LOOKS = 5
+_MAX_ATTEMPTS = 5
 #: More requests than any pull makes: they are counted, and not limited.
 _ANY = 10**9
 #: A store that was down finds us a minute behind at most.
-_PATIENCE = RetryConfig(longest_wait_s=4.0)
+_FOLLOW_RETRY = RetryConfig(longest_wait_s=4.0)
 
 _T = TypeVar("_T")
 
@@ -76,14 +76,14 @@ def pull(
     interval_s: float = 10.0,
     overwrite: bool = False,
     storage_options: Mapping[str, object] | None = None,
-    on_look: Callable[[PullReport], object] | None = None,
+    on_report: Callable[[PullReport], object] | None = None,
     stop: threading.Event | None = None,
 ) -> PullReport:
     """Make `folder` what a mirror at `uri` has in the store, verified; with `follow`, again each `interval_s` until it is sealed.
 
     A file that grows is appended to in place: its inode stays, and so does its beginning, unless it was begun anew at its source,
     when it is truncated in place. Any other file is replaced at once by its new version. Files that go from the store stay here.
-    A pull that was killed or interrupted goes on where it was. `on_look` is told after each look; `stop` ends it between two.
+    A pull that was killed or interrupted goes on where it was. `on_report` is called after each look; `stop` ends it between two.
     Empty objects that stand for folders are left out; a name that no file can have is said in the report's `trouble`.
 
     While it follows, troubles of the store are waited out, and a writer who is not heard of is warned of, once.
@@ -104,14 +104,14 @@ def pull(
         open_store(target, options, stall_timeout_s=TransferConfig().stall_timeout_s) as store,
         Puller(store, target, place, overwrite=overwrite) as puller,
     ):
-        return _follow(puller, interval_s, on_look, stop) if follow else _once(puller, on_look)
+        return _follow(puller, interval_s, on_report, stop) if follow else _once(puller, on_report)
 
 
 def open_for_reading(uri: StoreURI, storage_options: Mapping[str, object] | None = None) -> RetryStore:
     """The store of a mirror, with retries and a limit of calls at once."""
     options = with_environment(uri.scheme, storage_options or {}, os.environ)
     store = open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
-    return RetryStore(LimitStore(RoomStore(store), IN_FLIGHT), RetryConfig())
+    return RetryStore(LimitStore(DiskRoomStore(store), IN_FLIGHT), RetryConfig())
 
 
 def _lie_in_one_another(one: Path, other: Path) -> bool:
@@ -119,26 +119,26 @@ def _lie_in_one_another(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _once(puller: Puller, on_look: Callable[[PullReport], object] | None) -> PullReport:
-    for looks in range(1, _MOST_LOOKS + 1):
+def _once(puller: Puller, on_report: Callable[[PullReport], object] | None) -> PullReport:
+    for attempts in range(1, _MAX_ATTEMPTS + 1):
         report = puller.step()
-        if puller.seen.is_empty:
+        if puller.snapshot.is_empty:
             raise NotFoundError("there is no object of this name or below it", operation="pull", uri=report.uri)
-        if on_look is not None:
-            on_look(report)
-        if looks == _MOST_LOOKS or not puller.may_pass:
+        if on_report is not None:
+            on_report(report)
+        if attempts == _MAX_ATTEMPTS or not puller.is_worth_retrying:
             break
     puller.raise_first()
     return report
 
 
 def _follow(
-    puller: Puller, interval_s: float, on_look: Callable[[PullReport], object] | None, stop: threading.Event
+    puller: Puller, interval_s: float, on_report: Callable[[PullReport], object] | None, stop: threading.Event
 ) -> PullReport:
-    outage = Outage(f"the pull of {puller.uri}", puller.retry)
+    backoff = BackoffState(f"the pull of {puller.uri}", puller.retry)
     is_first = True
     was_sealed: object = None
-    looks = 0
+    attempts = 0
     while True:
         try:
             report = puller.step()
@@ -147,20 +147,20 @@ def _follow(
         except StoreError as error:
             if is_first and not isinstance(error, TransientError):
                 raise
-            outage.note(error)
-            wait_s = max(interval_s, outage.wait_s())
+            backoff.note(error)
+            wait_s = max(interval_s, backoff.wait_s())
         else:
-            outage.over()
+            backoff.clear()
             is_first = False
-            if on_look is not None:
-                on_look(report)
+            if on_report is not None:
+                on_report(report)
             seal = puller.seal
-            looks = looks + 1 if seal is not None and seal == was_sealed else 0
-            if looks and (looks >= _MOST_LOOKS or not puller.may_pass):
+            attempts = attempts + 1 if seal is not None and seal == was_sealed else 0
+            if attempts and (attempts >= _MAX_ATTEMPTS or not puller.is_worth_retrying):
                 puller.raise_first()
                 return report
             # What was listed before the manifests were read may be older than the seal: look once more.
-            wait_s = 0.0 if seal != was_sealed else max(interval_s, puller.looking_s / _SHARE_OF_LOOKING)
+            wait_s = 0.0 if seal != was_sealed else max(interval_s, puller.snapshot_s / _SNAPSHOT_SHARE)
             was_sealed = seal
         if stop.wait(wait_s):
             return puller.report()
@@ -187,11 +187,11 @@ class Puller:
         self.uri = uri
         self.folder = folder
         self._overwrite = overwrite
-        self.retry = retry or _PATIENCE
+        self.retry = retry or _FOLLOW_RETRY
         self._now = now
         self._stop = threading.Event()
         self._requests = Budget(_ANY)
-        self._store = _Stoppable(LimitStore(RoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
+        self._store = _Stoppable(LimitStore(DiskRoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
         self._pool = DaemonThreadPool(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)
@@ -199,13 +199,13 @@ class Puller:
         self._state: PullState | None = None
         self._errors: dict[str, BaseException] = {}
         self._refused: dict[str, str] = {}
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._was_broken: frozenset[str] = frozenset()
         self._n_bytes = 0
         #: The last look.
-        self.seen = Look()
+        self.snapshot = Snapshot()
         #: How long it took.
-        self.looking_s = 0.0
+        self.snapshot_s = 0.0
 
     def __enter__(self) -> Puller:
         return self
@@ -241,96 +241,96 @@ class Puller:
 
     def _step(self) -> PullReport:
         began_s = time.monotonic()
-        look = self.seen = self._reader.look()
-        self.looking_s = time.monotonic() - began_s
+        snapshot = self.snapshot = self._reader.snapshot()
+        self.snapshot_s = time.monotonic() - began_s
         self._errors = {}
-        if not look.is_empty:
-            self._bring_all(look)
-        self._warn(look)
+        if not snapshot.is_empty:
+            self._update_all(snapshot)
+        self._warn(snapshot)
         return self.report()
 
     @property
-    def may_pass(self) -> bool:
+    def is_worth_retrying(self) -> bool:
         """Whether a second look may get over what went wrong: a seal was under way."""
         gone = any(isinstance(error, NotFoundError) for error in self._errors.values())
-        return gone or bool(self.seen.broken)
+        return gone or bool(self.snapshot.broken)
 
     @property
     def seal(self) -> object:
         """What the writers' last words were, when all of them have closed; None while somebody may still write."""
-        return tuple(sorted(self.seen.manifests.items())) if self.seen.is_sealed else None
+        return tuple(sorted(self.snapshot.manifests.items())) if self.snapshot.is_sealed else None
 
     def raise_first(self) -> None:
         """Raise the error of the first file that has one."""
-        for path, reason in sorted(self.seen.trouble.items()):
-            raise IntegrityError(reason, operation="pull", uri=shown(f"{self.uri}/{path}"))
+        for path, reason in sorted(self.snapshot.trouble.items()):
+            raise IntegrityError(reason, operation="pull", uri=printable(f"{self.uri}/{path}"))
         for path in sorted(self._errors):
             raise self._errors[path]
 
     def report(self) -> PullReport:
         """How far it is."""
-        now_s, manifests = self._now(), self.seen.manifests.values()
+        now_s, manifests = self._now(), self.snapshot.manifests.values()
         states = {one.state_at(now_s) for one in manifests}
         state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), self._unmirrored)
         living = [one for one in manifests if one.state != "sealed"]
-        trouble = {**self.seen.trouble, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
+        trouble = {**self.snapshot.trouble, **self._refused, **{path: _words(error) for path, error in self._errors.items()}}
         return PullReport(
             uri=str(self.uri),
             folder=self.folder,
-            n_files=len(self.seen.files),
-            n_segments=self.seen.n_segments,
+            n_files=len(self.snapshot.files),
+            n_segments=self.snapshot.n_segments,
             n_bytes=self._n_bytes,
             state=state,
             heard_s=max((now_s - one.heartbeat_s for one in living), default=None),
             lag_s=max((one.lag_s for one in living), default=None),
             lost=tuple(sorted(one.writer for one in manifests if one.state_at(now_s) == "lost")),
-            trouble=tuple(f"{shown(path)}: {reason}" for path, reason in sorted(trouble.items())),
+            trouble=tuple(f"{printable(path)}: {reason}" for path, reason in sorted(trouble.items())),
             n_requests=self._requests.spent,
         )
 
     @property
     def _unmirrored(self) -> str:
         """The state without a manifest: the mirror may only be about to begin, or there is none."""
-        return "unknown" if self.seen.is_mirror or self.seen.is_empty else "none"
+        return "unknown" if self.snapshot.is_mirror or self.snapshot.is_empty else "none"
 
-    def _warn(self, look: Look) -> None:
+    def _warn(self, snapshot: Snapshot) -> None:
         """Of each thing once, and again when it has come back meanwhile."""
         now: dict[tuple[str, str], str] = {}
-        for one in look.manifests.values():
+        for one in snapshot.manifests.values():
             if one.state_at(self._now()) == "lost":
                 silent_s = self._now() - one.heartbeat_s
                 now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
-        for path, writers in look.contested.items():
-            now["contested", path] = f"{shown(path)}: {' and '.join(writers)} both write it; the last one counts"
+        for path, writers in snapshot.contested.items():
+            now["contested", path] = f"{printable(path)}: {' and '.join(writers)} both write it; the last one counts"
         # Of files that cannot be put together only when the next look shows them so, too: a seal may be under way.
-        broken = {path for path in look.broken if path in self._was_broken}
-        self._was_broken = frozenset(look.broken)
-        for path, reason in look.trouble.items():
-            if path in broken or path in look.flawed:
-                now["broken", path] = f"{shown(path)} cannot be read: {reason}"
-        if look.unknown:
+        broken = {path for path in snapshot.broken if path in self._was_broken}
+        self._was_broken = frozenset(snapshot.broken)
+        for path, reason in snapshot.trouble.items():
+            if path in broken or path in snapshot.flawed:
+                now["broken", path] = f"{printable(path)} cannot be read: {reason}"
+        if snapshot.unknown:
             now["unknown", ""] = (
-                f"{self.uri} has names that this wherry does not understand, perhaps a newer one's: {few(look.unknown)}"
+                f"{self.uri} has names that this wherry does not understand, perhaps a newer one's: {first_few(snapshot.unknown)}"
             )
         if self._unmirrored == "none":
             now["mirror", ""] = f"{self.uri} has no mirror: what is pulled are its objects as they are now"
         for path, error in self._errors.items():
-            now["file", path] = f"{shown(path)} is not up to date: {_words(error)}"
+            now["file", path] = f"{printable(path)} is not up to date: {_words(error)}"
         for path, reason in self._refused.items():
-            now["name", path] = f"{shown(path)} is not pulled: {reason}"
-        for key in now.keys() - self._said:
+            now["name", path] = f"{printable(path)} is not pulled: {reason}"
+        for key in now.keys() - self._warned:
             log.warning("%s", now[key])
-        self._said = set(now)
+        self._warned = set(now)
 
     # -- the files
 
-    def _bring_all(self, look: Look) -> None:
+    def _update_all(self, snapshot: Snapshot) -> None:
         if self._state is None:
             self._state = PullState(self.folder, str(self.uri))
             self._reader.scratch = self._state.scratch
         state = self._state
-        self._refused = {path: reason for path in look.files if (reason := why_no_file(path))}
-        files = {path: found for path, found in look.files.items() if path not in self._refused}
+        self._refused = {path: reason for path in snapshot.files if (reason := file_name_problem(path))}
+        files = {path: found for path, found in snapshot.files.items() if path not in self._refused}
         folders = {folder for path in files for folder in folders_of(path)}
         for path in files:
             # Written down before anything is written: after a kill we know that it is ours.
@@ -338,7 +338,7 @@ class Puller:
                 state.note(path, Copied())
         state.save()
         futures: dict[Future[None], str] = {
-            self._pool.submit(self._bring, state, look, found, is_folder_too=path in folders): path
+            self._pool.submit(self._update_file, state, snapshot, found, is_folder_too=path in folders): path
             for path, found in files.items()
             if not self._is_current(state, found)
         }
@@ -379,16 +379,16 @@ class Puller:
             return False
         return is_all_here and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
 
-    def _bring(self, state: PullState, look: Look, found: Assembly, *, is_folder_too: bool) -> None:
+    def _update_file(self, state: PullState, snapshot: Snapshot, found: Assembly, *, is_folder_too: bool) -> None:
         """Make one local file what the store has. `is_folder_too`: it has files below that name as well."""
         path = self.folder / found.path
-        check_place(self.folder, found.path, is_folder_too=is_folder_too)
+        check_local_path(self.folder, found.path, is_folder_too=is_folder_too)
         path.parent.mkdir(parents=True, exist_ok=True)
         copied = state.files.get(found.path)
         if found.segments or (copied is not None and copied.source) or self._rules.kind(found.path) == "append":
-            growing = Growing(path, found, copied, functools.partial(state.note, found.path))
+            growing = GrowingFile(path, found, copied, functools.partial(state.note, found.path))
             try:
-                growing.update(self._reader, look.entry(found))
+                growing.update(self._reader, snapshot.entry(found))
             finally:
                 self._count(growing.n_written)
         else:
@@ -401,7 +401,7 @@ class Puller:
         if copied is None and self._equals(path, plain):
             copied = Copied()
         elif copied is None:
-            raise is_there(path)
+            raise not_ours(path)
         elif not self._equals(path, plain):
             os.replace(self._downloaded(state, plain, found.path), path)
             self._count(plain.size_bytes)

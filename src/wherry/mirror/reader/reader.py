@@ -17,7 +17,7 @@ from wherry.checksum import crc32c, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError
 from wherry.mirror.format.layout import FOLDER, Assembly, Segment, fetched, key_for, segment_blocks
 from wherry.mirror.format.manifest import FileEntry
-from wherry.mirror.reader.snapshot import Look, Looker
+from wherry.mirror.reader.snapshot import Snapshot, SnapshotReader
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 
@@ -29,7 +29,7 @@ _SMALL_BYTES = 128 * 2**10
 _PIECE_BYTES = 8 * 2**20
 _BLOCK_BYTES = 2**20
 #: A file is looked up again so often when a piece of it is gone by the time it is fetched: a seal takes segments away once.
-_MOST_LOOKS = 5
+_MAX_ATTEMPTS = 5
 
 _Self = TypeVar("_Self", bound="MirrorReader")
 
@@ -87,7 +87,7 @@ class MirrorReader:
         self.scratch = scratch
         self.in_flight = in_flight
         self._pool = DaemonThreadPool(in_flight, "wherry-read")
-        self._looker = Looker(store, prefix, self._pool)
+        self._snapshots = SnapshotReader(store, prefix, self._pool)
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -101,19 +101,19 @@ class MirrorReader:
 
     # -- what is there
 
-    def look(self) -> Look:
+    def snapshot(self) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
-        return self._looker.look(self.scratch)
+        return self._snapshots.snapshot(self.scratch)
 
-    def find(self, path: str) -> tuple[Look, Assembly]:
+    def find(self, path: str) -> tuple[Snapshot, Assembly]:
         """What the file `path` is made of. NotFoundError when it is not there, IntegrityError when it cannot be read."""
-        for _ in range(_MOST_LOOKS):
-            look = self.look()
-            if path in look.files:
-                return look, look.files[path]
-            if path not in look.broken:
+        for _ in range(_MAX_ATTEMPTS):
+            snapshot = self.snapshot()
+            if path in snapshot.files:
+                return snapshot, snapshot.files[path]
+            if path not in snapshot.broken:
                 break
-        if reason := look.trouble.get(path) or min(look.refused.values(), default=""):
+        if reason := snapshot.trouble.get(path) or min(snapshot.refused.values(), default=""):
             raise IntegrityError(reason, operation="read", uri=key_for(self.prefix, path))
         raise NotFoundError("no object and no segment has this name", operation="read", uri=key_for(self.prefix, path))
 
@@ -127,7 +127,7 @@ class MirrorReader:
         """
         at = crc = 0
         reading: tuple[str | None, int] | None = None
-        for looks in range(1, _MOST_LOOKS + 1):
+        for attempts in range(1, _MAX_ATTEMPTS + 1):
             _, found = self.find(path)
             if found.segments:
                 if reading not in (None, (found.writer, found.generation)):
@@ -142,7 +142,7 @@ class MirrorReader:
             except BucketNotFoundError:
                 raise
             except NotFoundError:
-                if looks == _MOST_LOOKS:
+                if attempts == _MAX_ATTEMPTS:
                     raise
             else:
                 return

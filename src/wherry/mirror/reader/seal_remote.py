@@ -27,13 +27,13 @@ from wherry.mirror.format.layout import (
     key_for,
     list_segments,
     manifest_name,
-    why_no_name,
+    name_problem,
 )
 from wherry.mirror.format.manifest import FileEntry, Manifest, State
-from wherry.mirror.reader.holders import Leftovers
 from wherry.mirror.reader.reader import MirrorReader, blocks
-from wherry.mirror.reader.snapshot import Look
-from wherry.mirror.writer.segment_sender import Courier
+from wherry.mirror.reader.segment_contents import SegmentContents
+from wherry.mirror.reader.snapshot import Snapshot
+from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.uri import StoreURI
 
@@ -61,7 +61,7 @@ class Unsealed:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _SealTask:
     """One generation of one file. `name` is what it shall be called; empty: the manifest does not say."""
 
     path: str
@@ -74,13 +74,13 @@ class _Work:
     displaced: int = 0
 
 
-def writers(look: Look) -> dict[str, str]:
+def writers(snapshot: Snapshot) -> dict[str, str]:
     """Who has segments or an open manifest here: name -> state as of now."""
     now_s = time.time()
-    found = {name: str(one.state_at(now_s)) for name, one in look.manifests.items() if one.state != "sealed"}
-    for writer in look.writers:
+    found = {name: str(one.state_at(now_s)) for name, one in snapshot.manifests.items() if one.state != "sealed"}
+    for writer in snapshot.writers:
         if writer not in found:
-            found[writer] = "sealed" if writer in look.manifests else "lost"
+            found[writer] = "sealed" if writer in snapshot.manifests else "lost"
     return found
 
 
@@ -97,47 +97,49 @@ def seal(
     writer stays incomplete.
     """
     with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
-        look = reader.look()
-        manifest = _check_writer(look, uri, writer, even_if_open=even_if_open)
+        snapshot = reader.snapshot()
+        manifest = _check_writer(snapshot, uri, writer, even_if_open=even_if_open)
         fence = Fence(store, uri.prefix, writer, lambda: scratch / secrets.token_hex(8))
         fence.take()
         segments = list_segments(store, uri.prefix, writer)
-        growing = {path for path, one in look.files.items() if one.segments}
-        sealer = _Sealer(reader, Courier(scratch, uri, writer, store, scratch), growing | look.broken.keys(), look.plain)
-        works, unneeded = _plan(segments, manifest, sealer.holds)
+        growing = {path for path, one in snapshot.files.items() if one.segments}
+        sealer = _Sealer(
+            reader, SegmentSender(scratch, uri, writer, store, scratch), growing | snapshot.broken.keys(), snapshot.plain
+        )
+        tasks, unneeded = _plan(segments, manifest, sealer.holds)
         told = manifest.files if manifest is not None else ()
         known = {(one.path, one.generation): one for one in told if one.state in ("sealed", "deleted")}
         failed: set[tuple[str, int]] = set()
-        for work in works:
-            displaced = max((generation for path, generation in failed if path == work.path), default=work.displaced)
+        for task in tasks:
+            displaced = max((generation for path, generation in failed if path == task.path), default=task.displaced)
             try:
-                for entry, note in sealer.seal(replace(work, displaced=displaced)):
+                for entry, note in sealer.seal(replace(task, displaced=displaced)):
                     known[entry.path, entry.generation] = entry
                     if note is not None:
                         yield Sealed(entry.name, entry.acked_bytes, note)
             except BucketNotFoundError:
                 raise
             except (PermanentError, ConfigError) as error:
-                failed.add((work.path, work.generation))
-                if work.entry is not None:
-                    known[work.path, work.generation] = work.entry
-                yield Unsealed(work.path, error)
+                failed.add((task.path, task.generation))
+                if task.entry is not None:
+                    known[task.path, task.generation] = task.entry
+                yield Unsealed(task.path, error)
         fence.check()
         state: State = "incomplete" if failed else "sealed"
-        sealer.courier.send_text(manifest_name(writer), _closed(writer, fence.epoch, state, known.values()).to_json())
+        sealer.sender.send_text(manifest_name(writer), _closed(writer, fence.epoch, state, known.values()).to_json())
         # Those that a plain object of another name has, or nobody needs, go from their end on.
-        done = [work for work in works if (work.path, work.generation) not in failed]
-        own = [one for work in done if work.name == work.path for one in work.segments]
-        others = [*unneeded, *(one for work in done if work.name != work.path for one in work.segments)]
+        done = [task for task in tasks if (task.path, task.generation) not in failed]
+        own = [one for task in done if task.name == task.path for one in task.segments]
+        others = [*unneeded, *(one for task in done if task.name != task.path for one in task.segments)]
         delete_segments(store, others, own)
 
 
-def _check_writer(look: Look, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
+def _check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
     """The writer's manifest, if there is one; an error if there is nothing of him, or if he may not be sealed."""
-    if writer in look.refused:
-        raise IntegrityError(look.refused[writer], operation="seal", uri=str(uri))
-    manifest = look.manifests.get(writer)
-    if manifest is None and writer not in look.writers:
+    if writer in snapshot.refused:
+        raise IntegrityError(snapshot.refused[writer], operation="seal", uri=str(uri))
+    manifest = snapshot.manifests.get(writer)
+    if manifest is None and writer not in snapshot.writers:
         raise NotFoundError(f"nobody has mirrored here as {writer!r}", operation="seal", uri=str(uri))
     now_s = time.time()
     if manifest is not None and manifest.state_at(now_s) == "open" and not even_if_open:
@@ -157,7 +159,7 @@ def _closed(writer: str, epoch: int, state: State, entries: Iterable[FileEntry])
 
 def _plan(
     segments: list[Segment], manifest: Manifest | None, holds: Callable[[FileEntry], bool]
-) -> tuple[list[_Work], list[Segment]]:
+) -> tuple[list[_SealTask], list[Segment]]:
     """What is to be sealed, by path and generation, and the segments that the manifest proves to be of no use any more.
 
     `holds`: whether what the manifest says was sealed is there still, under the name that it says.
@@ -167,7 +169,7 @@ def _plan(
     told = dict(sorted(entries))
     newest = {one.path: one.generation for one in segments}  # they come in order
     first = {one.path: one for one in reversed(segments)}
-    works: list[_Work] = []
+    tasks: list[_SealTask] = []
     unneeded: list[Segment] = []
     for (path, generation), group in groupby(segments, key=lambda one: (one.path, one.generation)):
         entry = entries.get((path, generation))
@@ -178,85 +180,87 @@ def _plan(
         if is_elsewhere or is_superseded or (is_closed and generation < told.get(path, 0)):
             unneeded += group
         elif entry is None or entry.state != "deleted" or not is_newest:
-            is_renamed = entry is not None and entry.state == "rotated" and not why_no_name(entry.name)
+            is_renamed = entry is not None and entry.state == "rotated" and not name_problem(entry.name)
             name = entry.name if entry is not None and is_renamed else path if is_newest and not was_elsewhere else ""
             displaced = first[path].generation - 1 if first[path].start == 0 else 0
-            works.append(_Work(path, generation, tuple(group), name, entry, displaced))
-    return works, unneeded
+            tasks.append(_SealTask(path, generation, tuple(group), name, entry, displaced))
+    return tasks, unneeded
 
 
 class _Sealer:
     """Makes plain objects; `growing` are names that will be those of other files, `plain` the objects that are there, by name."""
 
-    def __init__(self, reader: MirrorReader, courier: Courier, growing: Collection[str], plain: Mapping[str, ObjectMeta]) -> None:
+    def __init__(
+        self, reader: MirrorReader, sender: SegmentSender, growing: Collection[str], plain: Mapping[str, ObjectMeta]
+    ) -> None:
         self._reader = reader
         self._growing = growing
         self._plain = plain
-        self.courier = courier
+        self.sender = sender
 
-    def seal(self, work: _Work) -> Iterator[tuple[FileEntry, str | None]]:
+    def seal(self, task: _SealTask) -> Iterator[tuple[FileEntry, str | None]]:
         """Yield what the plain object is from now on, with a note; before it, that of a file whose place it takes.
 
         The note is None for an object that was there already, under another name.
         """
-        if reason := why_no_name(work.path):
+        if reason := name_problem(task.path):
             raise ConfigError(reason)
-        path = self.courier.new_scratch()
+        path = self.sender.new_scratch()
         try:
             try:
-                size = self._join(work, path)
+                size = self._join(task, path)
             except IntegrityError:
-                name = Leftovers(self._reader, work.path, work.segments).holder(
-                    self._plain, work.entry.name if work.entry else ""
+                name = SegmentContents(self._reader, task.path, task.segments).find_object(
+                    self._plain, task.entry.name if task.entry else ""
                 )
                 if name is None:
                     raise
-                size = self._fetch(Assembly(work.path, self._plain[name], ()), path)
-                if name != work.path and name not in self._growing:  # it stays, and so it is sealed already
-                    yield _entry(work, name, path, size), None
+                size = self._fetch(Assembly(task.path, self._plain[name], ()), path)
+                if name != task.path and name not in self._growing:  # it stays, and so it is sealed already
+                    yield _entry(task, name, path, size), None
                     return
-            plain = self._head(work.path)
-            if work.name == work.path and work.displaced and plain is not None:
-                yield from self._keep(work, plain, size, crc32c_of_file(path))
-            yield self._put(work, path, size)
+            plain = self._head(task.path)
+            if task.name == task.path and task.displaced and plain is not None:
+                yield from self._keep(task, plain, size, crc32c_of_file(path))
+            yield self._put(task, path, size)
         finally:
             path.unlink(missing_ok=True)
 
-    def _join(self, work: _Work, path: Path) -> int:
+    def _join(self, task: _SealTask, path: Path) -> int:
         """Put a file together in `path`; its size. IntegrityError if it is not whole."""
-        plain = self._head(work.path)
-        found = assemble(work.path, plain, work.segments)
+        plain = self._head(task.path)
+        found = assemble(task.path, plain, task.segments)
         if not found.segments and found.plain is None:
-            raise IntegrityError("its segments do not join", operation="seal", uri=work.path)
+            raise IntegrityError("its segments do not join", operation="seal", uri=task.path)
         # What has the name by now may be another file than the one that these segments go on with.
-        if found.plain is not None and not Leftovers(self._reader, work.path, work.segments).are_in(found.plain):
-            words = f"its segments go on with another file than the object {work.path} is"
-            raise IntegrityError(words, operation="seal", uri=work.path)
+        if found.plain is not None and not SegmentContents(self._reader, task.path, task.segments).agree_with(found.plain):
+            words = f"its segments go on with another file than the object {task.path} is"
+            raise IntegrityError(words, operation="seal", uri=task.path)
         size = self._fetch(found, path)
-        acked_bytes = work.entry.acked_bytes if work.entry is not None else 0
+        acked_bytes = task.entry.acked_bytes if task.entry is not None else 0
         # The segments are deleted afterwards: all of their bytes, and all that the writer says are here, must be in it.
-        if size < acked_bytes or size <= max(one.start for one in work.segments):
+        if size < acked_bytes or size <= max(one.start for one in task.segments):
             raise IntegrityError(
                 f"its segments join up to byte {size} only, and there is more, so nothing of it was changed: look for the "
                 "one that is missing with wherry mirror verify; where the folder is, wherry mirror resume sends it again",
                 operation="seal",
-                uri=work.path,
+                uri=task.path,
             )
         return size
 
     def holds(self, entry: FileEntry) -> bool:
         """Whether there is a plain object as the entry says."""
-        there = None if why_no_name(entry.name) else self._head(entry.name)
+        there = None if name_problem(entry.name) else self._head(entry.name)
         return there is not None and (there.size_bytes, there.crc32c) == (entry.acked_bytes, parse_crc32c(entry.crc32c))
 
-    def _keep(self, work: _Work, plain: ObjectMeta, size: int, crc: int) -> Iterator[tuple[FileEntry, str | None]]:
+    def _keep(self, task: _SealTask, plain: ObjectMeta, size: int, crc: int) -> Iterator[tuple[FileEntry, str | None]]:
         """What was sealed of an earlier generation has the name that another file is about to get."""
         if (plain.size_bytes, plain.crc32c) == (size, crc):  # it has it already: a seal was interrupted
             return
-        path = self.courier.new_scratch()
+        path = self.sender.new_scratch()
         try:
-            n_bytes = self._fetch(Assembly(work.path, plain, ()), path)
-            yield self._put(_Work(work.path, work.displaced, (), "", None), path, n_bytes)
+            n_bytes = self._fetch(Assembly(task.path, plain, ()), path)
+            yield self._put(_SealTask(task.path, task.displaced, (), "", None), path, n_bytes)
         finally:
             path.unlink(missing_ok=True)
 
@@ -269,21 +273,21 @@ class _Sealer:
                         size += out.write(block)
         return size
 
-    def _put(self, work: _Work, path: Path, size: int) -> tuple[FileEntry, str]:
-        name, note = self._name(work, size, crc32c_of_file(path))
-        self.courier.send_whole(name, path, is_there=True)
-        return _entry(work, name, path, size), note
+    def _put(self, task: _SealTask, path: Path, size: int) -> tuple[FileEntry, str]:
+        name, note = self._name(task, size, crc32c_of_file(path))
+        self.sender.send_whole(name, path, is_there=True)
+        return _entry(task, name, path, size), note
 
-    def _name(self, work: _Work, size: int, crc: int) -> tuple[str, str]:
+    def _name(self, task: _SealTask, size: int, crc: int) -> tuple[str, str]:
         """The name that it gets, and why if it is none of the folder's."""
-        if work.name == work.path or (work.name and self._is_free(work.name, size, crc)):
-            return work.name, ""
-        own = f"{work.path}.generation-{work.generation:04d}"
+        if task.name == task.path or (task.name and self._is_free(task.name, size, crc)):
+            return task.name, ""
+        own = f"{task.path}.generation-{task.generation:04d}"
         names = (own if number == 1 else f"{own}-{number}" for number in count(1))
         note = (
-            f"an earlier {work.path}, renamed to {work.name}, which is another file here"
-            if work.name
-            else f"an earlier {work.path}: whether it was renamed or begun anew its writer could not say any more"
+            f"an earlier {task.path}, renamed to {task.name}, which is another file here"
+            if task.name
+            else f"an earlier {task.path}: whether it was renamed or begun anew its writer could not say any more"
         )
         return next(name for name in names if self._is_free(name, size, crc)), note
 
@@ -294,11 +298,11 @@ class _Sealer:
 
     def _head(self, name: str) -> ObjectMeta | None:
         try:
-            return self._reader.store.head(key_for(self.courier.prefix, name))
+            return self._reader.store.head(key_for(self.sender.prefix, name))
         except NotFoundError:
             return None
 
 
-def _entry(work: _Work, name: str, path: Path, size: int) -> FileEntry:
+def _entry(task: _SealTask, name: str, path: Path, size: int) -> FileEntry:
     """What the manifest says of a file that is the plain object `name`, and whose bytes are in `path`."""
-    return FileEntry(work.path, name, "append", "sealed", work.generation, size, format_crc32c(crc32c_of_file(path)))
+    return FileEntry(task.path, name, "append", "sealed", task.generation, size, format_crc32c(crc32c_of_file(path)))

@@ -19,17 +19,17 @@ from wherry.mirror.format.layout import (
     is_folder_marker,
     is_known,
     key_for,
+    listing_problem,
     manifest_name,
     parse_manifest_key,
     parse_segment,
-    why_impossible,
 )
 from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest_at
 from wherry.store import ObjectMeta, ObjectStore
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """One listing of a mirrored prefix, and its manifests.
 
     `broken`: files that cannot be put together, with the reason; a seal under way may be one, so look again before you say so.
@@ -78,7 +78,7 @@ class Look:
         return next((one for one in entries if (one.path, one.generation) == (found.path, found.generation)), None)
 
 
-class Looker:
+class SnapshotReader:
     """Looks at one prefix again and again; manifests that have not changed are not fetched again. For one thread.
 
     `pool` fetches manifests side by side; temporary files lie in `scratch`.
@@ -90,7 +90,7 @@ class Looker:
         self._pool = pool
         self._known: dict[str, tuple[object, Manifest | PermanentError]] = {}
 
-    def look(self, scratch: Path | None) -> Look:
+    def snapshot(self, scratch: Path | None) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
         listed = _Listed(self._store, self._prefix)
         manifests: dict[str, Manifest] = {}
@@ -124,7 +124,7 @@ class Looker:
             if found_file.plain is not None or found_file.segments:
                 files[path] = found_file
         segments = [one for group in listed.segments.values() for one in group]
-        return Look(
+        return Snapshot(
             files,
             manifests,
             broken,
@@ -175,7 +175,7 @@ class _Listed:
             name = meta.key[len(base) :]
             if is_folder_marker(meta):
                 continue
-            if reason := why_impossible(meta):
+            if reason := listing_problem(meta):
                 self.flawed[name] = reason
             elif (one := parse_segment(prefix, meta)) is not None:
                 self.segments.setdefault(one.path, []).append(one)

@@ -14,7 +14,7 @@ from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, Pe
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import Rules
 from wherry.mirror.reader.reader import MirrorReader, blocks
-from wherry.mirror.reader.snapshot import Look
+from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.writer.scan import scan
 
 #: right: it is what it must be. behind: so far it is right, and more is to come. extra: only the store has it; the folder's was
@@ -41,36 +41,41 @@ def verify(
     folder's bytes. The store's own checksums are believed, unless `by_reading`: then every byte is fetched. What the store tells
     no checksum of is fetched in any case.
     """
-    look = reader.look()
-    if look.broken:
-        look = reader.look()  # a seal was under way, perhaps
-    if look.is_empty:
+    snapshot = reader.snapshot()
+    if snapshot.broken:
+        snapshot = reader.snapshot()  # a seal was under way, perhaps
+    if snapshot.is_empty:
         raise NotFoundError("there is no object of this name or below it", operation="verify", uri=reader.prefix)
     local = scan(folder) if folder is not None else None
     if folder is not None and local is None:
         raise NotADirectoryError(20, "is no folder", str(folder))
     here = {} if local is None else local.files
-    trouble = look.trouble
-    names = {*look.files, *trouble, *look.unknown, *(path for path in here if (rules or Rules(())).kind(path) != "ignore")}
+    trouble = snapshot.trouble
+    names = {
+        *snapshot.files,
+        *trouble,
+        *snapshot.unknown,
+        *(path for path in here if (rules or Rules(())).kind(path) != "ignore"),
+    }
     for path in sorted(names):
         if path in trouble:
             yield Finding(path, "wrong", 0, trouble[path])
-        elif path in look.unknown:
+        elif path in snapshot.unknown:
             yield Finding(path, "extra", 0, "this wherry does not understand the name, perhaps a newer one's")
-        elif path not in look.files:
-            verdict: Verdict = "wrong" if look.is_sealed else "behind"
+        elif path not in snapshot.files:
+            verdict: Verdict = "wrong" if snapshot.is_sealed else "behind"
             yield Finding(path, verdict, 0, "it is not in the store")
         else:
-            yield _verify_file(reader, look, look.files[path], folder, path in here, by_reading)
+            yield _verify_file(reader, snapshot, snapshot.files[path], folder, path in here, by_reading)
 
 
 def _verify_file(
-    reader: MirrorReader, look: Look, found: Assembly, folder: Path | None, is_here: bool, by_reading: bool
+    reader: MirrorReader, snapshot: Snapshot, found: Assembly, folder: Path | None, is_here: bool, by_reading: bool
 ) -> Finding:
     path, size = found.path, found.size_bytes or 0
     try:
         source = folder / path if folder is not None and is_here else None
-        size = _compared(reader, look, found, source, by_reading)
+        size = _compared(reader, snapshot, found, source, by_reading)
         if source is None:
             return Finding(path, *(("right", size, "") if folder is None else ("extra", size, "it is not in the folder")))
         n_more = os.stat(source).st_size - size
@@ -81,11 +86,11 @@ def _verify_file(
     except (PermanentError, EOFError) as error:
         return Finding(path, "wrong", size, error.message if isinstance(error, StoreError) else "the folder's file is shorter")
     if n_more:
-        return Finding(path, "wrong" if look.is_sealed else "behind", size, f"{n_more} bytes of it are not in the store")
+        return Finding(path, "wrong" if snapshot.is_sealed else "behind", size, f"{n_more} bytes of it are not in the store")
     return Finding(path, "right", size, "")
 
 
-def _compared(reader: MirrorReader, look: Look, found: Assembly, source: Path | None, by_reading: bool) -> int:
+def _compared(reader: MirrorReader, snapshot: Snapshot, found: Assembly, source: Path | None, by_reading: bool) -> int:
     """The size of a file in the store, every byte of which is right. IntegrityError, or EOFError if the folder's is shorter."""
     sums = None if by_reading else reader.checksums(found)
     if sums is None:
@@ -95,17 +100,17 @@ def _compared(reader: MirrorReader, look: Look, found: Assembly, source: Path | 
         if source is not None and crc32c_of_file(source, start, end) != crc:
             raise _differs(found.path, start, end)
     if source is None:
-        _compare_with_manifests(look, found, end, crc)
+        _compare_with_manifests(snapshot, found, end, crc)
     return end
 
 
-def _compare_with_manifests(look: Look, found: Assembly, end: int, crc: int) -> None:
+def _compare_with_manifests(snapshot: Snapshot, found: Assembly, end: int, crc: int) -> None:
     """`end` and `crc` are those of the plain object, or of the last segment."""
-    entry = look.entry(found)
+    entry = snapshot.entry(found)
     if entry is not None and entry.state == "live" and entry.acked_bytes > end:
         raise IntegrityError(f"it ends at byte {end}, but the manifest says that {entry.acked_bytes} were sent")
     if not found.segments:
-        entries = (one for manifest in look.manifests.values() for one in manifest.files)
+        entries = (one for manifest in snapshot.manifests.values() for one in manifest.files)
         told = {one.crc32c for one in entries if (one.name, one.state, one.acked_bytes) == (found.path, "sealed", end)}
         if told and format_crc32c(crc) not in told:
             raise IntegrityError(f"the object has CRC32C {format_crc32c(crc)}, the manifest says {' or '.join(told)}")

@@ -1,4 +1,4 @@
-"""Outage: how long to leave a store alone that fails. There is no end to it: the files are the queue."""
+"""BackoffState: how long to leave a store alone that fails. There is no end to it: the files are the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("wherry.mirror")
 _FATAL_WAIT_S = 300.0
 
 
-class Outage:
+class BackoffState:
     """Counts the errors in a row of one thing, says so once, and says when to try again. Any thread may call."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Outage:
         self._not_before_s = self._failed_s = 0.0
         self._since_s: float | None = None
         self._fatal_wait_s = min(_FATAL_WAIT_S, 15 * config.longest_wait_s)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         #: Errors in a row.
         self.n_errors = 0
         #: The last error's text, while there is one.
@@ -51,8 +51,8 @@ class Outage:
         self._since_s = self._failed_s if self._since_s is None else self._since_s
         self._not_before_s = self._failed_s + wait_s
         text = "transient" if transient else f"{error}"
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             what = "goes on as soon as it can" if transient else f"is tried again every {self._fatal_wait_s:.0f} s"
             remedy = f" ({error.hint})" if isinstance(error, StoreError) and error.hint and error.hint not in str(error) else ""
             log.log(
@@ -61,23 +61,23 @@ class Outage:
                 self._what, error, remedy, what,
             )  # fmt: skip
 
-    def gets_on(self) -> None:
+    def note_progress(self) -> None:
         """Something worked, though not all of what was tried: from here on lasts_s() counts anew."""
         if self._since_s is not None:
             self._since_s = self._clock()
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """It worked."""
         if self.n_errors:
             log.info("%s: it works again, after %d errors", self._what, self.n_errors)
         self.n_errors, self.error, self._not_before_s, self._since_s = 0, None, 0.0, None
-        self._said.discard("transient")  # the others are said once for all
+        self._warned.discard("transient")  # the others are said once for all
 
     def wait_s(self, longest_s: float | None = None) -> float:
         """How long it is still left alone; `longest_s` after the last error at most."""
         until_s = self._not_before_s if longest_s is None else min(self._not_before_s, self._failed_s + longest_s)
         return max(0.0, until_s - self._clock())
 
-    def lasts_s(self) -> float:
+    def duration_s(self) -> float:
         """How long nothing has worked."""
         return 0.0 if (since_s := self._since_s) is None else max(0.0, self._clock() - since_s)

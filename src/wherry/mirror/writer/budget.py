@@ -40,13 +40,13 @@ class Budget:
     """
 
     def __init__(self, per_hour: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._follows = per_hour is None
+        self._fits = per_hour is None
         self._clock = clock
         self._lock = threading.Lock()
         #: All requests so far.
         self.spent = 0
         self._set(per_hour or LEAST_PER_HOUR)
-        self._tokens = self.most
+        self._tokens = self.burst
         self._filled_s = clock()
         #: How many requests a send has taken lately, all that is made beside it included; 0: not known yet.
         self.requests_a_send = 0.0
@@ -56,12 +56,12 @@ class Budget:
         #: Requests in any hour.
         self.per_hour = per_hour
         #: The most that `left()` ever is.
-        self.most = max(_LEAST_BURST, per_hour * _BURST)
-        self._rate = max(per_hour * (1.0 - _MARGIN) - self.most, 1.0) / 3600.0
+        self.burst = max(_LEAST_BURST, per_hour * _BURST)
+        self._rate = max(per_hour * (1.0 - _MARGIN) - self.burst, 1.0) / 3600.0
 
-    def follow(self, n_files: int, every_s: float) -> None:
+    def fit_to(self, n_files: int, every_s: float) -> None:
         """Have enough, unless it is fixed, for `n_files` files of which each sends a segment `every_s`."""
-        if not self._follows:
+        if not self._fits:
             return
         wanted = _SPARE * max(1.0, self.requests_a_send) * n_files * 3600.0 / max(1.0, every_s)
         per_hour = int(min(max(wanted, LEAST_PER_HOUR), MOST_PER_HOUR))
@@ -71,7 +71,7 @@ class Budget:
 
     def _fill(self) -> None:
         now_s = self._clock()
-        self._tokens = min(self.most, self._tokens + max(0.0, now_s - self._filled_s) * self._rate)
+        self._tokens = min(self.burst, self._tokens + max(0.0, now_s - self._filled_s) * self._rate)
         self._filled_s = now_s
 
     def spend(self, n_requests: int = 1) -> None:
@@ -111,7 +111,7 @@ class Budget:
         """How long until `left()` is so much; no longer than a full bucket takes."""
         with self._lock:
             self._fill()
-            return max(0.0, (min(n_requests, self.most) - self._tokens) / self._rate)
+            return max(0.0, (min(n_requests, self.burst) - self._tokens) / self._rate)
 
 
 class CountedStore(WrappedStore):

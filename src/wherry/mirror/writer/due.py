@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from wherry.mirror.mirror_config import MirrorConfig
-from wherry.mirror.writer.file_tracker import Tracked, Tracker
+from wherry.mirror.writer.file_tracker import FileTracker, TrackedFile
 from wherry.mirror.writer.open_files import is_being_written
 from wherry.mirror.writer.segment_sender import WORTH_JOINING_BYTES
 
 What = Literal["send", "seal", "clean"]
 
 #: A file that is kept open for writing is waited for so many times `max_lag_s`; there are programs that never close theirs.
-_PATIENCE_WITH_OPEN = 10
+_OPEN_FILE_LAGS = 10
 #: Files with fewer unsent bytes than this are sent last when the request budget is short.
 _QUIET_BYTES = 4096
 #: Sent a little early, for the next look comes a little late.
@@ -41,7 +41,7 @@ class Task:
     """
 
     what: What
-    files: tuple[Tracked, ...]
+    files: tuple[TrackedFile, ...]
     urgency: float
     n_bytes: int = 0
 
@@ -51,11 +51,11 @@ class Task:
         return self.n_bytes >= _LARGE_BYTES
 
 
-class Agenda:
+class DueTasks:
     """Decides by the tracker's knowledge. `clock` is the mirror's, `now` the wall clock."""
 
     def __init__(
-        self, tracker: Tracker, config: MirrorConfig, folder: Path, clock: Callable[[], float], now: Callable[[], float]
+        self, tracker: FileTracker, config: MirrorConfig, folder: Path, clock: Callable[[], float], now: Callable[[], float]
     ) -> None:
         self._tracker = tracker
         self._config = config
@@ -73,37 +73,42 @@ class Agenda:
         """Whether the end is under way: every byte is sent, then all is sealed."""
         return self.final_since_s is not None
 
-    def due(self, *, force: bool) -> list[Task]:
+    def tasks(self, *, force: bool) -> list[Task]:
         """All that may be begun now, the most urgent first. `force`: every whole record, however new."""
-        wanted = self._tracker.wanted()
-        tasks = [*self._sends(wanted, force), *self._rotated(wanted), *self._last_seals(wanted), *self._cleanings()]
+        protected = self._tracker.protected()
+        tasks = [
+            *self._sends(protected, force),
+            *self._rotated(protected),
+            *self._last_seals(protected),
+            *self._cleanings(),
+        ]
         # What has failed by itself must not be what all depends on.
         return sorted(tasks, key=lambda task: (any(one.n_errors for one in task.files), -task.urgency))
 
-    def in_turn(self, tasks: Sequence[Task]) -> Iterator[Task]:
+    def interleaved(self, tasks: Sequence[Task]) -> Iterator[Task]:
         """Yield them so that large ones have a share of what is begun, and small ones never wait for all of those."""
         small, large = ([one for one in tasks if one.is_large is is_large][::-1] for is_large in (False, True))
         while small or large:
-            is_turn_of_large = large and (not small or self._n_small >= _SMALL_FOR_A_LARGE)
-            self._n_small = 0 if is_turn_of_large else self._n_small + 1
-            yield (large if is_turn_of_large else small).pop()
+            is_large_next = large and (not small or self._n_small >= _SMALL_FOR_A_LARGE)
+            self._n_small = 0 if is_large_next else self._n_small + 1
+            yield (large if is_large_next else small).pop()
 
-    def goes_on(self, tracked: Tracked) -> bool:
+    def keeps_growing(self, tracked: TrackedFile) -> bool:
         """Whether, at the end, it was waited for long enough that the file stops growing."""
         since_s = self._clock() if self.final_since_s is None else self.final_since_s
         return tracked.n_ends >= FINAL_TRIES and self._clock() - since_s >= _FINAL_GROWTH_S
 
     def is_open(self, path: str, age_s: float) -> bool:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
-        return age_s < self._config.max_lag_s * _PATIENCE_WITH_OPEN and is_being_written(self._folder / path)
+        return age_s < self._config.max_lag_s * _OPEN_FILE_LAGS and is_being_written(self._folder / path)
 
-    def _may_be_begun(self, tracked: Tracked) -> bool:
+    def _may_be_begun(self, tracked: TrackedFile) -> bool:
         is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
         return not tracked.is_busy and tracked.not_before_s <= self._clock() and not is_given_up
 
     # -- files with something to send
 
-    def _sends(self, wanted: set[str], force: bool) -> Iterator[Task]:
+    def _sends(self, protected: set[str], force: bool) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self._tracker.active):
             if tracked.found is None or tracked.since_s is None:
                 continue
@@ -111,21 +116,24 @@ class Agenda:
             if tracked.record.rule == "append":
                 is_due, urgency = self._is_growing_due(tracked, age_s, force), _urgency(age_s, n_bytes)
             else:
-                is_due, urgency = tracked.record.at not in wanted and self._is_whole_due(tracked, age_s, force), _urgency(age_s)
+                is_due, urgency = (
+                    tracked.record.at not in protected and self._is_whole_due(tracked, age_s, force),
+                    _urgency(age_s),
+                )
             if is_due:
                 yield Task("send", (tracked,), urgency, n_bytes)
 
-    def _is_growing_due(self, tracked: Tracked, age_s: float, force: bool) -> bool:
+    def _is_growing_due(self, tracked: TrackedFile, age_s: float, force: bool) -> bool:
         """Whether the next segment is to be cut."""
         if self.is_final:
-            if self.goes_on(tracked):
+            if self.keeps_growing(tracked):
                 return False
             if not self._config.seal_on_close:
                 return True
         is_much = tracked.unsent_bytes >= self._config.segment_bytes
         return tracked.may_have_more and (force or self._is_late(age_s) or is_much)
 
-    def _is_whole_due(self, tracked: Tracked, age_s: float, force: bool) -> bool:
+    def _is_whole_due(self, tracked: TrackedFile, age_s: float, force: bool) -> bool:
         """Whether a file that is sent whole may go. One that never stands still is copied between two of its changes."""
         if tracked.record.rule == "replace":
             is_first = tracked.is_settled and tracked.record.state == "new"
@@ -140,25 +148,25 @@ class Agenda:
 
     # -- files to be sealed, and segments to be deleted
 
-    def _rotated(self, wanted: set[str]) -> Iterator[Task]:
+    def _rotated(self, protected: set[str]) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self._tracker.rotated):
             quiet_s = self._clock() - tracked.changed_s - self._config.max_lag_s
             is_due = self.is_final or (tracked.is_settled and quiet_s >= 0)
-            if tracked.found is not None and is_due and tracked.record.at not in wanted:
+            if tracked.found is not None and is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(quiet_s), tracked.found.size)
 
-    def _last_seals(self, wanted: set[str]) -> Iterator[Task]:
+    def _last_seals(self, protected: set[str]) -> Iterator[Task]:
         if not self.is_final or not self._config.seal_on_close:
             return
         for tracked in filter(self._may_be_begun, self._tracker.files.values()):
-            is_due = is_unsealed(tracked) and not self.goes_on(tracked) and self._clock() >= tracked.next_end_s
-            if is_due and tracked.record.at not in wanted:
+            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock() >= tracked.next_end_s
+            if is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
 
     def _cleanings(self) -> Iterator[Task]:
         """Those that have failed are tried alone, so that no file has to wait for what ails another."""
-        together: list[Tracked] = []
-        for tracked in filter(self._may_be_begun, self._tracker.leftovers):
+        together: list[TrackedFile] = []
+        for tracked in filter(self._may_be_begun, self._tracker.uncleaned):
             is_over = self._now() - tracked.record.sealed_s >= self._config.grace_s
             if tracked.record.state != "sealed" or not (is_over or self.is_announced):
                 continue
@@ -175,7 +183,7 @@ def _urgency(age_s: float, n_bytes: int = 0) -> float:
     return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
 
 
-def needs_segments(tracked: Tracked) -> bool:
+def needs_segments(tracked: TrackedFile) -> bool:
     """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
     record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
     if record.has_segments or tracked.n_ends:
@@ -187,7 +195,7 @@ def needs_segments(tracked: Tracked) -> bool:
     return record.generation > 1 and record.at == record.path
 
 
-def is_unsealed(tracked: Tracked) -> bool:
+def is_unsealed(tracked: TrackedFile) -> bool:
     """Whether it is a growing file that has no plain object, or has grown since."""
     record = tracked.record
     is_behind = record.state == "live" or (record.state == "sealed" and tracked.since_s is not None)

@@ -22,17 +22,17 @@ from wherry.checksum import crc32c_of_file
 from wherry.errors import ConfigError
 from wherry.mirror.format.layout import FOLDER, key_for, segment_name
 from wherry.mirror.format.rules import Kind, Rules
-from wherry.mirror.report import shown
+from wherry.mirror.report import printable
 from wherry.mirror.writer.scan import Found, Scan
-from wherry.mirror.writer.state_db import Ledger, Record, Stored
+from wherry.mirror.writer.state_db import Record, StateDb, Stored
 from wherry.uri import check_name
 
 log = logging.getLogger("wherry.mirror")
 
 
 @dataclass(eq=False)
-class Tracked:
-    """A file of the folder, or one that was there. `record` is what the ledger knows; the rest is forgotten with the process.
+class TrackedFile:
+    """A file of the folder, or one that was there. The state database keeps `record`; the rest ends with the process.
 
     `since_s` is when the oldest bytes that are not sent were not there yet, by the mirror's clock; None: all is sent.
     """
@@ -51,7 +51,7 @@ class Tracked:
     #: The size at which no whole record was found.
     no_cut_at: int = -1
     #: A sender found that the file does not begin with what was sent.
-    is_broken: str = ""
+    restart_reason: str = ""
     not_before_s: float = 0.0
     n_errors: int = 0
     #: How often it was sent whole, by this process, and when it may be again: each time of a file that goes on changing is later.
@@ -78,7 +78,7 @@ class Tracked:
         return self.record.in_doubt or (self.found is not None and self.no_cut_at != self.found.size)
 
 
-class _Pass:
+class _Comparison:
     """One comparison with the folder: what is there, and what came of it."""
 
     def __init__(self, scan: Scan, since_s: float, now_s: float) -> None:
@@ -93,25 +93,25 @@ class _Pass:
         self.changed: list[Record] = []
         self._unreadable = tuple(f"{folder}/" for folder in scan.trouble)
         self._is_blind = "." in scan.trouble
-        self._places: dict[tuple[int, int], Found] | None = None
+        self._by_inode: dict[tuple[int, int], Found] | None = None
 
-    def endpoint_key(self, record: Record) -> Found | None:
+    def find(self, record: Record) -> Found | None:
         """Where the record's very file is now."""
-        if self._places is None:
-            self._places = {(one.device, one.inode): one for one in self.files.values()}
-        return self._places.get((record.device, record.inode))
+        if self._by_inode is None:
+            self._by_inode = {(one.device, one.inode): one for one in self.files.values()}
+        return self._by_inode.get((record.device, record.inode))
 
     def may_be_there(self, path: str) -> bool:
         """Whether the path is where nothing could be read."""
         return self._is_blind or path.startswith(self._unreadable)
 
 
-class Tracker:
+class FileTracker:
     """Knows every file by its path, and those that were rotated away or truncated besides. For one thread."""
 
-    def __init__(self, folder: Path, ledger: Ledger, rules: Rules, writer: str, prefix: str, settle_s: float) -> None:
+    def __init__(self, folder: Path, state_db: StateDb, rules: Rules, writer: str, prefix: str, settle_s: float) -> None:
         self._folder = folder
-        self._ledger = ledger
+        self._state_db = state_db
         self._rules = rules
         self._writer = writer
         self._prefix = prefix
@@ -123,24 +123,24 @@ class Tracker:
         self._previous_s: float | None = None
         #: When each file has changed, the latest at the end; those that stand still are taken out.
         self._changed: dict[str, float] = {}
-        self.files: dict[str, Tracked] = {}
-        self.rotated: list[Tracked] = []
+        self.files: dict[str, TrackedFile] = {}
+        self.rotated: list[TrackedFile] = []
         self.superseded: list[Record] = []
         #: Sealed, and their segments are still there.
-        self.leftovers: set[Tracked] = set()
+        self.uncleaned: set[TrackedFile] = set()
         #: Path -> why it is not mirrored.
         self.refused: dict[str, str] = {}
         #: Those with something to send.
-        self.active: set[Tracked] = set()
+        self.active: set[TrackedFile] = set()
         #: What the store has of finished files: by device and inode, and by name.
         self._stored: dict[tuple[int, int], Stored] = {}
         self._stored_at: dict[str, Stored] = {}
 
     def load(self, records: Iterable[Record]) -> None:
-        """Begin with what the ledger knows."""
+        """Begin with what the state database knows."""
         for record in sorted(records, key=lambda one: one.generation):
             self.note_generation(record.path, record.generation)
-            tracked = Tracked(record)
+            tracked = TrackedFile(record)
             if record.state == "superseded":
                 self.superseded.append(record)
             elif record.state == "rotated":  # also one that has its old name again
@@ -151,10 +151,10 @@ class Tracker:
                 self.files[record.path] = tracked
                 self._note_stored(record)
             elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
-                self.leftovers.add(tracked)
+                self.uncleaned.add(tracked)
         for tracked in self.files.values():
             if tracked.record.state == "sealed" and self._has_segments(tracked.record):
-                self.leftovers.add(tracked)
+                self.uncleaned.add(tracked)
 
     def note_generation(self, path: str, generation: int) -> None:
         """That generation is in the store: the next one is a later one."""
@@ -162,32 +162,32 @@ class Tracker:
 
     def update(self, scan: Scan, now_s: float) -> None:
         """Compare the folder with what was known. Files that a sender has are left alone until he is done."""
-        look = _Pass(scan, now_s if self._previous_s is None else self._previous_s, now_s)
+        comparison = _Comparison(scan, now_s if self._previous_s is None else self._previous_s, now_s)
         for tracked in list(self.rotated):
-            self._follow(tracked, look)
+            self._update_rotated(tracked, comparison)
         for path, tracked in list(self.files.items()):
             found = scan.files.get(path)
             if tracked.is_busy:
-                look.busy.add((tracked.record.device, tracked.record.inode))
+                comparison.busy.add((tracked.record.device, tracked.record.inode))
             if tracked.is_busy or self.files.get(path) is not tracked or (found is None and tracked.is_gone):
                 continue
-            if path in look.claimed and self._displaced(tracked):
+            if path in comparison.claimed and self._forget_displaced(tracked):
                 continue
-            if found is not None and found == tracked.found and not tracked.is_broken:
+            if found is not None and found == tracked.found and not tracked.restart_reason:
                 tracked.is_settled = self._is_quiet(tracked, now_s)
             elif tracked.record.rule == "append":
-                self._compare(tracked, found, look)
+                self._compare(tracked, found, comparison)
             elif found is not None:
-                self._see(tracked, found, look)
+                self._note_found(tracked, found, comparison)
             else:
-                self._gone(tracked, look)
-        for path in scan.files.keys() - self.files.keys() - look.claimed:
-            self._begin(scan.files[path], look)
-        if look.changed:
-            self._ledger.save(look.changed)
+                self._note_missing(tracked, comparison)
+        for path in scan.files.keys() - self.files.keys() - comparison.claimed:
+            self._add(scan.files[path], comparison)
+        if comparison.changed:
+            self._state_db.save(comparison.changed)
         self._previous_s = now_s
 
-    def sent(self, tracked: Tracked, now_s: float) -> None:
+    def sent(self, tracked: TrackedFile, now_s: float) -> None:
         """A sender has brought the record up to date. What has come since then is new."""
         if tracked.record.rule != "append":
             self._note_stored(tracked.record)
@@ -198,12 +198,12 @@ class Tracker:
         else:
             tracked.since_s = now_s
 
-    def sealed(self, tracked: Tracked) -> None:
+    def sealed(self, tracked: TrackedFile) -> None:
         """A file is sealed. One that was rotated is from now on a file like any other, under its new name."""
         old = tracked.record
         self._note_stored(old)
         if self._has_segments(old):
-            self.leftovers.add(tracked)
+            self.uncleaned.add(tracked)
         self.active.discard(tracked)
         tracked.since_s = None
         if tracked not in self.rotated:
@@ -215,19 +215,19 @@ class Tracker:
         was_another = any(one.path == old.at for one in self.superseded)  # its segments are still there, and go with this one's
         record = replace(old, path=old.at, generation=generation, rule=kind, has_segments=was_another, base=0)
         self.note_generation(old.at, generation)
-        self.files[old.at] = Tracked(record, tracked.found)
+        self.files[old.at] = TrackedFile(record, tracked.found)
         if was_another:
-            self.leftovers.add(self.files[old.at])
-        self._ledger.save([record])
+            self.uncleaned.add(self.files[old.at])
+        self._state_db.save([record])
 
-    def cleaned(self, files: Iterable[Tracked]) -> None:
+    def cleaned(self, files: Iterable[TrackedFile]) -> None:
         """The segments of sealed files are gone."""
         kept: list[Record] = []
         dropped: list[Record] = []
         cleaned: dict[str, int] = {}
         for tracked in files:
             record = tracked.record
-            self.leftovers.remove(tracked)
+            self.uncleaned.remove(tracked)
             cleaned[record.path] = max(record.generation, cleaned.get(record.path, 0))
             if record.at != record.path:
                 dropped.append(record)
@@ -237,8 +237,8 @@ class Tracker:
         gone = [one for one in self.superseded if one.generation < cleaned.get(one.path, 0)]
         if gone:
             self.superseded = [one for one in self.superseded if one not in gone]
-        self._ledger.save(kept)
-        self._ledger.drop([*dropped, *gone])
+        self._state_db.save(kept)
+        self._state_db.drop([*dropped, *gone])
 
     def _has_segments(self, record: Record) -> bool:
         """Whether there may be segments that a sealed file does not need any more, those of earlier generations included."""
@@ -251,7 +251,7 @@ class Tracker:
             del self._changed[next(iter(self._changed))]
         return len(self._changed)
 
-    def wanted(self) -> set[str]:
+    def protected(self) -> set[str]:
         """Names of objects that may not be replaced yet: to be copied, or segments of a renamed file go on behind them."""
         copied = {one.source.name for one in (*self.active, *self.rotated) if one.source is not None}
         return copied | {one.record.path for one in self.rotated if one.record.base}
@@ -265,7 +265,7 @@ class Tracker:
         if record.at == record.path:
             return frozenset()
         here = self.files.get(record.at)
-        others = [*self.superseded, *([] if here is None else [here.record]), *(one.record for one in self.leftovers)]
+        others = [*self.superseded, *([] if here is None else [here.record]), *(one.record for one in self.uncleaned)]
         return frozenset(one.generation for one in others if one.path == record.at and one.base)
 
     def _note_stored(self, record: Record) -> None:
@@ -291,7 +291,7 @@ class Tracker:
             following = None if other is None else other.source
         return stored if following is None else None
 
-    def everything(self) -> Iterator[Tracked]:
+    def all_files(self) -> Iterator[TrackedFile]:
         """All files, those that were rotated away included."""
         yield from self.files.values()
         yield from self.rotated
@@ -302,23 +302,23 @@ class Tracker:
         known = (record.size, record.mtime_ns, record.device, record.inode)
         return record.state == "sealed" and known == (found.size, found.mtime_ns, found.device, found.inode)
 
-    def _see(self, tracked: Tracked, found: Found, look: _Pass) -> None:
+    def _note_found(self, tracked: TrackedFile, found: Found, comparison: _Comparison) -> None:
         """Take over what was found, and whether there is something to send."""
-        tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, look.now_s
+        tracked.found, tracked.is_settled, tracked.is_gone, tracked.changed_s = found, False, False, comparison.now_s
         self._changed.pop(found.path, None)
-        self._changed[found.path] = look.now_s
+        self._changed[found.path] = comparison.now_s
         is_whole = tracked.record.rule == "once" or (tracked.record.state == "rotated" and not tracked.record.has_segments)
         tracked.source = self._source_of(found) if is_whole and not tracked.n_errors else None
         if self._is_sent(tracked.record, found):
             tracked.since_s = None
             self.active.discard(tracked)
         else:
-            tracked.since_s = look.since_s if tracked.since_s is None else tracked.since_s
+            tracked.since_s = comparison.since_s if tracked.since_s is None else tracked.since_s
             self.active.add(tracked)
 
-    def _begin(self, found: Found, look: _Pass) -> None:
+    def _add(self, found: Found, comparison: _Comparison) -> None:
         """A path that was not there, or a file that was not."""
-        if found.path in look.claimed or (found.device, found.inode) in look.busy:
+        if found.path in comparison.claimed or (found.device, found.inode) in comparison.busy:
             return
         kind = self._kind_of(found.path)
         if kind == "ignore":
@@ -327,9 +327,9 @@ class Tracker:
         if kind == "append":
             record.generation, record.state = self._generations.get(found.path, 0) + 1, "live"
             self.note_generation(found.path, record.generation)
-            look.changed.append(record)
-        self.files[found.path] = tracked = Tracked(record)
-        self._see(tracked, found, look)
+            comparison.changed.append(record)
+        self.files[found.path] = tracked = TrackedFile(record)
+        self._note_found(tracked, found, comparison)
 
     def _kind_of(self, path: str) -> Kind:
         """Found out once: what is refused is said once."""
@@ -355,40 +355,40 @@ class Tracker:
             return "ignore"
         return kind
 
-    def _compare(self, tracked: Tracked, found: Found | None, look: _Pass) -> None:
+    def _compare(self, tracked: TrackedFile, found: Found | None, comparison: _Comparison) -> None:
         """An append file that is not as it was."""
         record = tracked.record
         if found is not None and (found.device, found.inode) == (record.device, record.inode):
-            reason = tracked.is_broken or self._broken(record, found)
+            reason = tracked.restart_reason or self._broken(record, found)
             if reason:
-                self._supersede(tracked, found, reason, look)
+                self._supersede(tracked, found, reason, comparison)
                 return
             if record.state == "deleted":  # it was elsewhere for a while
                 record.state = "live"
-                look.changed.append(record)
-            self._see(tracked, found, look)
+                comparison.changed.append(record)
+            self._note_found(tracked, found, comparison)
             return
-        elsewhere = look.endpoint_key(record) if not tracked.is_gone and record.state != "deleted" else None
+        elsewhere = comparison.find(record) if not tracked.is_gone and record.state != "deleted" else None
         if elsewhere is not None and not record.may_be_there:  # nothing had to be finished, and an inode is soon reused
             del self.files[record.path]
             self.active.discard(tracked)
-            self._ledger.drop([record])
+            self._state_db.drop([record])
             if found is not None:
-                self._begin(found, look)
+                self._add(found, comparison)
             return
         if elsewhere is not None and self._kind_of(elsewhere.path) != "ignore" and self._begins_with(elsewhere, record):
-            self._rotate(tracked, elsewhere, look)
+            self._rotate(tracked, elsewhere, comparison)
             if found is not None:
-                self._begin(found, look)
+                self._add(found, comparison)
         elif found is None:
-            self._gone(tracked, look)
+            self._note_missing(tracked, comparison)
         elif record.acked and self._begins_with(found, record):
             record.device, record.inode, record.mtime_ns = found.device, found.inode, found.mtime_ns
             record.state = "live" if record.state == "deleted" else record.state
-            look.changed.append(record)
-            self._see(tracked, found, look)
+            comparison.changed.append(record)
+            self._note_found(tracked, found, comparison)
         else:
-            self._supersede(tracked, found, "another file took its place", look)
+            self._supersede(tracked, found, "another file took its place", comparison)
 
     def _broken(self, record: Record, found: Found) -> str:
         """Why the file, by what a look at it shows, does not begin with what was sent; else empty.
@@ -417,22 +417,22 @@ class Tracker:
         except (OSError, EOFError):
             return False
 
-    def _supersede(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
+    def _supersede(self, tracked: TrackedFile, found: Found, reason: str, comparison: _Comparison) -> None:
         """Begin the file anew."""
         old = tracked.record
-        if old.acked or tracked.is_broken:  # or a segment with other bytes lies under its name
-            log.warning("%s: %s: it is sent anew as generation %d", shown(old.path), reason, old.generation + 1)
+        if old.acked or tracked.restart_reason:  # or a segment with other bytes lies under its name
+            log.warning("%s: %s: it is sent anew as generation %d", printable(old.path), reason, old.generation + 1)
             del self.files[old.path]
-            self._leave(tracked, look)
-            self._begin(found, look)
+            self._retire(tracked, comparison)
+            self._add(found, comparison)
             return
         # Nothing of it is in the store: it may as well be this file.
         old.device, old.inode = found.device, found.inode
         old.state = "live" if old.state == "deleted" else old.state
-        look.changed.append(old)
-        self._see(tracked, found, look)
+        comparison.changed.append(old)
+        self._note_found(tracked, found, comparison)
 
-    def _rotate(self, tracked: Tracked, elsewhere: Found, look: _Pass) -> None:
+    def _rotate(self, tracked: TrackedFile, elsewhere: Found, comparison: _Comparison) -> None:
         """The file has another name now: what is left of it is read there."""
         record = tracked.record
         record.at = elsewhere.path
@@ -440,104 +440,104 @@ class Tracker:
         record.state = "rotated"
         del self.files[record.path]
         self.rotated.append(tracked)
-        look.changed.append(record)
-        look.claimed.add(elsewhere.path)
+        comparison.changed.append(record)
+        comparison.claimed.add(elsewhere.path)
         if (other := self.files.get(elsewhere.path)) is not None:
-            self._displaced(other)
-        self._see(tracked, elsewhere, look)
+            self._forget_displaced(other)
+        self._note_found(tracked, elsewhere, comparison)
 
-    def _displaced(self, other: Tracked) -> bool:
+    def _forget_displaced(self, other: TrackedFile) -> bool:
         """A rotated file has taken this one's name: if there is nothing of it to look after, it is forgotten."""
         if other.is_busy or (other.record.rule == "append" and other.record.may_be_there):
             return False
         del self.files[other.record.path]
         self.active.discard(other)
-        self._ledger.drop([other.record])
+        self._state_db.drop([other.record])
         return True
 
-    def _follow(self, tracked: Tracked, look: _Pass) -> None:
+    def _update_rotated(self, tracked: TrackedFile, comparison: _Comparison) -> None:
         """A rotated file that is not finished may be renamed again, or deleted."""
         if tracked.is_busy:
-            look.claimed.add(tracked.record.at)
+            comparison.claimed.add(tracked.record.at)
             return
         record = tracked.record
-        found = look.endpoint_key(record)
-        if found is not None and found.path == record.at and (tracked.is_broken or found.size < record.acked):
-            self._forsake(tracked, found, tracked.is_broken or "it was truncated", look)
+        found = comparison.find(record)
+        if found is not None and found.path == record.at and (tracked.restart_reason or found.size < record.acked):
+            self._replace_rotated(tracked, found, tracked.restart_reason or "it was truncated", comparison)
             return
         if found is None or (found.path != record.at and not self._is_moved(found, record)):
-            if not look.may_be_there(record.at):
-                self._gone(tracked, look)
+            if not comparison.may_be_there(record.at):
+                self._note_missing(tracked, comparison)
             return
         is_newest = record.generation >= self._generations.get(record.path, 0)
         if found.path == record.path and record.path not in self.files and is_newest:  # it has its old name again
             is_sealed = record.acked > 0 and not record.has_segments and record.base == record.acked
             record.at = record.path
             record.state, record.base = ("sealed", 0) if is_sealed else ("live", record.base)
-            look.changed.append(record)
+            comparison.changed.append(record)
             self.rotated.remove(tracked)
             self.files[record.path] = tracked
-            self._see(tracked, found, look)
+            self._note_found(tracked, found, comparison)
             return
         if found.path != record.at:
             record.at = found.path
-            look.changed.append(record)
-        look.claimed.add(found.path)
+            comparison.changed.append(record)
+        comparison.claimed.add(found.path)
         if found != tracked.found:
-            self._see(tracked, found, look)
+            self._note_found(tracked, found, comparison)
         else:
-            tracked.is_settled = self._is_quiet(tracked, look.now_s)
+            tracked.is_settled = self._is_quiet(tracked, comparison.now_s)
 
-    def _forsake(self, tracked: Tracked, found: Found, reason: str, look: _Pass) -> None:
+    def _replace_rotated(self, tracked: TrackedFile, found: Found, reason: str, comparison: _Comparison) -> None:
         """What is at the rotated file's place is not what was sent of it: that one stays in segments, and this one is new."""
         record = tracked.record
-        log.warning("%s: %s before it was finished under this name: it is sent anew", shown(record.at), reason)
+        log.warning("%s: %s before it was finished under this name: it is sent anew", printable(record.at), reason)
         self.rotated.remove(tracked)
-        self._leave(tracked, look)
+        self._retire(tracked, comparison)
         if found.path not in self.files:
-            self._begin(found, look)
+            self._add(found, comparison)
 
-    def _leave(self, tracked: Tracked, look: _Pass) -> None:
+    def _retire(self, tracked: TrackedFile, comparison: _Comparison) -> None:
         """What was sent of it is no file's any more: it goes with the segments of a later generation."""
         record = tracked.record
         record.state, record.at = "superseded", record.path
         self.superseded.append(record)
-        look.changed.append(record)
+        comparison.changed.append(record)
         self.active.discard(tracked)
-        self.leftovers.discard(tracked)
+        self.uncleaned.discard(tracked)
         now = self.files.get(record.path)
         if now is not None and now.record.state == "sealed":
-            self.leftovers.add(now)
+            self.uncleaned.add(now)
 
-    def _is_quiet(self, tracked: Tracked, now_s: float) -> bool:
+    def _is_quiet(self, tracked: TrackedFile, now_s: float) -> bool:
         return now_s - tracked.changed_s >= self._settle_s
 
     def _is_moved(self, found: Found, record: Record) -> bool:
         return self._kind_of(found.path) != "ignore" and self._begins_with(found, record)
 
-    def _gone(self, tracked: Tracked, look: _Pass) -> None:
+    def _note_missing(self, tracked: TrackedFile, comparison: _Comparison) -> None:
         """There is no such file any more. What was sent of it stays."""
         record = tracked.record
-        if look.may_be_there(record.at):
+        if comparison.may_be_there(record.at):
             return
         tracked.is_gone = True
         if record.state == "deleted":
             return
         if tracked.since_s is not None:
             n_bytes = tracked.unsent_bytes
-            log.warning("%s was deleted before its last %d bytes were sent", shown(record.at), n_bytes)
+            log.warning("%s was deleted before its last %d bytes were sent", printable(record.at), n_bytes)
         tracked.found = tracked.since_s = None
         self.active.discard(tracked)
         if record.rule != "append":
             del self.files[record.path]
             if record.state == "sealed":
-                self._ledger.drop([record])
+                self._state_db.drop([record])
             return
         if tracked in self.rotated:
             self.rotated.remove(tracked)
-            self._leave(tracked, look)
+            self._retire(tracked, comparison)
             return
         if record.state != "sealed":  # else the plain object has it all
             record.state = "deleted"
-            look.changed.append(record)
-            self.leftovers.discard(tracked)
+            comparison.changed.append(record)
+            self.uncleaned.discard(tracked)

@@ -1,4 +1,4 @@
-"""The herald: writes the manifest, as often as that costs little, and never later than the last one has promised."""
+"""Writes the manifest, as often as that costs little, and never later than the last one has promised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wherry.mirror.format.manifest import FileEntry, Manifest, State
 from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.report import MirrorReport
 from wherry.mirror.writer.budget import Budget
-from wherry.mirror.writer.segment_sender import Courier
+from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.state_db import Record
 
 #: Once in so many `max_lag_s`, so that a live run looks alive ...
@@ -25,18 +25,18 @@ _LATEST = 10.0
 _SOONEST_S = 20.0
 
 
-class Herald:
+class ManifestWriter:
     """One writer's manifest. For one thread."""
 
     def __init__(
         self,
-        courier: Courier,
+        sender: SegmentSender,
         config: MirrorConfig,
         budget: Budget,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
-        self._courier = courier
+        self._sender = sender
         self._budget = budget
         self._clock = clock
         self._now = now
@@ -51,8 +51,8 @@ class Herald:
         if self._written_s is None:
             return True
         age_s = self._clock() - self._written_s
-        is_cheap = self._size_bytes <= _SHARE * (self._courier.sent_bytes - self._sent_bytes)
-        has_calls = self._budget.left() >= self._budget.most / 2  # more than the files need
+        is_cheap = self._size_bytes <= _SHARE * (self._sender.sent_bytes - self._sent_bytes)
+        has_calls = self._budget.left() >= self._budget.burst / 2  # more than the files need
         is_due = age_s >= self._promised_s or (is_cheap and has_calls and age_s >= self._interval_s)
         return is_due and self._budget.left() >= 1
 
@@ -73,8 +73,8 @@ class Herald:
             files=entries,
         )
         text = manifest.to_json()
-        sent_bytes = self._courier.sent_bytes
-        self._courier.send_text(manifest_name(report.writer), text)
+        sent_bytes = self._sender.sent_bytes
+        self._sender.send_text(manifest_name(report.writer), text)
         self._written_s, self._size_bytes, self._sent_bytes = self._clock(), len(text), sent_bytes
 
 

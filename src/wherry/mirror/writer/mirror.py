@@ -23,9 +23,9 @@ from wherry.mirror.mirror_config import MirrorConfig, writer_name
 from wherry.mirror.report import MirrorReport
 from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
-from wherry.mirror.writer.segment_sender import Courier
+from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.segments import compressor
-from wherry.mirror.writer.state_db import Ledger, MirrorLock, place_for
+from wherry.mirror.writer.state_db import MirrorLock, StateDb, state_folder
 from wherry.mirror.writer.watcher import Watcher, can_watch
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.spool.spool import Spool
@@ -51,8 +51,8 @@ class Mirror:
     "wherry.mirror" and in `report`. A process that is killed leaves all it needs to the next mirror of the folder; what has to be
     sent still lies in the folder.
 
-    `writer` is the name of this process among all that mirror to `uri`, each a folder or files of its own: by default the rank's,
-    else the host's. Of two processes with one name the later one goes on, and the other stops. `spool` is where the ledger lies.
+    `writer` names this process among all that mirror to `uri`, each with a folder or files of its own: by default the rank,
+    else the host. Of two processes with one name the later one goes on, and the other stops. The state database is in `spool`.
 
     Raises ConfigError for a folder that is a file or not readable, for a URI inside the folder or around it, for unknown options;
     SpoolError when another process mirrors this folder.
@@ -78,8 +78,8 @@ class Mirror:
         check_usable(self.uri.scheme, options)
         _check_folder(self.folder, self.uri)
         _check_apart(self.folder, default_spool_folder() if spool is None else Path(spool).expanduser(), "the spool")
-        place = Spool(spool)
-        self._spool_folder = place.folder
+        opened_spool = Spool(spool)
+        self._spool_folder = opened_spool.folder
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._woken = threading.Event()
@@ -87,16 +87,16 @@ class Mirror:
         self._is_closing = self._is_closed = False
         self._end_s: float | None = None
         self._report: MirrorReport | None = None
-        self._lock = MirrorLock(place_for(place.folder, self.folder), self.folder)
+        self._lock = MirrorLock(state_folder(opened_spool.folder, self.folder), self.folder)
         try:
             self._lock.empty_scratch()
             transfer = TransferConfig()
             self._backend = open_store(self.uri, options, stall_timeout_s=transfer.stall_timeout_s)
-            self._endpoints = Endpoints(place.folder / "endpoints.json")
+            self._endpoints = Endpoints(opened_spool.folder / "endpoints.json")
             self._endpoints.tell(self._backend)
             budget = Budget(self.config.max_requests_per_hour)
             limited = LimitStore(CountedStore(self._backend, budget), max_in_flight=32)
-            courier = Courier(
+            sender = SegmentSender(
                 self.folder,
                 self.uri,
                 self.writer,
@@ -106,11 +106,11 @@ class Mirror:
                 retry=self.config.retry,
                 transfer=transfer,
             )
-            self._ledger = Ledger(self._lock.ledger_path(f"{self.uri} {self.writer}"))
+            self._state_db = StateDb(self._lock.state_db_path(f"{self.uri} {self.writer}"))
             self._lanes = DaemonThreadPool(self.config.sends_in_flight, "wherry-mirror")
             self._lanes.start()  # and not when there is something to send: the interpreter may have begun to end by then
             self._engine = Engine(
-                courier, self._ledger, self.config, budget, self._lanes, prepare=self._prepare, wake=self._woken.set
+                sender, self._state_db, self.config, budget, self._lanes, prepare=self._prepare, wake=self._woken.set
             )
             self._report = self._engine.report()
             self._watcher: Watcher | None = None
@@ -249,9 +249,9 @@ class Mirror:
             self._watcher.stop()
         self._lanes.shutdown(wait=False)
         if not self._thread.is_alive():  # else a call hangs: the process is about to end, and must not wait for that
-            self._engine.give_up()
+            self._engine.write_incomplete()
             self._backend.close()
-            self._ledger.close()
+            self._state_db.close()
             self._lock.release()
         _give_sigterm_back()
 
@@ -262,8 +262,8 @@ class Mirror:
             while not self._is_closed and not self._engine.is_finished:
                 wanted, final = self._wanted, self._is_closing
                 self._woken.clear()
-                self._engine.turn(force=wanted > self._flushed, final=final)
-                self._tell(wanted if self._engine.is_flushed() else self._flushed)
+                self._engine.step(force=wanted > self._flushed, final=final)
+                self._publish(wanted if self._engine.is_flushed() else self._flushed)
                 self._watch()
                 watcher = self._watcher
                 is_watched = watcher is not None and self._engine.is_idle() and watcher.arm() and watcher.has_begun
@@ -271,12 +271,12 @@ class Mirror:
         except MirrorFencedError:
             pass  # it has been said, and flush() says it again
         except Exception as error:  # a mistake of ours must not end the training; the files stay where they are
-            self._engine.mistake = f"the mirror has ended by a mistake of wherry's: {type(error).__name__}: {error}"
+            self._engine.internal_error = f"the mirror has ended by a mistake of wherry's: {type(error).__name__}: {error}"
             log.exception("the mirror of %s has ended by a mistake of wherry's: nothing more of it is sent", self.folder)
         finally:
-            self._tell(self._flushed)
+            self._publish(self._flushed)
 
-    def _tell(self, flushed: int) -> None:
+    def _publish(self, flushed: int) -> None:
         report = self._engine.report()
         with self._changed:
             self._report, self._flushed = report, max(flushed, self._flushed)
@@ -288,7 +288,7 @@ class Mirror:
 
     def _prepare(self) -> None:
         """Find out what the server honours, once: by trials where we write."""
-        self._endpoints.find_out(self._engine.courier.store, self.uri.key_for(manifest_name(self.writer)))
+        self._endpoints.find_out(self._engine.sender.store, self.uri.key_for(manifest_name(self.writer)))
 
 
 def _because(report: MirrorReport) -> str:

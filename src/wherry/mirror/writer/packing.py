@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     size_bytes: int
 
 
-def packed(pieces: Sequence[Piece], least_bytes: int) -> list[Piece] | None:
+def pack(pieces: Sequence[Piece], least_bytes: int) -> list[Piece] | None:
     """The pieces with those that are too small put together, until each but the last has `least_bytes`.
 
     None where it is better to send the whole file.

@@ -1,4 +1,4 @@
-"""The ledger made again from what is in the store and in the folder, when there is none: a new machine, a lost disk."""
+"""The state database made again from what is in the store and in the folder, when there is none: a new machine, a lost disk."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from wherry.checksum import combine_crc32c, crc32c_of_file
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, StoreError, TransientError
-from wherry.mirror.format.layout import FOLDER, MOST_BYTES, Segment, chain, key_for, parse_segment, why_impossible
+from wherry.mirror.format.layout import FOLDER, MOST_BYTES, Segment, chain, key_for, listing_problem, parse_segment
 from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, read_manifest
 from wherry.mirror.format.rules import Rules
-from wherry.mirror.report import shown
-from wherry.mirror.writer.segment_sender import Courier
+from wherry.mirror.report import printable
+from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.segments import tail_of
 from wherry.mirror.writer.state_db import Record
 from wherry.store import ObjectMeta
@@ -23,7 +23,7 @@ from wherry.uri import check_name
 log = logging.getLogger("wherry.mirror")
 
 
-def rebuild(courier: Courier, rules: Rules) -> list[Record]:
+def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
     """A record of each append file that our writer has something of in the store, by one listing.
 
     What is there is compared with the file in the folder, by its checksum: where they agree it goes on, where they do not the
@@ -33,26 +33,26 @@ def rebuild(courier: Courier, rules: Rules) -> list[Record]:
     """
     plain: dict[str, ObjectMeta] = {}
     segments: list[Segment] = []
-    base = key_for(courier.prefix, "")
-    for meta in courier.store.list(base):
-        if (one := parse_segment(courier.prefix, meta)) is not None:
-            if one.writer == courier.writer:
+    base = key_for(sender.prefix, "")
+    for meta in sender.store.list(base):
+        if (one := parse_segment(sender.prefix, meta)) is not None:
+            if one.writer == sender.writer:
                 segments.append(one)
-        elif not meta.key.startswith(f"{base}{FOLDER}/") and not why_impossible(meta):
+        elif not meta.key.startswith(f"{base}{FOLDER}/") and not listing_problem(meta):
             plain[meta.key[len(base) :]] = meta
     segments.sort(key=lambda one: one.path)
     by_path = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
     if not plain and not by_path:
         return []
     try:
-        manifest = read_manifest(courier.store, courier.prefix, courier.writer, scratch=courier.scratch)
+        manifest = read_manifest(sender.store, sender.prefix, sender.writer, scratch=sender.scratch)
     except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
         raise
     except IntegrityError:  # it is a help and no need
         manifest = None
-    local = _names(courier.folder)
+    local = _names(sender.folder)
     return [
-        _record(courier, path, local.get(path), plain.get(path), by_path.get(path, []), manifest)
+        _record(sender, path, local.get(path), plain.get(path), by_path.get(path, []), manifest)
         for path in sorted({*plain, *by_path})
         if rules.kind(local.get(path, path)) == "append" and (path in local or path in by_path)
     ]
@@ -84,7 +84,7 @@ def _name_of(path: str) -> str | None:
 
 
 def _record(
-    courier: Courier,
+    sender: SegmentSender,
     path: str,
     local: str | None,
     plain: ObjectMeta | None,
@@ -96,25 +96,25 @@ def _record(
     generation = max(1, entry.generation if entry else 0, *(one.generation for one in segments))
     record = Record(local or path, generation, "append", "live", at=local or path, has_segments=bool(segments))
     try:
-        is_whole = _measure(courier, record, plain, chain(segments, generation), entry)
+        is_whole = _measure(sender, record, plain, chain(segments, generation), entry)
     except (TransientError, BucketNotFoundError):
         raise
     except StoreError as error:
         if error.waits_for is not None:
             raise
-        log.warning("%s: what is in the store of it cannot be read, so it is sent anew: %s", shown(path), error)
+        log.warning("%s: what is in the store of it cannot be read, so it is sent anew: %s", printable(path), error)
         is_whole = False
     if not is_whole:
         record.acked = record.crc32c = record.size = record.base = 0
     if local is None:
         record.state = "deleted"
-    elif not is_whole or not _goes_on(courier.folder / local, record):
+    elif not is_whole or not _matches_folder(sender.folder / local, record):
         record.state = "superseded"
     return record
 
 
 def _measure(
-    courier: Courier, record: Record, plain: ObjectMeta | None, linked: tuple[Segment, ...], entry: FileEntry | None
+    sender: SegmentSender, record: Record, plain: ObjectMeta | None, linked: tuple[Segment, ...], entry: FileEntry | None
 ) -> bool:
     """Note how much of the file is in the store, and its checksum; False if its beginning is not there."""
     begins_at = linked[0].start if linked else 0
@@ -122,7 +122,7 @@ def _measure(
     if not linked or begins_at > 0:
         if plain is None or plain.size_bytes < begins_at:
             return False
-        at, crc = plain.size_bytes, _crc_of_plain(courier, plain)
+        at, crc = plain.size_bytes, _crc_of_plain(sender, plain)
         record.state = "sealed"
     elif (
         entry is not None
@@ -134,7 +134,7 @@ def _measure(
         if one.start >= at:
             if one.start != at:
                 break
-            length, segment_crc = courier.measure(one)
+            length, segment_crc = sender.measure(one)
             if at + length > MOST_BYTES:
                 raise IntegrityError("it ends beyond the end of any file", operation="read", uri=one.key)
             at, crc = at + length, combine_crc32c(crc, segment_crc, length)
@@ -144,7 +144,7 @@ def _measure(
     return True
 
 
-def _goes_on(source: Path, record: Record) -> bool:
+def _matches_folder(source: Path, record: Record) -> bool:
     """Note which file it is, if it begins with what is in the store. One that cannot be read is sent anew when it can be."""
     try:
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -165,9 +165,9 @@ def _goes_on(source: Path, record: Record) -> bool:
     return True
 
 
-def _crc_of_plain(courier: Courier, plain: ObjectMeta) -> int:
-    found = courier.store.head(plain.key)
+def _crc_of_plain(sender: SegmentSender, plain: ObjectMeta) -> int:
+    found = sender.store.head(plain.key)
     if found.crc32c is not None:
         return found.crc32c
-    whole = Segment(plain.key, courier.writer, plain.key, 0, 0, None, plain.size_bytes)
-    return courier.measure(whole, found)[1]
+    whole = Segment(plain.key, sender.writer, plain.key, 0, 0, None, plain.size_bytes)
+    return sender.measure(whole, found)[1]

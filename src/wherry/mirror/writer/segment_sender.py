@@ -29,8 +29,8 @@ from wherry.mirror.format.layout import (
     segment_name,
     writer_folder,
 )
-from wherry.mirror.writer.packing import Piece, packed
-from wherry.mirror.writer.segments import BrokenPromise, Cut, check_promise, cut_segment, is_hot, tail_of
+from wherry.mirror.writer.packing import Piece, pack
+from wherry.mirror.writer.segments import Cut, PrefixChanged, check_prefix, cut_segment, is_just_modified, tail_of
 from wherry.mirror.writer.state_db import Record, Stored
 from wherry.spool.journal.jobs import job_sent_at_once
 from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore, PutOptions
@@ -66,7 +66,7 @@ class InlineExecutor(Executor):
         return future
 
 
-class Courier:
+class SegmentSender:
     """Sends for one mirror. Safe from several threads, as long as each file is in one of them."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Courier:
         self._compression = compression
         self._retry = retry or RetryConfig()
         self._transfer = transfer or TransferConfig()
-        self._sender = Sender(None, InlineExecutor())
+        self._uploads = Sender(None, InlineExecutor())
         #: What was put, found there already, or deleted so far: by this one sees that it gets on.
         self.n_done = 0
         #: Bytes that puts have taken to the store.
@@ -128,22 +128,22 @@ class Courier:
         """Whether the store has as many bytes of a growing file as it holds now, and nothing is in doubt."""
         return not record.in_doubt and os.stat(self.folder / record.at, follow_symlinks=False).st_size == record.acked
 
-    def send_segment(self, record: Record, *, most: int, all_of_it: bool, save: Callable[[Record], object]) -> bool:
+    def send_segment(self, record: Record, *, max_bytes: int, all_of_it: bool, save: Callable[[Record], object]) -> bool:
         """Send the next segment of a file and bring `record` up to date; False if there is nothing to send.
 
         `save` writes the record down, before the put and after it: so a segment whose put was cut short by a kill, or whose
-        answer was lost, is looked for, also when by then the file has nothing more to send. Raises BrokenPromise when the file,
+        answer was lost, is looked for, also when by then the file has nothing more to send. Raises PrefixChanged when the file,
         or what is already there under the segment's name, is not what the record says.
         """
         name = segment_name(self.writer, check_name(record.path), record.generation, record.acked, self._compression)
         with self._temporary() as scratch:
             cut = cut_segment(
-                self.folder / record.at, record, scratch, most=most, compression=self._compression, all_of_it=all_of_it
+                self.folder / record.at, record, scratch, max_bytes=max_bytes, compression=self._compression, all_of_it=all_of_it
             )
             if cut is None and not record.in_doubt:
                 return False
             if cut is None:
-                cut = self._adopt(record, name, record.boundary)
+                cut = self._take_existing(record, name, record.boundary)
             else:
                 if not record.in_doubt:
                     with self._lock:
@@ -153,7 +153,7 @@ class Courier:
                 try:
                     self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
                 except AlreadyExistsError as error:
-                    cut = self._adopt(record, name, cut.boundary)
+                    cut = self._take_existing(record, name, cut.boundary)
                     if cut is None:
                         raise TransientError("it was there, and is not any more", operation="put", uri=name) from error
         with self._lock:
@@ -191,7 +191,7 @@ class Courier:
         source = self.folder / record.at
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            status = check_promise(file, record)
+            status = check_prefix(file, record)
             size = status.st_size
             if record.has_segments and size != record.acked:
                 return False
@@ -243,7 +243,7 @@ class Courier:
                 return False
             pieces = [Piece(plain.key, 0, plain.size_bytes), *(one for one in pieces if one.start >= plain.size_bytes)]
         can = self.store.capabilities
-        if not _is_whole(pieces, size, can) or (parts := packed(pieces, can.min_joined_bytes or 0)) is None:
+        if not _is_whole(pieces, size, can) or (parts := pack(pieces, can.min_joined_bytes or 0)) is None:
             return False
         return self._made_of_parts(name, parts, self.folder / record.at, size, crc)
 
@@ -330,10 +330,10 @@ class Courier:
         delete_segments(self.store, segments)
         self.n_done += len(segments)
 
-    def _adopt(self, record: Record, name: str, boundary: int) -> Cut | None:
+    def _take_existing(self, record: Record, name: str, boundary: int) -> Cut | None:
         """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.
 
-        BrokenPromise if it is not what the file has: it was truncated or replaced since.
+        PrefixChanged if it is not what the file has: it was truncated or replaced since.
         """
         try:
             meta = self.store.head(key_for(self.prefix, name))
@@ -346,9 +346,9 @@ class Courier:
         source = self.folder / record.at
         file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            status = check_promise(file, record)
+            status = check_prefix(file, record)
             if not length or status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
-                raise BrokenPromise("other bytes than the file's are in the store already")
+                raise PrefixChanged("other bytes than the file's are in the store already")
             return Cut(record.acked, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
         finally:
             os.close(file)
@@ -396,7 +396,7 @@ class Courier:
         return (meta.size_bytes, meta.crc32c) == (size, crc)
 
     def send_copy(self, name: str, source: Path) -> tuple[os.stat_result, int]:
-        """Make what a small file holds now the plain object `name`: (its status, its CRC32C). BrokenPromise if it changes."""
+        """Make what a small file holds now the plain object `name`: (its status, its CRC32C). PrefixChanged if it changes."""
         with self._temporary() as scratch:
             file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -411,8 +411,8 @@ class Courier:
                 os.close(file)
             crc = crc32c_of_file(scratch)
             is_changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size
-            if is_changed or (is_hot(after) and _sum(name, source, at) != crc):
-                raise BrokenPromise("it changed while it was read")
+            if is_changed or (is_just_modified(after) and _sum(name, source, at) != crc):
+                raise PrefixChanged("it changed while it was read")
             self._put(name, scratch, overwrite=True, crc32c=crc)
             return before, crc
 
@@ -452,7 +452,7 @@ class Courier:
         key = key_for(self.prefix, name)
         size = path.stat().st_size if size is None else size
         job = job_sent_at_once(self.uri.uri_for(key), key, size, owner=self.writer, overwrite=overwrite, crc32c=crc32c)
-        meta = self._sender.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
+        meta = self._uploads.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
         self.sent_bytes += job.size_bytes
         self.n_done += 1
         return meta

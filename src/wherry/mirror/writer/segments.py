@@ -24,7 +24,7 @@ TAIL_BYTES = 4096
 _TICKS_NS = 20_000_000
 
 
-class BrokenPromise(Exception):
+class PrefixChanged(Exception):
     """The file does not begin with what was sent any more: it was truncated, rewritten or replaced."""
 
 
@@ -46,7 +46,7 @@ class _Compressor(Protocol):
     def flush(self) -> bytes: ...
 
 
-class _AsItIs:
+class _NoCompression:
     def compress(self, data: bytes, /) -> bytes:
         return data
 
@@ -62,7 +62,7 @@ def compressor(name: str | None) -> _Compressor:
         from zstandard import ZstdCompressor  # only who chose it needs it
 
         return ZstdCompressor().compressobj()
-    return _AsItIs()
+    return _NoCompression()
 
 
 def tail_of(file: int, end: int) -> str:
@@ -71,48 +71,48 @@ def tail_of(file: int, end: int) -> str:
     return hashlib.blake2b(os.pread(file, end - start, start), digest_size=16).hexdigest()
 
 
-def check_promise(file: int, record: Record) -> os.stat_result:
-    """BrokenPromise if the open file is another one, or does not begin with the bytes that were sent, as far as is looked at."""
+def check_prefix(file: int, record: Record) -> os.stat_result:
+    """PrefixChanged if the open file is another one, or does not begin with the bytes that were sent, as far as is looked at."""
     status = os.fstat(file)
     if (status.st_dev, status.st_ino) != (record.device, record.inode):
-        raise BrokenPromise("another file has its name")
+        raise PrefixChanged("another file has its name")
     if status.st_size < record.acked:
-        raise BrokenPromise(f"it has {status.st_size} bytes, {record.acked} were sent: it was truncated")
+        raise PrefixChanged(f"it has {status.st_size} bytes, {record.acked} were sent: it was truncated")
     if record.acked and tail_of(file, record.acked) != record.tail:
-        raise BrokenPromise("it was rewritten")
+        raise PrefixChanged("it was rewritten")
     return status
 
 
-def is_hot(status: os.stat_result) -> bool:
+def is_just_modified(status: os.stat_result) -> bool:
     """Whether it was written to so lately that another change might have the same time."""
     return time.time_ns() - status.st_mtime_ns < _TICKS_NS
 
 
 def cut_segment(
-    source: Path, record: Record, scratch: Path, *, most: int, compression: str | None, all_of_it: bool
+    source: Path, record: Record, scratch: Path, *, max_bytes: int, compression: str | None, all_of_it: bool
 ) -> Cut | None:
     """Copy the next segment of a file into `scratch`; None if there is no whole record to send.
 
-    `all_of_it`: also what is no whole record. Raises BrokenPromise, FileNotFoundError (it is gone), OSError (ENOSPC).
+    `all_of_it`: also what is no whole record. Raises PrefixChanged, FileNotFoundError (it is gone), OSError (ENOSPC).
     """
     file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        status = check_promise(file, record)
+        status = check_prefix(file, record)
         start, size = record.acked, status.st_size
         if is_event_file(record.path):
-            end, boundary = cut_events(file, record.boundary, start, size, most)
+            end, boundary = cut_events(file, record.boundary, start, size, max_bytes)
         else:
-            end = boundary = cut_lines(file, start, size, most)
+            end = boundary = cut_lines(file, start, size, max_bytes)
         if end == start and all_of_it:
-            end = min(size, start + most)
+            end = min(size, start + max_bytes)
         if end == start:
             return None
         crc = _copy(file, start, end, scratch, compressor(compression))
-        after = check_promise(file, record)  # what was copied meanwhile belongs behind what was sent
-        if (after.st_mtime_ns != status.st_mtime_ns or is_hot(after)) and _sum(
+        after = check_prefix(file, record)  # what was copied meanwhile belongs behind what was sent
+        if (after.st_mtime_ns != status.st_mtime_ns or is_just_modified(after)) and _sum(
             file, start, end
         ) != crc:  # truncated and filled again in this moment
-            raise BrokenPromise("it changed while it was read")
+            raise PrefixChanged("it changed while it was read")
         return Cut(start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
     finally:
         os.close(file)
@@ -122,7 +122,7 @@ def _blocks(file: int, start: int, end: int) -> Iterator[bytes]:
     while start < end:
         block = os.pread(file, min(BLOCK_BYTES, end - start), start)
         if not block:
-            raise BrokenPromise(f"it ended at byte {start} while it was read: it was truncated")
+            raise PrefixChanged(f"it ended at byte {start} while it was read: it was truncated")
         yield block
         start += len(block)
 

@@ -1,8 +1,8 @@
-"""The ledger: what of each file is in the store. It lies beside the spool, and can be made again from a listing.
+"""The state database: what of each file is in the store. It lies beside the spool, and can be made again from a listing.
 
 spool/mirrors/<folder's hash>/
   lock                held by the one mirror of that folder
-  <target's hash>-3.db  the ledger of one URI and writer, in this format: one in another format is made again
+  <target's hash>-3.db  the state database of one URI and writer, in this format: one in another format is made again
   scratch/            segments on their way; emptied at each start
 """
 
@@ -89,7 +89,7 @@ _SAVE = f"INSERT OR REPLACE INTO files ({', '.join(_COLUMNS)}) VALUES ({', '.joi
 _LOAD = f"SELECT {', '.join(_COLUMNS)} FROM files"  # noqa: S608  constants
 
 
-class Ledger:
+class StateDb:
     """The rows of one URI and writer. Safe from several threads; a damaged one is begun anew."""
 
     def __init__(self, path: Path) -> None:
@@ -152,10 +152,10 @@ class MirrorLock:
     SpoolError that names the other process if there is one.
     """
 
-    def __init__(self, place: Path, folder: Path) -> None:
-        self.place = place
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, state_folder: Path, folder: Path) -> None:
+        self.state_folder = state_folder
+        state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if (who := lock_and_sign(descriptor, f"process {os.getpid()}\n")) is not None:
                 raise SpoolError(f"the folder {folder} is being mirrored by {who}: one mirror at a time, so end that one first")
@@ -168,16 +168,16 @@ class MirrorLock:
     @property
     def scratch(self) -> Path:
         """Where segments lie on their way."""
-        return self.place / "scratch"
+        return self.state_folder / "scratch"
 
     def empty_scratch(self) -> None:
         """Remove what a killed process has left there."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(mode=0o700, exist_ok=True)
 
-    def ledger_path(self, target: str) -> Path:
-        """The ledger of that URI and writer."""
-        return self.place / f"{_hash(target)}-{_VERSION}.db"
+    def state_db_path(self, target: str) -> Path:
+        """The state database of that URI and writer."""
+        return self.state_folder / f"{_hash(target)}-{_VERSION}.db"
 
     def release(self) -> None:
         """Let the next one have it."""
@@ -190,8 +190,8 @@ class MirrorLock:
             self.release()
 
 
-def place_for(spool: Path, folder: Path) -> Path:
-    """Where the lock and the ledgers of a folder's mirror lie. All names of one folder lead to one place."""
+def state_folder(spool: Path, folder: Path) -> Path:
+    """Where the lock and the state databases of a folder's mirror lie. All names of one folder lead to one place."""
     return spool / "mirrors" / _hash(os.path.realpath(folder))
 
 

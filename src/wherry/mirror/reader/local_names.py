@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wherry.errors import ConfigError
 from wherry.mirror.reader.pull_state import FOLDER
-from wherry.mirror.report import shown
+from wherry.mirror.report import printable
 from wherry.uri import check_name
 
 #: A file system's limit for one part of a path, in bytes (Linux, limits.h).
@@ -22,7 +22,7 @@ def folders_of(path: str) -> list[str]:
     return ["/".join(parts[:n]) for n in range(1, len(parts))]
 
 
-def why_no_file(path: str) -> str:
+def file_name_problem(path: str) -> str:
     """Why no local file can have this name; empty if one can."""
     try:
         if check_name(path).partition("/")[0] == FOLDER:
@@ -33,12 +33,12 @@ def why_no_file(path: str) -> str:
     return f"a part of the name has {longest} bytes, a file's may have {_NAME_MAX}" if longest > _NAME_MAX else ""
 
 
-def check_place(folder: Path, name: str, *, is_folder_too: bool) -> None:
+def check_local_path(folder: Path, name: str, *, is_folder_too: bool) -> None:
     """FileExistsError where something is that is no file, or a file where a folder must be. Links are not followed."""
     remedy = "move it away, or pull into another folder"
     for above in folders_of(name):
         if os.path.lexists(folder / above) and not (folder / above).is_dir():
-            words = f"{shown(above)} is a folder in the store, and none here: {remedy}"
+            words = f"{printable(above)} is a folder in the store, and none here: {remedy}"
             raise FileExistsError(errno.EEXIST, words, str(folder / name))
     try:
         mode = os.lstat(folder / name).st_mode

@@ -19,7 +19,7 @@ from wherry.store import ObjectMeta
 _MOST_COMPARED = 32
 
 
-class Leftovers:
+class SegmentContents:
     """Segments of one generation of the file `path`, and what they hold. They are read once, as far as it is needed."""
 
     def __init__(self, reader: MirrorReader, path: str, segments: Sequence[Segment]) -> None:
@@ -28,13 +28,13 @@ class Leftovers:
         self._segments = segments
         self._known: list[tuple[int, int, int]] = []
 
-    def are_in(self, plain: ObjectMeta) -> bool:
+    def agree_with(self, plain: ObjectMeta) -> bool:
         """Whether an object has their bytes at their places, as far as it reaches."""
         return all(
             crc == self._crc_of_range(plain, start, end) for start, end, crc in self._sums(plain.size_bytes) if start < end
         )
 
-    def holder(self, plain: Mapping[str, ObjectMeta], first: str) -> str | None:
+    def find_object(self, plain: Mapping[str, ObjectMeta], first: str) -> str | None:
         """The name of an object that has all of their bytes at their places; None if none is found.
 
         Of `plain`, the objects by name, the one called `first` is compared first, then those whose names begin with the path, as
@@ -49,7 +49,7 @@ class Leftovers:
 
     def _has_all(self, plain: ObjectMeta) -> bool:
         try:
-            return self.are_in(plain) and all(end <= plain.size_bytes for _, end, _ in self._known)
+            return self.agree_with(plain) and all(end <= plain.size_bytes for _, end, _ in self._known)
         except BucketNotFoundError:
             raise
         except PermanentError:  # it is gone, or we may not read it
