@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
@@ -138,4 +137,8 @@ def default_spool_folder() -> Path:
         return Path(chosen).expanduser().absolute()
     name = f"wherry-{os.getuid()}"
     kept = Path("/var/tmp")  # noqa: S108  the folder made there is private, 0700, and checked to be ours
-    return (kept if os.access(kept, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())) / name
+    if os.access(kept, os.W_OK | os.X_OK):
+        return kept / name
+    import tempfile  # late: it loads compression libraries
+
+    return Path(tempfile.gettempdir()) / name

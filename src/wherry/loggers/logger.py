@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import sys
 import time
@@ -141,6 +140,8 @@ class Logger(LogMethods, OldLoggerNames):
             *(("destination", repr(destination)) for destination in self.destinations),
             *(("callback", repr(callback)) for callback in self.callbacks),
         ]
+        import html  # late: notebooks only
+
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table>{cells}</table>"
 

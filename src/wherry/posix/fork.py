@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -64,6 +63,8 @@ def temporary_folder(prefix: str = "wherry-", parent: Path | None = None) -> Ite
     tempfile.TemporaryDirectory() registers a removal at exit, which a child that was forked meanwhile carries out as well.
     """
     pid = os.getpid()
+    import tempfile  # late: it loads compression libraries
+
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         yield folder

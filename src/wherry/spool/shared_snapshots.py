@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wherry.spool.spool import Staged
+if TYPE_CHECKING:
+    from wherry.spool.spool import Staged
 
 #: (spool folder, source) -> its snapshot; None outside shared_snapshots().
 _shared: ContextVar[dict[tuple[Path, Path], Staged] | None] = ContextVar("wherry_shared_snapshots", default=None)

@@ -12,7 +12,6 @@ The suite `wherry.testing.StoreConformance` holds each guarantee below; the test
 from __future__ import annotations
 
 import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +45,8 @@ _BLOCK_BYTES = 2**20
 def _file_in_memory() -> Iterator[Path]:
     """An empty file that takes no room on a disk; where the system has none in memory (macOS), a temporary one."""
     if not hasattr(os, "memfd_create"):
+        import tempfile  # late: it loads compression libraries
+
         with tempfile.NamedTemporaryFile(prefix="wherry-read-") as file:
             yield Path(file.name)
         return

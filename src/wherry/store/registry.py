@@ -12,7 +12,6 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import cast
 
@@ -109,6 +108,8 @@ def backend_for(scheme: str) -> BackendEntry:
     """
     if (entry := BACKENDS.get(scheme)) is not None:
         return entry
+    from importlib.metadata import entry_points  # late: it costs as much as all of wherry's own modules
+
     for point in entry_points(group="wherry.backends"):
         if point.name == scheme:
             return BackendEntry(point.value)

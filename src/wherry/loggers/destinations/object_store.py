@@ -11,12 +11,11 @@ from wherry.config import Config
 from wherry.errors import ConfigError, StoreError
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.run.state import State
-from wherry.spool.handle import UploadHandle
-from wherry.spool.spool_file import SpoolWriter
-from wherry.uploader import Uploader
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
+    from wherry.spool.handle import UploadHandle
+    from wherry.spool.spool_file import SpoolWriter
 
 _Self = TypeVar("_Self", bound="ObjectStoreLogger")
 
@@ -51,6 +50,8 @@ class ObjectStoreLogger(LoggerDestination):
         state: State | None = None,
         check: bool = True,
     ) -> None:
+        from wherry.uploader import Uploader  # late: half of what importing this class would cost
+
         super().__init__()
         _check_name_format(name_format)
         self._name_format = name_format

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping
@@ -22,13 +21,15 @@ def config_as_dict(config: object) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:
-    omegaconf: Any = sys.modules.get("omegaconf")  # where nothing has imported it, nothing is of its kinds
+    # Where nothing has imported a module, nothing is of its kinds.
+    omegaconf: Any = sys.modules.get("omegaconf")
+    argparse: Any = sys.modules.get("argparse")
     if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
         try:
             value = omegaconf.OmegaConf.to_container(value, resolve=True)
         except omegaconf.errors.OmegaConfBaseException:
             value = omegaconf.OmegaConf.to_container(value, resolve=False)
-    if isinstance(value, argparse.Namespace):
+    if argparse is not None and isinstance(value, argparse.Namespace):
         value = vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
