@@ -25,6 +25,11 @@ SOURCES = ("pyproject.toml", "constraints.txt", "servers.txt")
 #: Unit, mirror, logger and process tests. Chaos and what is the same in every version are left to `make test`.
 TESTS = (
     "tests/unit",
+    "tests/posix",
+    "tests/store",
+    "tests/spool",
+    "tests/transfer",
+    "tests/agent",
     "tests/mirror",
     "tests/loggers",
     "tests/e2e/test_at_exit.py",
@@ -34,7 +39,7 @@ TESTS = (
     "tests/faults/test_ends.py",
     "tests/trouble/test_caller.py",
 )
-LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py", "tests/unit/test_proxy.py")
+LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py")
 MARKS = "not slow and not extra and not large"
 #: One version takes 5 minutes on two quiet cores.
 LIMIT_S = 900.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import json
-import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -15,9 +14,10 @@ import pytest
 
 import wherry
 from support import CALLER, caller, end_agent, file_of, run_script, wait_until
+from uploaders import block, queue, staged
 from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
-from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, NotFoundError, SpoolError, UploadFailed
-from wherry.spool.journal.jobs import JobId, JobState
+from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, SpoolError, UploadFailed
+from wherry.spool.journal.jobs import JobState
 from wherry.store.registry import BACKENDS
 from wherry.uploader import Uploader
 
@@ -40,26 +40,6 @@ def uploader(dest: Path, spool_folder: Path) -> Iterator[Uploader]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return file_of(tmp_path / "source", 50_000)
-
-
-def queue(uploader: Uploader, name: str, data: bytes) -> JobId:
-    """Accept an upload and let nobody send it."""
-    object_id, file = uploader.spool.open_writer(uploader._owner)
-    with file:
-        file.write(data)
-        file.flush()
-        staged = uploader.spool.finish_writer(object_id, file)
-    return uploader._submit([staged], [name], True, ())[0]
-
-
-def block(dest: Path, name: str = "blocked") -> str:
-    """Have all uploads below a name fail for good: a file has the folder's place."""
-    file_of(dest / name, 1)
-    return f"{name}/file"
-
-
-def staged(uploader: Uploader) -> list[Path]:
-    return list(uploader.spool.objects.iterdir())
 
 
 # -- handing over
@@ -390,266 +370,6 @@ def test_a_blocked_upload_goes_on_when_there_is_room(dest: Path, spool_folder: P
             uploader.put(source, f"{i}")
             assert uploader.journal.queries.spool_bytes() <= 60_000
     assert [source.read_bytes()] * 5 == [(dest / f"{i}").read_bytes() for i in range(5)]
-
-
-# -- reading
-
-
-def test_what_was_uploaded_can_be_fetched_by_its_name(uploader: Uploader, source: Path, tmp_path: Path) -> None:
-    uploader.put(source, "a")
-    meta = uploader.get("a", tmp_path / "new" / "back")
-    assert source.read_bytes() == (tmp_path / "new" / "back").read_bytes()
-    assert 50_000 == meta.size_bytes
-
-
-def test_what_is_still_queued_can_be_fetched_by_its_name(uploader: Uploader, tmp_path: Path) -> None:
-    queue(uploader, "a", b"old")
-    queue(uploader, "a", b"newest")
-    meta = uploader.get("a", tmp_path / "back")
-    assert (b"newest", 6) == ((tmp_path / "back").read_bytes(), meta.size_bytes)
-    assert (True, 6) == (uploader.exists("a"), uploader.head("a").size_bytes)
-    uploader.delete("a")
-
-
-def test_a_queued_file_that_is_gone_from_the_spool_is_an_error_and_no_endless_wait(uploader: Uploader, tmp_path: Path) -> None:
-    queue(uploader, "a", b"queued")
-    for path in staged(uploader):
-        path.unlink()
-    with pytest.raises(NotFoundError, match="is gone from the spool"):
-        uploader.get("a", tmp_path / "back")
-    uploader.journal.uploads.discard(None)
-
-
-def test_a_file_that_was_fetched_from_the_spool_is_its_own(uploader: Uploader, tmp_path: Path) -> None:
-    queue(uploader, "a", b"queued")
-    uploader.get("a", tmp_path / "back")
-    (tmp_path / "back").write_bytes(b"changed")
-    uploader.get("a", tmp_path / "again")
-    assert b"queued" == (tmp_path / "again").read_bytes()
-    uploader.delete("a")
-
-
-@pytest.mark.parametrize("is_queued", [True, False])
-def test_an_existing_destination_is_kept_unless_overwriting_is_asked_for(
-    uploader: Uploader, source: Path, tmp_path: Path, is_queued: bool
-) -> None:
-    if is_queued:
-        queue(uploader, "a", source.read_bytes())
-    else:
-        uploader.put(source, "a")
-    back = file_of(tmp_path / "back", 3, seed=9)
-    before = back.read_bytes()
-    with pytest.raises(FileExistsError, match="back"):
-        uploader.get("a", back)
-    assert before == back.read_bytes()
-    uploader.get("a", back, overwrite=True)
-    assert source.read_bytes() == back.read_bytes()
-    uploader.delete("a")
-
-
-def test_a_missing_object_leaves_no_file(uploader: Uploader, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError):
-        uploader.get("missing", tmp_path / "back")
-    assert not (tmp_path / "back").exists()
-    assert not uploader.exists("missing")
-    with pytest.raises(FileNotFoundError):
-        uploader.head("missing")
-
-
-def test_the_object_of_a_failed_upload_is_missing_with_the_reason(
-    uploader: Uploader, dest: Path, source: Path, tmp_path: Path
-) -> None:
-    name = block(dest)
-    uploader.put(source, name)
-    with pytest.raises(NotFoundError, match=r"its upload failed: .*the file is kept"):
-        uploader.get(name, tmp_path / "back")
-    uploader.journal.uploads.discard(None)
-
-
-def test_a_list_shows_what_is_stored_and_what_is_on_its_way(uploader: Uploader, source: Path) -> None:
-    for name in ("b", "run/2", "run-other"):
-        uploader.put(source, name)
-    queue(uploader, "run/1", b"1")
-    queue(uploader, "run/2", b"22")
-    assert [("b", 50_000), ("run-other", 50_000), ("run/1", 1), ("run/2", 2)] == [
-        (meta.key, meta.size_bytes) for meta in uploader.list()
-    ]
-    assert ["run/1", "run/2"] == [meta.key for meta in uploader.list("run/")]
-    assert ["run-other", "run/1", "run/2"] == [meta.key for meta in uploader.list("run")]
-    for name in ("run/1", "run/2"):
-        uploader.delete(name)
-
-
-def test_a_list_shows_names_that_are_no_utf_8(uploader: Uploader, dest: Path, source: Path) -> None:
-    uploader.put(source, "a")
-    (dest / os.fsdecode(b"caf\xe9")).touch()
-    assert {"a", os.fsdecode(b"caf\xe9")} == {meta.key for meta in uploader.list()}
-
-
-def test_deleting_takes_back_what_is_queued_and_removes_what_is_stored(uploader: Uploader, dest: Path, source: Path) -> None:
-    uploader.put(source, "a")
-    job_id = queue(uploader, "a", b"newer")
-    uploader.delete("a")
-    uploader.delete("a")
-    assert not (dest / "a").exists()
-    assert [] == staged(uploader)
-    job = uploader.journal.queries.job(job_id)
-    assert job is not None
-    assert JobState.DISCARDED is job.state
-    assert not uploader.exists("a")
-
-
-# -- order
-
-
-def test_what_is_required_is_there_first(uploader: Uploader, dest: Path, source: Path) -> None:
-    uploader.put(source, "data")
-    uploader.put(source, "marker", requires=["data"]).result()
-    assert (dest / "marker").exists()
-
-
-def test_a_marker_never_names_data_that_failed(uploader: Uploader, dest: Path, source: Path) -> None:
-    name = block(dest)
-    uploader.put(source, name)
-    with pytest.raises(UploadFailed, match="which it requires, was not uploaded"):
-        uploader.put(source, "marker", requires=[name]).result()
-    assert not (dest / "marker").exists()
-    uploader.journal.uploads.discard(None)
-
-
-# -- reports
-
-
-def test_a_failure_is_raised_once_by_name_and_the_others_arrive(dest: Path, spool_folder: Path, source: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=CALLER)
-    for name in ("a", block(dest), "b"):
-        uploader.put(source, name)
-    with pytest.raises(UploadFailed, match=r"1 upload\(s\) failed:\n.*/dest/blocked/file \(job \d+, 1 attempt") as caught:
-        uploader.flush()
-    assert "wherry retry" in str(caught.value)
-    assert f"--spool {spool_folder}" in str(caught.value)
-    uploader.flush()
-    uploader.close()
-    assert [source.read_bytes()] * 2 == [(dest / name).read_bytes() for name in "ab"]
-    assert 1 == len(staged(uploader))
-
-
-def test_a_failure_is_raised_by_close_and_the_uploader_is_closed(dest: Path, spool_folder: Path, source: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=CALLER)
-    uploader.put(source, block(dest))
-    with pytest.raises(UploadFailed):
-        uploader.close()
-    uploader.close()
-    assert [] == list(uploader.spool.clients.iterdir())
-
-
-def test_a_with_block_raises_the_failures(dest: Path, spool_folder: Path, source: Path) -> None:
-    with pytest.raises(UploadFailed), Uploader(dest, spool=spool_folder, config=CALLER) as uploader:
-        uploader.put(source, block(dest))
-
-
-def test_an_exception_in_a_with_block_is_not_hidden_by_failures(
-    dest: Path, spool_folder: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ZeroDivisionError), Uploader(dest, spool=spool_folder, config=CALLER) as uploader:
-        uploader.put(source, block(dest))
-        raise ZeroDivisionError
-    assert "blocked/file" in capsys.readouterr().err
-
-
-def test_failures_are_warned_of_once_and_training_goes_on(
-    dest: Path, spool_folder: Path, source: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=caller(on_failure="warn"))
-    with caplog.at_level(logging.WARNING, logger="wherry"):
-        uploader.put(source, block(dest))
-        uploader.put(source, "a")
-        uploader.put(source, "b")
-    warnings = [record for record in caplog.records if record.name == "wherry"]
-    assert ["blocked/file" in record.getMessage() for record in warnings] == [True]
-    with pytest.raises(UploadFailed):
-        uploader.close()
-
-
-def test_failures_are_raised_at_the_next_call_where_that_is_asked_for(dest: Path, spool_folder: Path, source: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=caller(on_failure="raise"))
-    uploader.put(source, block(dest))
-    with pytest.raises(UploadFailed, match="blocked/file"):
-        uploader.put(source, "a")
-    assert not (dest / "a").exists()
-    uploader.put(source, "a")
-    uploader.close()
-    assert (dest / "a").exists()
-
-
-def test_a_failure_that_a_handle_has_raised_is_not_raised_again(dest: Path, spool_folder: Path, source: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=CALLER)
-    with pytest.raises(UploadFailed):
-        uploader.put(source, block(dest)).result()
-    uploader.close()
-
-
-def test_failures_of_others_in_the_same_spool_are_theirs(dest: Path, spool_folder: Path, source: Path) -> None:
-    one = Uploader(dest, spool=spool_folder, config=CALLER)
-    with Uploader(dest, spool=spool_folder, config=CALLER) as other:
-        one.put(source, block(dest))
-        other.put(source, "a")
-        other.flush()
-        assert (0, 1) == (other.counts().failed, other.counts().done)
-    with pytest.raises(UploadFailed):
-        one.close()
-
-
-# -- checks
-
-
-def test_a_store_that_lets_us_in_passes_its_check(uploader: Uploader, dest: Path) -> None:
-    uploader.check()
-    uploader.start_check()
-    uploader.flush()
-    assert [] == list(dest.iterdir())
-
-
-# -- the end
-
-
-def test_closing_twice_is_fine(dest: Path, spool_folder: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=CALLER)
-    uploader.close()
-    uploader.close()
-    assert [] == list(uploader.spool.clients.iterdir())
-
-
-def test_a_closed_uploader_takes_nothing_more(dest: Path, spool_folder: Path, source: Path) -> None:
-    uploader = Uploader(dest, spool=spool_folder, config=CALLER)
-    uploader.close()
-    with pytest.raises(ValueError, match="is closed"):
-        uploader.put(source, "a")
-    with pytest.raises(ValueError, match="is closed"):
-        uploader.open("a")
-    assert [] == staged(uploader)
-
-
-def test_a_flush_that_takes_too_long_says_how_to_go_on(uploader: Uploader, spool_folder: Path) -> None:
-    queue(uploader, "a", b"a")
-    with pytest.raises(TimeoutError, match=rf"1 upload\(s\).*wherry drain --spool {spool_folder}"):
-        uploader.flush(timeout_s=0.0)
-    uploader.delete("a")
-
-
-def test_a_handle_outlives_its_uploader(dest: Path, spool_folder: Path, source: Path) -> None:
-    with Uploader(dest, spool=spool_folder, config=CALLER) as uploader:
-        handle = uploader.put(source, "a")
-    assert (JobState.DONE, 50_000) == (handle.state, handle.result().size_bytes)
-
-
-def test_work_that_a_predecessor_left_is_done_as_well(dest: Path, spool_folder: Path, source: Path) -> None:
-    first = Uploader(dest, spool=spool_folder, config=CALLER)
-    queue(first, "left", b"left")
-    first._sign_off()  # as if it had been killed
-    with Uploader(dest, spool=spool_folder, config=CALLER) as second:
-        second.put(source, "a")
-    assert b"left" == (dest / "left").read_bytes()
 
 
 def test_the_spool_is_where_it_was_said_to_be(dest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import itertools
 import os
 import pty
 import random
@@ -22,10 +21,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from downloads import DATA, KEY, ONE_BY_ONE, QUICK, RANGES, DamagingStore, LyingStore, break_off, fetch, put
 from servers.real import S3Server
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
@@ -33,55 +32,16 @@ from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, TransientError
-from wherry.store import TEMPORARY_MARK, ObjectMeta, ObjectStore, PutOptions
+from wherry.store import TEMPORARY_MARK, ObjectMeta
 from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
 from wherry.transfer.download import _publish, download, place
 from wherry.uri import StoreURI
 
-KEY = "run/ep0.pt"
-DATA = random.Random(1).randbytes(100_000)
-RANGES = TransferConfig(range_size_bytes=16_384, ranges_in_flight=3)
-ONE_BY_ONE = replace(RANGES, ranges_in_flight=1)
-QUICK = RetryConfig(call_deadline_s=30, first_wait_s=0.001, longest_wait_s=0.001)
-
 
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
-
-
-def put(store: ObjectStore, folder: Path, data: bytes = DATA, key: str = KEY) -> None:
-    source = folder / f"source-{uuid.uuid4().hex}"
-    source.write_bytes(data)
-    store.put_file(key, source, PutOptions(crc32c=crc32c(data)))
-    source.unlink()
-
-
-def fetch(
-    store: ObjectStore,
-    destination: Path,
-    *,
-    key: str = KEY,
-    overwrite: bool = False,
-    transfer: TransferConfig = RANGES,
-    retry: RetryConfig = QUICK,
-) -> ObjectMeta:
-    return download(store, key, destination, uri=f"memory://{key}", overwrite=overwrite, transfer=transfer, retry=retry)
-
-
-class DamagingStore(WrappedStore):
-    """Flips a byte of `times` ranges that it delivers, from the one on that is the `first`, counted from 1."""
-
-    def __init__(self, inner: ObjectStore, times: int, first: int = 1) -> None:
-        super().__init__(inner)
-        self.bad = range(first, first + times)
-        self.calls = itertools.count(1)
-
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
-        super().get_file(key, path, start=start, end=end, if_match=if_match)
-        if next(self.calls) in self.bad:
-            flip(path, start)
 
 
 class OverlongStore(WrappedStore):
@@ -95,35 +55,6 @@ class OverlongStore(WrappedStore):
             self.is_done = True
             with open(path, "ab") as file:
                 file.write(b"x")
-
-
-class LyingStore(WrappedStore):
-    """Says other things of its objects than the inner store."""
-
-    def __init__(self, inner: ObjectStore, **says: Any) -> None:
-        super().__init__(inner)
-        self.says = says
-
-    def head(self, key: str) -> ObjectMeta:
-        return replace(super().head(key), **self.says)
-
-
-def flip(path: Path, at: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
-
-
-def break_off(store: ObjectStore, destination: Path, n_ranges: int, *, transfer: TransferConfig | None = None) -> None:
-    """Download until so many ranges are there."""
-    with pytest.raises(AccessDeniedError):
-        fetch(
-            FaultyStore(store, [Fault("get", AccessDeniedError("revoked"), nth=n_ranges + 1, times=100)]),
-            destination,
-            transfer=transfer or RANGES,
-        )
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 16_383, 16_384, 16_385, 49_152, 100_000])
@@ -412,107 +343,6 @@ def test_ctrl_c_ends_waiting_threads_and_the_next_call_goes_on(store: MemoryStor
     assert counted.calls["get"] == 2
     assert (tmp_path / "file").read_bytes() == DATA
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("wherry-get")] == []
-
-
-# going on
-
-
-def test_the_next_call_fetches_only_the_rest(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 3)
-    assert not (tmp_path / "file").exists()
-    break_off(store, tmp_path / "file", 2)
-    counted = FaultyStore(store)
-    meta = fetch(counted, tmp_path / "file")
-    assert counted.calls == {"head": 1, "get": 2}
-    assert (tmp_path / "file").read_bytes() == DATA
-    assert meta.crc32c == crc32c(DATA)
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_the_next_call_may_have_another_range_size(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 5)
-    counted = FaultyStore(store)
-    fetch(counted, tmp_path / "file", transfer=replace(RANGES, range_size_bytes=1000))
-    assert counted.calls["get"] == 2
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_a_relative_and_an_absolute_destination_are_the_same(
-    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 5)
-    monkeypatch.chdir(tmp_path)
-    counted = FaultyStore(store)
-    fetch(counted, Path("file"))
-    assert counted.calls["get"] == 2
-
-
-@pytest.mark.parametrize("newer", [DATA[::-1], DATA[:50_000]])
-def test_a_changed_object_starts_over(store: MemoryStore, tmp_path: Path, newer: bytes) -> None:
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 5)
-    put(store, tmp_path, newer)
-    fetch(store, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == newer
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_an_object_without_an_etag_starts_over(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    nameless = LyingStore(store, etag=None)
-    break_off(nameless, tmp_path / "file", 5)
-    assert os.listdir(tmp_path) == []
-    counted = FaultyStore(nameless)
-    fetch(counted, tmp_path / "file")
-    assert counted.calls["get"] == 7
-
-
-def test_a_deleted_object_takes_what_was_fetched_along(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 5)
-    store.delete(KEY)
-    with pytest.raises(NotFoundError):
-        fetch(store, tmp_path / "file")
-    assert os.listdir(tmp_path) == []
-
-
-def test_bytes_that_changed_meanwhile_are_fetched_again(store: MemoryStore, tmp_path: Path) -> None:
-    """A power cut, a bad disk, somebody's hand: what the record says is summed again before it counts."""
-    put(store, tmp_path)
-    break_off(store, tmp_path / "file", 5, transfer=ONE_BY_ONE)
-    (temporary,) = (path for path in tmp_path.iterdir() if path.suffix != ".record")
-    flip(temporary, 20_000)
-    flip(temporary, 40_000)
-    counted = FaultyStore(store)
-    fetch(counted, tmp_path / "file")
-    assert counted.calls["get"] == 2 + 2
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_bytes_that_came_damaged_in_the_first_call_are_found_by_the_second(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    break_off(DamagingStore(store, 1), tmp_path / "file", 5, transfer=ONE_BY_ONE)
-    counted = FaultyStore(store)
-    fetch(counted, tmp_path / "file", transfer=ONE_BY_ONE)
-    assert counted.calls["get"] == 2 + 1
-    assert (tmp_path / "file").read_bytes() == DATA
-
-
-def test_of_two_downloads_to_one_destination_neither_harms_the_other(store: MemoryStore, tmp_path: Path) -> None:
-    put(store, tmp_path)
-    second = FaultyStore(store)
-
-    def fetch_meanwhile() -> None:
-        fetch(second, tmp_path / "file", overwrite=True)
-
-    first = FaultyStore(store, [Fault("get", nth=4, act=fetch_meanwhile)])
-    fetch(first, tmp_path / "file", overwrite=True, transfer=ONE_BY_ONE)
-    assert (first.calls["get"], second.calls["get"]) == (7, 7)
-    assert (tmp_path / "file").read_bytes() == DATA
-    assert os.listdir(tmp_path) == ["file"]
 
 
 # objects that others uploaded
