@@ -18,7 +18,7 @@ from wherry.backends.s3.options import S3Options
 from wherry.backends.s3.probe import Findings
 from wherry.backends.s3.store import S3Store
 from wherry.store import Capabilities, ObjectStore
-from wherry.store.registry import BACKENDS
+from wherry.store.registry import BACKENDS, backend_for
 from wherry.uri import StoreURI
 
 PAGE = Path(__file__).parent.parent / "docs" / "backends.md"
@@ -147,7 +147,7 @@ def test_the_tables_are_those_of_the_classes() -> None:
 
 @pytest.mark.parametrize("scheme", BACKENDS)
 def test_every_storage_option_is_documented_and_so_is_where_it_is_kept(scheme: str) -> None:
-    entry = BACKENDS[scheme]
+    entry = backend_for(scheme)
     expected = dict.fromkeys(entry.public_options, "journal") | dict.fromkeys(entry.secret_options or (), "memory")
     assert expected == {name: kept for name, _, kept in options_in(PAGE.read_text(), scheme)}
 

@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 from wherry.backends.gcs.body import FileBody
 from wherry.backends.gcs.client import Connection, connect
 from wherry.backends.gcs.error_table import failed, refused, words_of
-from wherry.backends.gcs.options import Options
+from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.pages import Pages
 from wherry.errors import (
     BucketNotFoundError,
@@ -49,7 +49,7 @@ _LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 class Bucket:
     """The calls. `operation` and `key` are what an error names; `name` is the object that is meant, maybe a temporary one."""
 
-    def __init__(self, uri: StoreURI, options: Options) -> None:
+    def __init__(self, uri: StoreURI, options: GCSOptions) -> None:
         self.uri = uri
         self.timeout_s = options.timeout_s
         self._options = options

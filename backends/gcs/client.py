@@ -30,7 +30,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import InsecureRequestWarning
 
 from wherry.backends.concurrent_calls import Tally
-from wherry.backends.gcs.options import Options
+from wherry.backends.gcs.options import GCSOptions
 from wherry.errors import ConfigError
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
@@ -60,7 +60,7 @@ class Connection:
         self.bare.close()
 
 
-def connect(options: Options) -> Connection:
+def connect(options: GCSOptions) -> Connection:
     """Make the client and its sessions. ConfigError for a key file that google-auth cannot read."""
     credentials = _credentials(options)
     codes: tuple[int, ...] = (401,)
@@ -176,7 +176,7 @@ def _leave_out_session_urls(record: logging.LogRecord) -> bool:
     return True
 
 
-def _credentials(options: Options) -> Any:  # google-auth has several kinds without a common type in its hints
+def _credentials(options: GCSOptions) -> Any:  # google-auth has several kinds without a common type in its hints
     """What the options give; None: nothing. No message shows any of it."""
     if options.is_anonymous:
         return AnonymousCredentials()

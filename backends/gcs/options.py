@@ -6,11 +6,25 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
+from wherry.store.options import (
+    ANYTHING,
+    CERTIFICATES,
+    MOST_IN_FLIGHT,
+    Backend,
+    check_endpoint,
+    check_values,
+    one_of,
+    option,
+    options_of,
+    read_options,
+)
 from wherry.uri import check_domain_like
 
 #: Kind of key file -> what it must hold (google-auth, `from_service_account_info`, `from_authorized_user_info`).
@@ -18,74 +32,75 @@ _KEY_FIELDS = {
     "service_account": ("client_email", "private_key", "token_uri"),
     "authorized_user": ("client_id", "client_secret", "refresh_token"),
 }
-_ENDPOINT = re.compile(r"https?://[^/?#@]+(/[^?#]*)?$")
-
 _GOOGLES_HOST = re.compile(r"(^|\.)googleapis\.com$")
 
 
-class Options:
-    """The storage options, checked. No message shows any of what is secret."""
+@dataclass(frozen=True)
+class GCSOptions:
+    """The storage options of ``gs://``. At most one of the four kinds of credentials; else google-auth's own chain is asked."""
 
-    KNOWN = (
-        "anonymous",
-        "credentials_file",
-        "credentials_json",
-        "endpoint_url",
-        "max_connections",
-        "project",
-        "timeout_s",
-        "token",
-        "upload",
-        "verify",
-    )
+    #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
+    endpoint_url: str | None = option(None, names_server=True)
+    #: The client's project; calls for objects need none.
+    project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
+    #: A key file, its content as a dict or as text, an access token, or none of them: public buckets.
+    credentials_file: str | None = option(None, names_credentials=True, variables=("GOOGLE_APPLICATION_CREDENTIALS",))
+    credentials_json: object = option(None, kind=ANYTHING, is_secret=True)
+    token: str | None = option(None, is_secret=True)
+    anonymous: bool = option(False, names_credentials=True)
+    #: Whether to verify the server's certificate, or the file of the authority to verify it with.
+    verify: bool | str = option(True, kind=CERTIFICATES)
+    #: For a connection, and for each wait for bytes.
+    timeout_s: float = 60.0
+    max_connections: int = MOST_IN_FLIGHT
+    #: How a large object goes. Parts that are composed go side by side, and need the right to list and delete objects. With
+    #: "session" it is one stream without temporary objects, for buckets with a retention policy and for credentials that may
+    #: only create objects.
+    upload: str = option("compose", kind=one_of("compose", "session"))
 
-    def __init__(self, given: Mapping[str, object]) -> None:
-        if unknown := sorted(map(str, set(given) - set(self.KNOWN))):
-            raise ConfigError(f"unknown storage option(s) {', '.join(unknown)} for gs://: known are {', '.join(self.KNOWN)}")
-        given = {name: value for name, value in given.items() if value is not None}
-        self.endpoint_url = _text(given, "endpoint_url")
-        if self.endpoint_url is not None and not _ENDPOINT.match(self.endpoint_url):
-            raise ConfigError("storage option 'endpoint_url' must be http://host:port or https://host, and may have a path")
-        self.project = _text(given, "project")
-        verify = given.get("verify", True)
-        if not isinstance(verify, (bool, str)) or (isinstance(verify, str) and not os.path.exists(verify)):
-            raise ConfigError(f"storage option 'verify' is {verify!r}: use True, False or the path of a CA file")
-        self.verify = verify
-        timeout_s, max_connections = given.get("timeout_s", 60), given.get("max_connections", 32)
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
-            raise ConfigError(f"storage option 'timeout_s' is {timeout_s!r}: it must be a number above 0")
-        if isinstance(max_connections, bool) or not isinstance(max_connections, int) or max_connections < 1:
-            raise ConfigError(f"storage option 'max_connections' is {max_connections!r}: it must be a whole number, at least 1")
-        self.timeout_s, self.max_connections = float(timeout_s), max_connections
-        upload = given.get("upload", "compose")
-        if upload not in ("compose", "session"):
-            raise ConfigError(f"storage option 'upload' is {upload!r}: use 'compose' or 'session'")
-        self.upload = upload
-        self._read_credentials(given)
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.endpoint_url is not None:
+            check_endpoint(self.endpoint_url)
+        for name in ("project", "credentials_file", "token"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"storage option {name!r} must be text that is not empty")
+        if len(self._credentials) > 1:
+            raise ConfigError(f"the storage options {' and '.join(self._credentials)} exclude each other: give one of them")
+        _ = self.key, self.is_anonymous  # as the file and the environment are now
 
-    def _read_credentials(self, given: Mapping[str, object]) -> None:
-        anonymous = given.get("anonymous", False)
-        if not isinstance(anonymous, bool):
-            raise ConfigError(f"storage option 'anonymous' is {anonymous!r}: use True or False")
-        kinds = [name for name in ("token", "credentials_file", "credentials_json") if name in given]
-        kinds += ["anonymous"] if anonymous else []
-        if len(kinds) > 1:
-            raise ConfigError(f"the storage options {' and '.join(kinds)} exclude each other: give one of them")
-        self.token = _text(given, "token")
-        #: The content of a key file, and the option that gave it.
-        self.key: dict[str, Any] | None = None
-        self.key_name = ""
-        if "credentials_file" in given:
-            path = Path(_text(given, "credentials_file") or "").expanduser()
-            try:
-                self.key, self.key_name = _key(path.read_text(encoding="utf-8"), "credentials_file"), "credentials_file"
-            except (OSError, UnicodeDecodeError) as error:
-                words = getattr(error, "strerror", None) or "it is no text"
-                raise ConfigError(f"the credentials_file {path} cannot be read: {words}") from error
-        elif "credentials_json" in given:
-            self.key, self.key_name = _key(given["credentials_json"], "credentials_json"), "credentials_json"
+    @classmethod
+    def read(cls, options: Mapping[str, object]) -> GCSOptions:
+        """From a mapping; ConfigError that names the known options for one that is unknown."""
+        return read_options(cls, "gs", options)
+
+    @property
+    def _credentials(self) -> list[str]:
+        names = [name for name in ("token", "credentials_file", "credentials_json") if getattr(self, name) is not None]
+        return [*names, *(["anonymous"] if self.anonymous else [])]
+
+    @property
+    def key_name(self) -> str:
+        """The option that gave `key`."""
+        return "credentials_json" if self.credentials_file is None else "credentials_file"
+
+    @cached_property
+    def key(self) -> dict[str, Any] | None:
+        """The content of a key file."""
+        if self.credentials_file is None:
+            return None if self.credentials_json is None else _key(self.credentials_json, self.key_name)
+        path = Path(self.credentials_file).expanduser()
+        try:
+            return _key(path.read_text(encoding="utf-8"), self.key_name)
+        except (OSError, UnicodeDecodeError) as error:
+            words = getattr(error, "strerror", None) or "it is no text"
+            raise ConfigError(f"the credentials_file {path} cannot be read: {words}") from error
+
+    @cached_property
+    def is_anonymous(self) -> bool:
+        """Whether no credentials are sent."""
         is_emulator = self.endpoint_url is None and bool(os.environ.get("STORAGE_EMULATOR_HOST"))
-        self.is_anonymous = anonymous or (not kinds and is_emulator)
+        return self.anonymous or (not self._credentials and is_emulator)
 
 
 def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
@@ -94,7 +109,7 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
     """
     if not (bucket[:1].isalnum() and bucket[-1:].isalnum()):
         raise ConfigError(f"the bucket name {bucket!r} does not begin and end with a letter or digit: correct the URI")
-    endpoint = Options(options).endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST")
+    endpoint = GCSOptions.read(options).endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST")
     if endpoint is not None and not _GOOGLES_HOST.search(urlsplit(endpoint).hostname or ""):
         return
     try:
@@ -103,13 +118,6 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
         check_domain_like(bucket, "._-")
     except ConfigError as error:
         raise ConfigError(f"{error}, which Google Cloud Storage does not allow: correct the URI") from None
-
-
-def _text(given: Mapping[str, object], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not (isinstance(value, str) and value):
-        raise ConfigError(f"storage option {name!r} must be text that is not empty")
-    return value
 
 
 def _key(given: object, name: str) -> dict[str, Any]:
@@ -130,3 +138,42 @@ def _key(given: object, name: str) -> dict[str, Any]:
             f"storage option {name!r} is incomplete, without {' and '.join(lacking)}: take a new key file of type {kind}"
         )
     return given
+
+
+def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
+    """What gcsfs takes as `token`: an access token, a key file or its content, or one of its words."""
+    token = options.get("token")
+    if isinstance(token, Mapping):
+        options["credentials_json"] = dict(options.pop("token"))
+    elif token == "anon":  # noqa: S105  gcsfs's word for no credentials
+        del options["token"]
+        options["anonymous"] = True
+    elif token == "google_default":  # noqa: S105  what happens without a token
+        del options["token"]
+    elif token in ("browser", "cache", "cloud"):
+        raise ConfigError(
+            f"token={token!r} is a way of gcsfs's own to log in: leave it out (google-auth's own chain is asked), or give an "
+            "access token, the path or the content of a key file, or 'anon'"
+        )
+    elif isinstance(token, str) and os.path.isfile(token):
+        options["credentials_file"] = options.pop("token")
+    return options
+
+
+BACKEND = Backend(
+    "wherry.backends.gcs.store:GCSStore",
+    options_of(GCSOptions),
+    takes_others=False,
+    libraries=("google.cloud.storage",),
+    install="'wherry[gcs]'",
+    check=GCSOptions.read,
+    check_bucket=check_bucket,
+    stall_option="timeout_s",
+    from_fsspec=_from_fsspec,
+    authority_variable="REQUESTS_CA_BUNDLE",
+    hint_if_denied=(
+        "these credentials may not do this here: give the account that the answer names the role Storage Object User "
+        "(roles/storage.objectUser) on the bucket: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
+        "--member=serviceAccount:ACCOUNT --role=roles/storage.objectUser"
+    ),
+)

@@ -26,7 +26,7 @@ from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.gcs.body import announced, beyond, opened, write
 from wherry.backends.gcs.bucket import Bucket, generation_match
 from wherry.backends.gcs.compose import ComposedUploads
-from wherry.backends.gcs.options import Options
+from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
 from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.store import (
@@ -46,19 +46,7 @@ _BLOCK_BYTES = 2**20
 
 
 class GCSStore(MultipartStore):
-    """A bucket. `options`:
-
-    ``endpoint_url``, another server than Google's (else $STORAGE_EMULATOR_HOST, which also means anonymous);
-    ``project``, the client's project (calls for objects need none); ``credentials_file``, a key file; ``credentials_json``, the
-    same as a dict or as text; ``token``, an access token; ``anonymous`` (False); ``verify`` (True), or False, or the path of a
-    CA file; ``timeout_s`` (60), for a connection and for each wait for bytes; ``max_connections`` (32);
-
-    ``upload`` ("compose"): how a large object goes. Parts that are composed go side by side, and need the right to list and
-    delete objects. With "session" it is one stream without temporary objects, for buckets with a retention policy and for
-    credentials that may only create objects.
-
-    At most one of the four kinds of credentials; without one, google-auth's own chain is asked at the first call.
-    """
+    """A bucket. Options: the fields of `GCSOptions`."""
 
     capabilities = Capabilities(
         conditional_put=True,
@@ -75,7 +63,7 @@ class GCSStore(MultipartStore):
     )
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
-        checked = Options(options)
+        checked = GCSOptions.read(options)
         self._uri = uri
         self._bucket = Bucket(uri, checked)
         self._composed, self._sessions = ComposedUploads(self._bucket), SessionUploads(self._bucket)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 from wherry.errors import ConfigError
+from wherry.store.options import Backend, check_values, options_of, read_options
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,25 @@ class LocalOptions:
     links_within: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.fsync, bool):
-            raise ConfigError(f"storage option 'fsync' is {self.fsync!r}: use True or False")
-        if self.links_within is not None and not (isinstance(self.links_within, str) and self.links_within.startswith("/")):
+        check_values(self)
+        if self.links_within is not None and not self.links_within.startswith("/"):
             raise ConfigError(f"storage option 'links_within' is {self.links_within!r}: give a folder's absolute path")
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> LocalOptions:
         """From a mapping; ConfigError that names the known options for one that is unknown."""
-        known = [option.name for option in fields(cls)]
-        if unknown := set(options) - set(known):
-            raise ConfigError(f"storage option {min(unknown)!r} is unknown to a local folder: it takes {', '.join(known)}")
-        return cls(**cast("dict[str, Any]", dict(options)))
+        return read_options(cls, "file", options)
+
+
+def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
+    options.pop("auto_mkdir", None)  # folders are always made
+    return options
+
+
+BACKEND = Backend(
+    "wherry.backends.local.store:LocalStore",
+    options_of(LocalOptions),
+    takes_others=False,
+    check=LocalOptions.read,
+    from_fsspec=_from_fsspec,
+)

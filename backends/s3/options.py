@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
+from wherry.store.options import (
+    CERTIFICATES,
+    MOST_IN_FLIGHT,
+    Backend,
+    check_endpoint,
+    check_values,
+    one_of,
+    option,
+    options_of,
+    read_options,
+)
 from wherry.uri import check_domain_like
 
 if TYPE_CHECKING:
     from botocore.session import Session
 
-#: What an option takes, in words, and whether a value is such: by its name, else by the kind of its default.
-_ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "addressing_style": ("'auto', 'path' or 'virtual'", lambda value: value in (None, "auto", "path", "virtual")),
-    "verify": ("True, False or a file's name", lambda value: isinstance(value, (bool, str))),
-    "NoneType": ("a text", lambda value: value is None or isinstance(value, str)),
-    "bool": ("True or False", lambda value: isinstance(value, bool)),
-    "int": ("a whole number above 0", lambda value: type(value) is int and value > 0),
-    "float": ("a number above 0", lambda value: type(value) in (int, float) and value > 0),
-}
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
-#: Scheme, host, port and perhaps a path; no user, query or fragment.
-_ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
 #: Amazon's own hosts, in all partitions that are reachable from outside ("Amazon Simple Storage Service endpoints and quotas").
 _AMAZONS_HOST = re.compile(r"(^|\.)(amazonaws\.(com|com\.cn|eu)|api\.aws)$")
 
@@ -39,24 +39,44 @@ _BOTOCORES_BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 class S3Options:
     """The storage options of ``s3://``. Keys that are not given come from the vendor's own chain: environment, profile, role."""
 
-    #: Else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, S3_ENDPOINT_URL, the profile's, Amazon's own.
-    endpoint_url: str | None = None
+    #: Else the variables', the profile's, Amazon's own.
+    endpoint_url: str | None = option(
+        None, names_server=True, variables=_ENDPOINT_VARIABLES, aliases=("client_kwargs.endpoint_url",)
+    )
     #: Else the environment's or the profile's; a server with an `endpoint_url` gets us-east-1 when there is none.
-    region: str | None = None
-    profile: str | None = None
+    region: str | None = option(
+        None,
+        variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
+        aliases=("client_kwargs.region_name", "config_kwargs.region_name"),
+    )
+    profile: str | None = option(None, names_credentials=True, variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"))
     #: "path", "virtual" or "auto". Default: "path" with an endpoint of one's own, which seldom has a name for each bucket.
-    addressing_style: Literal["auto", "path", "virtual"] | None = None
+    addressing_style: Literal["auto", "path", "virtual"] | None = option(None, kind=one_of("auto", "path", "virtual", None))
     #: Whether to verify the server's certificate, or the file of the authority to verify it with.
-    verify: bool | str = True
+    verify: bool | str = option(True, kind=CERTIFICATES, variables=("AWS_CA_BUNDLE",), aliases=("client_kwargs.verify",))
     #: A connection that is not made in ten seconds will not be; a minute without a byte, either way, means a dead one.
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 60.0
-    max_connections: int = 32
+    connect_timeout_s: float = option(10.0, aliases=("config_kwargs.connect_timeout",))
+    read_timeout_s: float = option(60.0, aliases=("config_kwargs.read_timeout",))
+    max_connections: int = option(MOST_IN_FLIGHT, aliases=("config_kwargs.max_pool_connections",))
     #: Send no credentials at all: public buckets.
-    anonymous: bool = False
-    aws_access_key_id: str | None = field(default=None, repr=False)
-    aws_secret_access_key: str | None = field(default=None, repr=False)
-    aws_session_token: str | None = field(default=None, repr=False)
+    anonymous: bool = option(False, names_credentials=True, aliases=("anon",))
+    aws_access_key_id: str | None = option(
+        None,
+        is_secret=True,
+        is_needed=True,
+        variables=("AWS_ACCESS_KEY_ID",),
+        aliases=("key", "client_kwargs.aws_access_key_id"),
+    )
+    aws_secret_access_key: str | None = option(
+        None,
+        is_secret=True,
+        is_needed=True,
+        variables=("AWS_SECRET_ACCESS_KEY",),
+        aliases=("secret", "client_kwargs.aws_secret_access_key"),
+    )
+    aws_session_token: str | None = option(
+        None, is_secret=True, variables=("AWS_SESSION_TOKEN",), aliases=("token", "client_kwargs.aws_session_token")
+    )
     #: False: never send If-None-Match. `if_absent` then looks first and writes second, so that of two writers at one moment both
     #: may succeed. A server that ignores it is found out by trial; this is for one that nobody is allowed to try.
     conditional_writes: bool = True
@@ -65,28 +85,18 @@ class S3Options:
     checksums: bool = True
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            words, allows = _ALLOWED.get(option.name) or _ALLOWED[type(option.default).__name__]
-            if not allows(value):
-                shown = repr(value) if option.repr else "of another type"
-                raise ConfigError(f"storage option {option.name!r} is {shown}: it takes {words}")
-        if isinstance(self.verify, str) and not os.path.exists(self.verify):
-            raise ConfigError(f"storage option 'verify' names {self.verify!r}, which is not there: give the authority's file")
+        check_values(self)
         if (self.aws_access_key_id is None) != (self.aws_secret_access_key is None):
             raise ConfigError(
                 "storage options 'aws_access_key_id' and 'aws_secret_access_key' belong together: give both or none"
             )
         if self.endpoint_url is not None:
-            _check_endpoint(self.endpoint_url, "storage option 'endpoint_url'")
+            check_endpoint(self.endpoint_url)
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> S3Options:
         """From a mapping; ConfigError that names the known options for one that is unknown."""
-        known = [option.name for option in fields(cls)]
-        if unknown := sorted(set(options) - set(known)):
-            raise ConfigError(f"storage option {unknown[0]!r} is unknown to s3://: it takes {', '.join(known)}")
-        return cls(**cast("dict[str, Any]", dict(options)))
+        return read_options(cls, "s3", options)
 
     def endpoint(self, session: Session | None = None) -> str | None:
         """The address of the server: the option's, the environment's, the profile's; None: Amazon's own.
@@ -96,12 +106,12 @@ class S3Options:
         if self.endpoint_url is not None:
             return self.endpoint_url
         if (variable := next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)) is not None:
-            return _check_endpoint(os.environ[variable], f"the variable {variable}")
+            return check_endpoint(os.environ[variable], f"the variable {variable}")
         from botocore.session import Session
 
         session = session or Session(profile=self.profile)
         if configured := session.get_scoped_config().get("endpoint_url"):
-            return _check_endpoint(str(configured), "endpoint_url of the profile")
+            return check_endpoint(str(configured), "endpoint_url of the profile")
         return None
 
     def server(self) -> str | None:
@@ -146,8 +156,14 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
             ) from None
 
 
-def _check_endpoint(url: str, source: str) -> str:
-    if not _ENDPOINT.fullmatch(url):
-        shown = f"...@{url.rpartition('@')[2]}" if "@" in url else url
-        raise ConfigError(f"{source} is {shown!r}: write http://host:port or https://host, without a password")
-    return url
+BACKEND = Backend(
+    "wherry.backends.s3.store:S3Store",
+    options_of(S3Options),
+    takes_others=False,
+    libraries=("botocore",),
+    install="'wherry[s3]'",
+    check=S3Options.read,
+    check_bucket=check_bucket,
+    stall_option="read_timeout_s",
+    authority_variable="AWS_CA_BUNDLE",
+)

@@ -12,12 +12,12 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.errors import BucketNotFoundError, NotFoundError
 from wherry.posix.file_copy import copy_out
-from wherry.spool.journal.jobs import JobState, endpoint_key
+from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedView, explain_missing
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
-from wherry.store.registry import open_store, split_options
+from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.transfer.download import check_destination, download, place
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, resolve
@@ -42,7 +42,7 @@ class Reader(ABC):
         self.journal = journal
         self._options = dict(options)
         #: Which of the stores of `uri` it is, for the journal.
-        self._place = endpoint_key(split_options(uri.scheme, options)[0])
+        self._place = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
         self._pid = os.getpid()
 

@@ -20,15 +20,16 @@ _LOGIN = re.compile(r"(?!arn:)[^/:\[]*:[^@]*@", re.DOTALL)
 _PORT = re.compile(r"[^/:\[]*:[0-9]+/")
 #: Their root is a bucket, never a host with a port.
 _WITHOUT_PORT = frozenset({"s3", "gs"})
-_ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
+#: Other names of the schemes that have a backend of ours.
+SCHEME_ALIASES = {"gcs": "gs", "local": "file", "s3a": "s3"}
 #: Their root is a machine with all its files, and no bucket.
 _FILE_SERVERS = frozenset({"dbfs", "ftp", "hdfs", "sftp", "smb", "ssh", "webdav", "webhdfs"})
 MAX_NAME_BYTES = 1024
 #: The longest name of a file, NAME_MAX of nearly every file system, and the longest path (PATH_MAX, which counts a 0 at its end).
 MAX_FILE_NAME_BYTES = 255
 MAX_PATH_BYTES = 4095
-#: "Object name requirements" of Google Cloud Storage.
-_GOOGLES_OWN = ".well-known/acme-challenge/"
+#: Scheme -> what no key of its stores may begin with ("Object name requirements" of the service).
+_RESERVED = {"gs": ".well-known/acme-challenge/"}
 #: Objects whose key has this in it are ours and half-made: no list shows them, and no name may have it.
 TEMPORARY_MARK = ".wherry-tmp-"
 
@@ -49,10 +50,9 @@ class StoreURI:
     def key_for(self, name: str) -> str:
         """The key of the remote name `name` below this prefix. ConfigError for one that the object store cannot have."""
         key = f"{self.prefix}/{name}" if self.prefix else name
-        if self.scheme == "gs" and key.startswith(_GOOGLES_OWN):
+        if (reserved := _RESERVED.get(self.scheme)) is not None and key.startswith(reserved):
             raise ConfigError(
-                f"remote name {name!r} makes the key {key!r}: Google Cloud Storage has no objects below {_GOOGLES_OWN}, "
-                "use another name"
+                f"remote name {name!r} makes the key {key!r}: {self.scheme}:// has no objects below {reserved}, use another name"
             )
         shown = name if len(name) <= 100 else name[:97] + "..."
         if self.scheme == "file":
@@ -106,7 +106,7 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
         if match is not None and not path.startswith("/"):
             raise ConfigError(f"{text!r}: a file URI needs an absolute path, file:///folder/name")
         return StoreURI("file", "", os.path.abspath(path).strip("/"))
-    scheme = _ALIASES.get(match[1].lower(), match[1].lower())
+    scheme = SCHEME_ALIASES.get(match[1].lower(), match[1].lower())
     root, _, prefix = match[2].partition("/")
     shown = hide_login(scheme, match[2])
     if shown != match[2]:

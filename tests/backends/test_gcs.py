@@ -43,7 +43,7 @@ from wherry.errors import (
     TransientError,
 )
 from wherry.store import TEMPORARY_MARK, Part, PutOptions, StoredPart
-from wherry.store.registry import BACKENDS, open_store
+from wherry.store.registry import backend_for, open_store
 from wherry.uri import StoreURI
 
 
@@ -155,7 +155,7 @@ def anonymous(url: str, **options: object) -> GCSStore:
 
 
 def test_options_are_those_that_the_registry_knows() -> None:
-    entry = BACKENDS["gs"]
+    entry = backend_for("gs")
     with pytest.raises(ConfigError) as raised:
         GCSStore(StoreURI("gs", "bucket"), {"tokn": "secret-token", "retries": 3})
     assert entry.secret_options is not None

@@ -15,9 +15,10 @@ import pytest
 
 from journals import fail, lease, state, submit
 from support import SETTINGS, new_job, run_script, store_id, submit_many
-from wherry.spool.journal.jobs import LEGAL_STEPS, JobId, JobState, endpoint_key
+from wherry.spool.journal.jobs import LEGAL_STEPS, JobId, JobState
 from wherry.spool.journal.journal import Journal, readable_jobs
 from wherry.spool.journal.work import MAX_LEASES_LOST, SUSPECT_AFTER
+from wherry.store.registry import endpoint_key
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> No
     ],
 )
 def test_a_place_is_made_of_what_says_which_server_it_is(options: dict[str, object], place: str) -> None:
-    assert place == endpoint_key(options)
+    assert place == endpoint_key("az", options)
 
 
 # -- superseding and requirements

@@ -18,7 +18,7 @@ from uploaders import block, queue, staged
 from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, SpoolError, UploadFailed
 from wherry.spool.journal.jobs import JobState
-from wherry.store.registry import BACKENDS
+from wherry.store.registry import backend_for
 from wherry.uploader import Uploader
 
 
@@ -258,7 +258,7 @@ def test_a_wrong_value_of_an_option_is_refused_before_anything_is_accepted(
 
 @pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs")])
 def test_a_missing_library_names_the_extra_to_install(tmp_path: Path, scheme: str, extra: str) -> None:
-    (library,) = BACKENDS[scheme].libraries
+    (library,) = backend_for(scheme).libraries
     text = """
     import sys
 

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 from wherry.config import AgentConfig, Config, default_spool_folder
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import Redactor
+from wherry.store.registry import BACKENDS
 from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Verb(Flags, TyperCommand):
 
 def parse_target(text: str) -> StoreURI:
     """Read a URI or a local path; what looks like a URI with a slash missing is no path."""
-    if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in ("s3", "gs", "file")):
+    if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in BACKENDS):
         rest = hide_login(match[1], match[3])
         shown = text[: match.start(3)] + rest
         raise ConfigError(f"{shown!r}: write {match[1]}://{rest}, or ./{shown} for a local file of that name")

@@ -15,13 +15,12 @@ from wherry.cli.doctor import Finding, Level
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import SpoolError, WherryError
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
-from wherry.spool.journal.jobs import endpoint_key
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
 from wherry.store import MultipartStore
 from wherry.store.environment import with_environment
-from wherry.store.registry import check_usable, open_store, split_options
+from wherry.store.registry import check_usable, endpoint_key, open_store, split_options
 from wherry.store.wrappers import RetryStore
 from wherry.transfer.resume import clean_stale_downloads
 from wherry.uri import StoreURI
@@ -71,7 +70,7 @@ def clean_store(
             base = f"{uri.prefix}/" if uri.prefix else ""
             if journal is not None:
                 public, _ = split_options(uri.scheme, with_environment(uri.scheme, options, os.environ))
-                ours = (uri.scheme, uri.root, endpoint_key(public))
+                ours = (uri.scheme, uri.root, endpoint_key(uri.scheme, public))
                 for record in journal.queries.stores().values():
                     if (record.scheme, record.root, record.endpoint_key) == ours:  # another server would not know its uploads
                         for upload in clean_known_uploads(journal, record.id, lambda _: store):

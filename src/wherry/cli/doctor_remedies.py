@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 from wherry.errors import AccessDeniedError, NotFoundError, StoreError
 from wherry.store.environment import with_environment
+from wherry.store.registry import backend_for
 from wherry.uri import StoreURI
 
 _LOOK_S = 3.0
 #: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _FOR_ANOTHER_HOST = (62, 64)
-#: The variable that names an authority's file to all programs that use a store's library.
-_AUTHORITY_VARIABLES = {"s3": "AWS_CA_BUNDLE", "gs": "REQUESTS_CA_BUNDLE"}
 
 
 def remedy_for(error: BaseException, uri: StoreURI, options: Mapping[str, object]) -> str:
@@ -38,8 +37,9 @@ def _for_tls(error: BaseException, uri: StoreURI, options: Mapping[str, object])
         if isinstance(cause, ssl.SSLCertVerificationError):
             if cause.verify_code in _FOR_ANOTHER_HOST:
                 return "the certificate is for another host: correct the host name in endpoint_url"
-            variable = _AUTHORITY_VARIABLES.get(uri.scheme, "SSL_CERT_FILE")
-            option = "-o verify=/path/to/ca.pem, or " if uri.scheme in _AUTHORITY_VARIABLES else ""
+            backend = backend_for(uri.scheme)
+            variable = backend.authority_variable
+            option = "-o verify=/path/to/ca.pem, or " if "verify" in backend.public_options else ""
             without = "; to try without it: -o verify=false" if option else ""
             return (
                 "the certificate is not trusted (self-signed, or of an authority of your own): give its authority's file with "
@@ -76,10 +76,6 @@ def _for_the_network(error: BaseException) -> str:
 
 
 def _for_permissions(error: BaseException, uri: StoreURI, hint: str) -> str:
-    if uri.scheme == "gs" and isinstance(error, AccessDeniedError) and not hint:
-        return (
-            "these credentials may not do this here: give the account that the answer names the role Storage Object User "
-            f"(roles/storage.objectUser) on the bucket: gcloud storage buckets add-iam-policy-binding gs://{uri.root} "
-            "--member=serviceAccount:ACCOUNT --role=roles/storage.objectUser"
-        )
+    if isinstance(error, AccessDeniedError) and not hint:
+        return backend_for(uri.scheme).hint_if_denied.format(bucket=uri.root)
     return ""

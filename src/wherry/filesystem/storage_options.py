@@ -8,7 +8,7 @@ a surprise. Other file systems get their options as they are.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fsspec.config import conf
@@ -16,11 +16,12 @@ from fsspec.registry import available_protocols, get_filesystem_class
 
 from wherry.errors import ConfigError
 from wherry.filesystem.portable_secrets import resolve
-from wherry.store.registry import backend_for
-from wherry.uri import StoreURI, check_name, parse_uri
+from wherry.store.options import Backend
+from wherry.store.registry import BACKENDS, backend_for, own_backend
+from wherry.uri import SCHEME_ALIASES, StoreURI, check_name, parse_uri
 
 #: fsspec's names of the stores that have a backend of ours, and our scheme for each.
-SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "file": "file", "local": "file"}
+SCHEMES = {**{scheme: scheme for scheme in BACKENDS}, **SCHEME_ALIASES}
 
 _Options = dict[str, object]
 
@@ -73,8 +74,8 @@ def place_and_options(protocol: str, given: Mapping[str, object]) -> tuple[Place
             f"wherry:: must stand directly before the store, and {protocol}:: is none: write {protocol}::wherry::..."
         )
     scheme = SCHEMES.get(protocol, protocol)
-    if scheme in _TRANSLATIONS:
-        return Place(scheme, scheme == "file"), _TRANSLATIONS[scheme](dict(given))
+    if (backend := own_backend(scheme)) is not None:
+        return Place(scheme, scheme == "file"), _translated(backend, dict(given), f"{scheme}://")
     backend_for(scheme)  # refuses what nobody knows
     is_rooted = strip_scheme(scheme, f"{scheme}://a/b").startswith("/")
     options = dict(given)
@@ -96,6 +97,23 @@ def strip_scheme(scheme: str, url: str) -> str:
     if scheme not in available_protocols():  # a third party's backend
         return rest.rstrip("/")
     return str(get_filesystem_class(scheme)._strip_protocol(url))
+
+
+def _translated(backend: Backend, options: _Options, where: str) -> _Options:
+    """The options as `backend` takes them, by the aliases of its table and by what it says itself of fsspec's."""
+    flat: dict[str, str] = {}
+    nested: dict[str, dict[str, str]] = {}
+    for each in backend.options:
+        for alias in each.aliases:
+            outer, dot, inner = alias.partition(".")
+            if dot:
+                nested.setdefault(outer, {})[inner] = each.name
+            else:
+                flat[alias] = each.name
+    options = _rename(options, flat, where)
+    for outer in sorted(nested):
+        options = _unfold(options, outer, nested[outer], where)
+    return options if backend.from_fsspec is None else backend.from_fsspec(options)
 
 
 def _rename(options: _Options, names: Mapping[str, str], where: str) -> _Options:
@@ -125,57 +143,3 @@ def _unfold(options: _Options, name: str, known: Mapping[str, str], where: str) 
     if twice := sorted(key for key, value in merged.items() if options.get(key, value) != value):
         raise ConfigError(f"storage option {name!r} of {where} contradicts {', '.join(twice)}: give one of them")
     return {**options, **merged}
-
-
-#: s3fs -> ours.
-_S3_NAMES = {"key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token", "anon": "anonymous"}
-#: The arguments of botocore's create_client(), which s3fs takes as client_kwargs -> ours.
-_S3_CLIENT = {
-    "endpoint_url": "endpoint_url",
-    "region_name": "region",
-    "verify": "verify",
-    "aws_access_key_id": "aws_access_key_id",
-    "aws_secret_access_key": "aws_secret_access_key",
-    "aws_session_token": "aws_session_token",
-}
-#: botocore's Config, which s3fs takes as config_kwargs -> ours.
-_S3_CONFIG = {
-    "connect_timeout": "connect_timeout_s",
-    "read_timeout": "read_timeout_s",
-    "max_pool_connections": "max_connections",
-    "region_name": "region",
-}
-
-
-def _s3(options: _Options) -> _Options:
-    options = _rename(options, _S3_NAMES, "s3://")
-    options = _unfold(options, "client_kwargs", _S3_CLIENT, "s3://")
-    return _unfold(options, "config_kwargs", _S3_CONFIG, "s3://")
-
-
-def _gs(options: _Options) -> _Options:
-    options = _rename(options, {}, "gs://")
-    token = options.get("token")
-    if isinstance(token, Mapping):
-        options["credentials_json"] = dict(options.pop("token"))  # type: ignore[call-overload]  # it is a mapping
-    elif token == "anon":  # noqa: S105  gcsfs's word for no credentials
-        del options["token"]
-        options["anonymous"] = True
-    elif token == "google_default":  # noqa: S105  what happens without a token
-        del options["token"]
-    elif token in ("browser", "cache", "cloud"):
-        raise ConfigError(
-            f"token={token!r} is a way of gcsfs's own to log in: leave it out (google-auth's own chain is asked), or give an "
-            "access token, the path or the content of a key file, or 'anon'"
-        )
-    elif isinstance(token, str) and os.path.isfile(token):
-        options["credentials_file"] = options.pop("token")
-    return options
-
-
-def _file(options: _Options) -> _Options:
-    options.pop("auto_mkdir", None)  # folders are always made
-    return options
-
-
-_TRANSLATIONS: dict[str, Callable[[_Options], _Options]] = {"s3": _s3, "gs": _gs, "file": _file}

@@ -1,13 +1,16 @@
 """What this process's environment says about a store, as storage options.
 
 An agent keeps the environment of whoever started it, so a later user's endpoint or keys must travel with the jobs: the
-public ones in the journal, the secret ones in memory. For other schemes than these the agent's own environment counts.
+public ones in the journal, the secret ones in memory. For schemes without a backend of ours the agent's own environment counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
+
+from wherry.store.options import Option
+from wherry.store.registry import own_backend
 
 
 class RecordedStore(Protocol):
@@ -23,47 +26,27 @@ class RecordedStore(Protocol):
     def settings(self) -> Mapping[str, Mapping[str, float]]: ...  # noqa: D102
 
 
-#: Option -> the variables that give it, first one first; those are the vendors' own.
-_PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
-    "s3": {
-        "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL"),
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "profile": ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
-        "verify": ("AWS_CA_BUNDLE",),
-    },
-    "gs": {
-        "credentials_file": ("GOOGLE_APPLICATION_CREDENTIALS",),
-        "project": ("GOOGLE_CLOUD_PROJECT",),
-    },
-}
-_S3_KEYS = {
-    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
-    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
-    "aws_session_token": "AWS_SESSION_TOKEN",
-}
-
-
 def with_environment(scheme: str, options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
     """The options, and for those that were not given what the environment says.
 
     Keys are taken all together, and only if none, no profile and no anonymous access was asked for.
     """
+    known = _options(scheme)
+    names_credentials = any(each.names_credentials and options.get(each.name, False) is not False for each in known)
     found = dict(options)
-    own = {"token", "credentials_json", "credentials_file", "profile", *_S3_KEYS}
-    names_credentials = bool(own & set(options) or options.get("anonymous"))
-    for option, variables in _PUBLIC.get(scheme, {}).items():
-        if option in ("profile", "credentials_file") and names_credentials:
-            continue
-        value = next((environ[variable] for variable in variables if environ.get(variable)), None)
-        if value is not None and option not in options:
-            found[option] = value
+    for each in known:
+        is_wanted = not each.is_secret and not (each.names_credentials and names_credentials)
+        if is_wanted and each.name not in options and (value := _value(each, environ)) is not None:
+            found[each.name] = value
     return found if names_credentials else {**found, **secrets_from_environment(scheme, environ)}
 
 
 def variables_for(scheme: str) -> tuple[str, ...]:
     """The variables that hold secrets of a scheme: the vendor's, and those of fsspec's own configuration."""
-    own = {"s3": (*_S3_KEYS.values(), "FSSPEC_S3_KEY", "FSSPEC_S3_SECRET", "FSSPEC_S3_TOKEN"), "gs": ("FSSPEC_GS_TOKEN",)}
-    return own.get(scheme, ())
+    secrets = [each for each in _options(scheme) if each.is_secret]
+    vendors = (variable for each in secrets for variable in each.variables)
+    flat = ([alias for alias in each.aliases if "." not in alias] or [each.name] for each in secrets)
+    return (*vendors, *(f"FSSPEC_{scheme}_{name}".upper() for names in flat for name in names))
 
 
 def secrets_here(stores: Iterable[RecordedStore], environ: Mapping[str, str]) -> dict[int, dict[str, str]]:
@@ -78,11 +61,22 @@ def secrets_here(stores: Iterable[RecordedStore], environ: Mapping[str, str]) ->
 
 def variables_of(scheme: str, secret_names: Iterable[str]) -> list[str]:
     """The variables from which secrets_from_environment() takes these options."""
-    return [_S3_KEYS[name] for name in secret_names if scheme == "s3" and name in _S3_KEYS]
+    known = {each.name: each.variables for each in _options(scheme) if each.is_secret}
+    return [variable for name in secret_names for variable in known.get(name, ())]
 
 
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The secret options that the environment gives for a scheme."""
-    if scheme != "s3" or not (environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY")):
+    secrets = [each for each in _options(scheme) if each.is_secret]
+    if any(each.is_needed and _value(each, environ) is None for each in secrets):
         return {}
-    return {option: environ[variable] for option, variable in _S3_KEYS.items() if environ.get(variable)}
+    return {each.name: value for each in secrets if (value := _value(each, environ)) is not None}
+
+
+def _options(scheme: str) -> tuple[Option, ...]:
+    backend = own_backend(scheme)
+    return () if backend is None else backend.options
+
+
+def _value(option: Option, environ: Mapping[str, str]) -> str | None:
+    return next((environ[variable] for variable in option.variables if environ.get(variable)), None)

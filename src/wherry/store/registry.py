@@ -1,4 +1,4 @@
-"""From a URI's scheme to the class that keeps its store.
+"""From a URI's scheme to the backend that keeps its store.
 
 Ours stand in a table, as text, so that nothing is imported before it is used. Third parties add a scheme with the
 entry-point group ``wherry.backends`` (name: the scheme, value: ``module:Class``). Any other scheme goes to fsspec.
@@ -10,128 +10,66 @@ import functools
 import importlib
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import cast
+import re
+from collections.abc import Mapping
+from typing import Any, cast
 
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.store import ObjectStore
+from wherry.store.options import Backend
 from wherry.uri import StoreURI
 
 log = logging.getLogger("wherry")
 
-
-@dataclass(frozen=True)
-class BackendEntry:
-    """Where a backend is, what it needs installed, and which of its options may be written to disk.
-
-    Every option that is not in `public_options` is treated as a secret: it is kept in memory only. A backend that lists
-    its `secret_options` knows no others. `process_local`: its objects are seen by one process only.
-    """
-
-    target: str
-    extra: str | None = None
-    libraries: tuple[str, ...] = ()
-    public_options: frozenset[str] = frozenset()
-    secret_options: frozenset[str] | None = None
-    process_local: bool = False
-    #: What checks the values of options, ``module:function``; it imports no vendor library.
-    options: str | None = None
-    #: What checks the name of a bucket with the options given, ``module:function``; no vendor library for one that is right.
-    bucket: str | None = None
-    #: The option by which it is told after how long without a byte a call is cut.
-    stall_option: str | None = None
+#: Scheme -> the folder of its backend. Its ``options.py`` describes it, in ``BACKEND``.
+BACKENDS = {"file": "wherry.backends.local", "s3": "wherry.backends.s3", "gs": "wherry.backends.gcs"}
+_FSSPEC = "wherry.backends.fsspec"
+#: What of an address may be written in capitals or not.
+_SCHEME_AND_HOST = re.compile(r"([^:/]+://)?[^/]*")
 
 
-_FSSPEC = BackendEntry(
-    "wherry.backends.fsspec.store:FsspecStore",
-    public_options=frozenset({"account_name", "anon", "endpoint", "host", "port", "project", "protocol", "region", "username"}),
-)
-
-#: What fsspec's own implementations import.
-_BEHIND_FSSPEC = {"ftp": "", "hdfs": "pyarrow", "sftp": "paramiko", "smb": "smbclient", "ssh": "paramiko", "webhdfs": "requests"}
-#: Packages that have another name than their module.
-_PACKAGES = {"smbclient": "smbprotocol"}
-
-_S3_OPTIONS = (
-    "addressing_style",
-    "anonymous",
-    "checksums",
-    "conditional_writes",
-    "connect_timeout_s",
-    "endpoint_url",
-    "max_connections",
-    "profile",
-    "read_timeout_s",
-    "region",
-    "verify",
-)
-_S3_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_GCS_SECRETS = ("credentials_json", "token")
-_GCS_OPTIONS = ("anonymous", "credentials_file", "endpoint_url", "max_connections", "project", "timeout_s", "upload", "verify")
-
-BACKENDS: dict[str, BackendEntry] = {
-    "file": BackendEntry(
-        "wherry.backends.local.store:LocalStore",
-        public_options=frozenset({"fsync", "links_within"}),
-        secret_options=frozenset(),
-        options="wherry.backends.local.options:LocalOptions.read",
-    ),
-    "s3": BackendEntry(
-        "wherry.backends.s3.store:S3Store",
-        "s3",
-        ("botocore",),
-        frozenset(_S3_OPTIONS),
-        frozenset(_S3_SECRETS),
-        options="wherry.backends.s3.options:S3Options.read",
-        bucket="wherry.backends.s3.options:check_bucket",
-        stall_option="read_timeout_s",
-    ),
-    "gs": BackendEntry(
-        "wherry.backends.gcs.store:GCSStore",
-        "gcs",
-        ("google.cloud.storage",),
-        frozenset(_GCS_OPTIONS),
-        frozenset(_GCS_SECRETS),
-        options="wherry.backends.gcs.options:Options",
-        bucket="wherry.backends.gcs.options:check_bucket",
-        stall_option="timeout_s",
-    ),
-}
+@functools.cache
+def own_backend(scheme: str) -> Backend | None:
+    """The backend of ours that keeps `scheme`, if there is one. Imports no vendor library."""
+    return cast("Backend", _described_by(BACKENDS[scheme]).BACKEND) if scheme in BACKENDS else None
 
 
-def backend_for(scheme: str) -> BackendEntry:
-    """The entry that keeps `scheme`: ours, then a third party's, then fsspec's if fsspec knows the scheme.
+def backend_for(scheme: str) -> Backend:
+    """The backend that keeps `scheme`: ours, then a third party's, then fsspec's if fsspec knows the scheme.
 
     Raises ConfigError for an unknown scheme. Imports no vendor library.
     """
-    if (entry := BACKENDS.get(scheme)) is not None:
-        return entry
+    if (backend := own_backend(scheme)) is not None:
+        return backend
     from importlib.metadata import entry_points  # late: it costs as much as all of wherry's own modules
 
     for point in entry_points(group="wherry.backends"):
         if point.name == scheme:
-            return BackendEntry(point.value)
-    from fsspec.registry import available_protocols
-
-    known = set(available_protocols())
-    if scheme not in known:
-        ours = ", ".join(f"{name}://" for name in BACKENDS)
-        raise ConfigError(
-            f"unknown scheme {scheme!r}: wherry has {ours} and every scheme that fsspec knows "
-            f"({', '.join(sorted(known))}); others come as packages with the entry point 'wherry.backends'"
-        )
-    return replace(_FSSPEC, libraries=_library_of(scheme), process_local=scheme == "memory")
+            return Backend(point.value)
+    fsspec = _described_by(_FSSPEC)
+    if (backend := cast("Backend | None", fsspec.backend_for(scheme))) is not None:
+        return backend
+    ours = ", ".join(f"{name}://" for name in BACKENDS)
+    raise ConfigError(
+        f"unknown scheme {scheme!r}: wherry has {ours} and every scheme that fsspec knows "
+        f"({', '.join(fsspec.schemes())}); others come as packages with the entry point 'wherry.backends'"
+    )
 
 
-def _library_of(scheme: str) -> tuple[str, ...]:
-    """The module that a scheme of fsspec's needs beside fsspec itself; none if that is not known."""
-    from fsspec.registry import known_implementations, registry
+def _described_by(folder: str) -> Any:
+    return importlib.import_module(f"{folder}.options")
 
-    place = "" if scheme in registry else str(known_implementations.get(scheme, {}).get("class", ""))
-    library = _BEHIND_FSSPEC.get(scheme, "") if place.startswith("fsspec.") else place.partition(":")[0].partition(".")[0]
-    return (library,) if library else ()
+
+def endpoint_key(scheme: str, options: Mapping[str, object]) -> str:
+    """Which of the servers that keep URIs of `scheme` is meant, by the public storage options, the environment's among them.
+
+    A name and its uploads are one thing on one server, whatever region or settings they were given with. Empty where nothing
+    says it.
+    """
+    backend = own_backend(scheme) or cast("Backend", _described_by(_FSSPEC).BACKEND)
+    given = ((name, options.get(name)) for name in sorted(each.name for each in backend.options if each.names_server))
+    texts = ((name, str(value).rstrip("/")) for name, value in given if value not in (None, ""))
+    return " ".join(f"{name}={_SCHEME_AND_HOST.sub(lambda host: host[0].lower(), text, count=1)}" for name, text in texts)
 
 
 def open_store(
@@ -144,21 +82,20 @@ def open_store(
     Raises MissingExtraError (names what to install), ConfigError for options that the backend does not know and for a bucket's
     name that cannot be.
     """
-    entry = backend_for(uri.scheme)
-    module_name, _, class_name = entry.target.partition(":")
+    backend = backend_for(uri.scheme)
+    module_name, _, class_name = backend.store.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        wanted = any((error.name or "").split(".")[0] == library.split(".")[0] for library in entry.libraries)
-        if entry.extra is None or not wanted:
-            raise
-        raise _missing(uri.scheme, entry) from error
+        if any((error.name or "").split(".")[0] == library.split(".")[0] for library in backend.libraries):
+            raise _missing(uri.scheme, backend) from error
+        raise
     store_class = cast("type[ObjectStore]", getattr(module, class_name))
     given = dict(options or {})
-    if entry.stall_option is not None and stall_timeout_s is not None:
-        given.setdefault(entry.stall_option, stall_timeout_s)
-    if entry.bucket is not None:
-        _load(entry.bucket)(uri.root, given)
+    if backend.stall_option is not None and stall_timeout_s is not None:
+        given.setdefault(backend.stall_option, stall_timeout_s)
+    if backend.check_bucket is not None:
+        backend.check_bucket(uri.root, given)
     return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see contract.py
 
 
@@ -168,24 +105,19 @@ def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -
     Raises ConfigError for an unknown scheme or option, a wrong value or a `bucket` whose name cannot be; MissingExtraError for a
     library that is not installed.
     """
-    entry = backend_for(scheme)
-    for library in entry.libraries:
+    backend = backend_for(scheme)
+    for library in backend.libraries:
         try:
             found = importlib.util.find_spec(library)
         except ModuleNotFoundError:
             found = None
         if found is None:
-            raise _missing(scheme, entry)
-    if entry.secret_options is not None and (unknown := set(options) - entry.public_options - entry.secret_options):
-        raise ConfigError(
-            f"unknown storage option(s) {', '.join(sorted(unknown))} for {scheme}://: known are "
-            f"{', '.join(sorted(entry.public_options | entry.secret_options)) or 'none'}"
-        )
-    if entry.options is not None and options:
-        _load(entry.options)(options)
-    if entry.bucket is not None and bucket:
-        _load(entry.bucket)(bucket, options)
-    if "verify" in entry.public_options and options.get("verify") is False:
+            raise _missing(scheme, backend)
+    if backend.check is not None and options:
+        backend.check(options)
+    if backend.check_bucket is not None and bucket:
+        backend.check_bucket(bucket, options)
+    if "verify" in backend.public_options and options.get("verify") is False:
         warn_unverified(scheme)
 
 
@@ -195,18 +127,9 @@ def warn_unverified(scheme: str) -> None:
     log.warning("verify=false: nobody checks that the %s:// server is the one that it says it is; not for real data", scheme)
 
 
-def _load(place: str) -> Callable[..., object]:
-    module_name, _, name = place.partition(":")
-    return cast("Callable[..., object]", attrgetter(name)(importlib.import_module(module_name)))
-
-
-def _missing(scheme: str, entry: BackendEntry) -> MissingExtraError:
-    wanted = f"'wherry[{entry.extra}]'" if entry.extra is not None else " ".join(map(_package_of, entry.libraries))
-    return MissingExtraError(f"{scheme}:// needs {' and '.join(entry.libraries)}, which is not installed: pip install {wanted}")
-
-
-def _package_of(module: str) -> str:
-    return _PACKAGES.get(module, module.replace("_", "-"))
+def _missing(scheme: str, backend: Backend) -> MissingExtraError:
+    needed = " and ".join(backend.libraries)
+    return MissingExtraError(f"{scheme}:// needs {needed}, which is not installed: pip install {backend.install}")
 
 
 def split_options(scheme: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

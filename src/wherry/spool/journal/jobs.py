@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
@@ -16,21 +15,6 @@ JobId = NewType("JobId", int)
 
 #: A lease outlives several renewals; when it ends all the same, the worker's main thread is stuck and the agent kills it.
 LEASE_S = 60.0
-
-#: The storage options that say which server a URI means.
-_SERVER_OPTIONS = ("account_host", "account_name", "endpoint", "endpoint_url", "host", "hostname", "port")
-#: What of an address may be written in capitals or not.
-_SCHEME_AND_HOST = re.compile(r"([^:/]+://)?[^/]*")
-
-
-def endpoint_key(options: Mapping[str, object]) -> str:
-    """Which of the servers that have such a URI is meant, by the public storage options (those of the environment too).
-
-    A name is one object at one endpoint, whatever region or other settings it is reached with. Empty if no option names a server.
-    """
-    given = ((name, options.get(name)) for name in _SERVER_OPTIONS)
-    texts = ((name, str(value).rstrip("/")) for name, value in given if value not in (None, ""))
-    return " ".join(f"{name}={_SCHEME_AND_HOST.sub(lambda host: host[0].lower(), text, count=1)}" for name, text in texts)
 
 
 class JobState(str, Enum):

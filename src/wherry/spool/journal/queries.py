@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import Any
 
-from wherry.spool.journal.jobs import Counts, End, Job, JobId, JobKind, JobState, Schedule, endpoint_key
+from wherry.spool.journal.jobs import Counts, End, Job, JobId, JobKind, JobState, Schedule
 from wherry.spool.journal.role import Role
+from wherry.store.registry import endpoint_key
 
 _PLAIN = (
     *(
@@ -50,7 +51,7 @@ class StoreRecord:
     @property
     def endpoint_key(self) -> str:
         """Which of the servers that have such a URI it is on."""
-        return endpoint_key(self.options)
+        return endpoint_key(self.scheme, self.options)
 
 
 class Queries(Role):

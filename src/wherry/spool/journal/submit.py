@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from sqlite3 import Connection
 
 from wherry.errors import AlreadyExistsError, JobFailure, JournalError
-from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, endpoint_key, packed
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, packed
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.schema import blocker, register, store_row
 from wherry.spool.journal.work import resume
+from wherry.store.registry import endpoint_key
 
 
 class SnapshotGone(JournalError):
@@ -71,13 +72,13 @@ class Uploads(Role):
         ids: list[JobId] = []
         freed: list[str] = []
         with self._transaction() as db:
-            store = db.execute("SELECT options FROM stores WHERE id = ?", (store_id,)).fetchone()
+            store = db.execute("SELECT scheme, options FROM stores WHERE id = ?", (store_id,)).fetchone()
             if store is None:
                 raise JournalReplaced(f"the journal does not know the store {store_id}: it is a new one")
             for one in new if shared else ():
                 if db.execute("SELECT 1 FROM staged WHERE object_id = ?", (one.object_id,)).fetchone() is None:
                     raise SnapshotGone(f"the staged file {one.object_id} is gone")
-            endpoint = endpoint_key(json.loads(store[0]))
+            endpoint = endpoint_key(store[0], json.loads(store[1]))
             for job in new:
                 if job.only_if_free and (holder := newest_open(db, job.uri, endpoint)) is not None:
                     raise name_is_held(holder)

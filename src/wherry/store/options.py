@@ -1,0 +1,154 @@
+"""How a backend describes itself and its storage options: one table a backend, ``BACKEND`` in its ``options.py``.
+
+The table is the backend's options class: a frozen dataclass whose fields are made by option(). It imports no vendor library, so
+that a caller learns at once what is wrong, and so that a process which uploads to another store never loads it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from wherry.errors import ConfigError
+
+_T = TypeVar("_T")
+#: The connections of one process to one server, unless an option says otherwise.
+MOST_IN_FLIGHT = 32
+#: Scheme, host, port and perhaps a path; no user, query or fragment.
+_ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What to do about a value that is not allowed, and which ones are."""
+
+    words: str
+    allows: Callable[[Any], bool]
+
+
+TEXT = Kind("give a text", lambda value: value is None or isinstance(value, str))
+ANYTHING = Kind("give any value", lambda value: True)
+CERTIFICATES = Kind("use True, False or a file's name", lambda value: isinstance(value, (bool, str)))
+#: By the type of the default.
+_KINDS = {
+    "NoneType": TEXT,
+    "bool": Kind("use True or False", lambda value: isinstance(value, bool)),
+    "int": Kind("it takes a whole number above 0", lambda value: type(value) is int and value > 0),
+    "float": Kind("it takes a number above 0", lambda value: type(value) in (int, float) and value > 0),
+}
+
+
+def one_of(*values: object) -> Kind:
+    """The kind of an option that takes these values only."""
+    return Kind(f"use {' or '.join(map(repr, values))}", lambda value: value in values)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One storage option of a backend."""
+
+    name: str
+    #: Kept in memory only, never written to the journal, and refused on a command line.
+    is_secret: bool = False
+    #: The environment variables that give it where the caller does not; the first that is set counts.
+    variables: tuple[str, ...] = ()
+    #: Its names among fsspec's storage options: ``key``, or ``client_kwargs.verify`` for an entry of a dict.
+    aliases: tuple[str, ...] = ()
+    #: It says which server a URI means. Jobs for one name on two servers are two names.
+    names_server: bool = False
+    #: It says whose credentials count: where the caller gives it, the environment's are not taken.
+    names_credentials: bool = False
+    #: The backend's secrets are taken from the environment together, and only if it has this one.
+    is_needed: bool = False
+
+
+def option(
+    default: object,
+    *,
+    kind: Kind | None = None,
+    is_secret: bool = False,
+    variables: tuple[str, ...] = (),
+    aliases: tuple[str, ...] = (),
+    names_server: bool = False,
+    names_credentials: bool = False,
+    is_needed: bool = False,
+) -> Any:
+    """A field of an options class; its arguments are those of `Option`. `kind`: by the type of the default."""
+    about = Option("", is_secret, variables, aliases, names_server, names_credentials or is_secret, is_needed)
+    return field(default=default, repr=not is_secret, metadata={"option": about, "kind": kind})
+
+
+def options_of(options_class: type) -> tuple[Option, ...]:
+    """The table of an options class."""
+    found = ((each.name, each.metadata.get("option", Option(""))) for each in fields(options_class))
+    return tuple(replace(about, name=name) for name, about in found)
+
+
+def read_options(options_class: type[_T], scheme: str, given: Mapping[str, object]) -> _T:
+    """An options class filled from a mapping, where None is as good as nothing. ConfigError names what is known."""
+    known = sorted(each.name for each in fields(options_class))  # type: ignore[arg-type]  # a dataclass
+    if unknown := sorted(map(str, set(given) - set(known))):
+        names = ", ".join(known)
+        raise ConfigError(f"unknown storage option(s) {', '.join(unknown)} for {scheme}://: known are {names or 'none'}")
+    return options_class(**{name: value for name, value in given.items() if value is not None})
+
+
+def check_values(options: Any) -> None:
+    """ConfigError for a field of an options class whose value is of another kind; the value of a secret is not shown."""
+    for each in fields(options):
+        value = getattr(options, each.name)
+        kind = each.metadata.get("kind") or _KINDS[type(each.default).__name__]
+        if not kind.allows(value):
+            shown = repr(value) if each.repr else "of another type"
+            raise ConfigError(f"storage option {each.name!r} is {shown}: {kind.words}")
+        if kind is CERTIFICATES and isinstance(value, str) and not os.path.exists(value):
+            raise ConfigError(f"storage option {each.name!r} names {value!r}, which is not there: give the authority's file")
+
+
+def check_endpoint(url: str, source: str = "storage option 'endpoint_url'") -> str:
+    """The address of a server, as it is. ConfigError that shows no password for one that is none."""
+    if not _ENDPOINT.fullmatch(url):
+        shown = f"...@{url.rpartition('@')[2]}" if "@" in url else re.sub(r"[?#].*", "?...", url, flags=re.DOTALL)
+        raise ConfigError(f"{source} is {shown!r}: write http://host:port or https://host, without a password")
+    return url
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where a backend's store is, what it needs installed, and its options."""
+
+    #: ``module:Class`` of the store, which imports the vendor's library.
+    store: str
+    options: tuple[Option, ...] = ()
+    #: It takes other options than these; each of them is treated as a secret. Else they are refused.
+    takes_others: bool = True
+    #: The modules it imports that may not be installed, and what to give to pip then.
+    libraries: tuple[str, ...] = ()
+    install: str = ""
+    #: Its objects are seen by one process only.
+    process_local: bool = False
+    #: Raises ConfigError for wrong values.
+    check: Callable[[Mapping[str, object]], object] | None = None
+    #: The same for the name of a bucket, with the options given. Imports no vendor library for a name that is right.
+    check_bucket: Callable[[str, Mapping[str, object]], object] | None = None
+    #: The option by which it is told after how long without a byte a call is cut.
+    stall_option: str | None = None
+    #: Turns what fsspec's own file system takes, and no alias says, into its options.
+    from_fsspec: Callable[[dict[str, object]], dict[str, object]] | None = None
+    #: The variable that names an authority's file to all programs that use the vendor's library.
+    authority_variable: str = "SSL_CERT_FILE"
+    #: What to do about a refusal to which the store itself gave no hint; ``{bucket}`` is the bucket's name.
+    hint_if_denied: str = ""
+
+    @property
+    def public_options(self) -> frozenset[str]:
+        """The options that may be written to disk."""
+        return frozenset(option.name for option in self.options if not option.is_secret)
+
+    @property
+    def secret_options(self) -> frozenset[str] | None:
+        """The options that are kept in memory only; None: all that are not public."""
+        return None if self.takes_others else frozenset(option.name for option in self.options if option.is_secret)
