@@ -651,7 +651,7 @@ def test_logging_of_the_run_is_captured(tmp_path: Path) -> None:
 def test_a_crash_of_a_callback_hook_is_shown_and_stops_no_other(tmp_path: Path) -> None:
     shown = run_script(
         """
-        from wherry.loggers.capture.uncaught import before_traceback
+        from wherry.loggers.capture.exit_hooks import before_traceback
         def broken(error):
             raise RuntimeError("broken hook")
         before_traceback(lambda error: print("first", error))

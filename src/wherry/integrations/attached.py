@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from wherry.loggers.capture.uncaught import before_traceback
+from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.logger import Logger
 from wherry.loggers.run.event import Event

@@ -1,13 +1,12 @@
-"""Capture of stdout and stderr at the level of file descriptors: what C code and child processes print comes along, too.
+"""Capture of stdout and stderr at the level of file descriptors, which includes what C code and child processes print.
 
-The descriptors 1 and 2 are replaced by pipes, or by a pseudo-terminal where there was a terminal, so that programs go on
-showing their colours and bars. The other ends are in the hands of a process of its own, the writer process (see
-`writer_process.py` for why), which passes everything on to where it was going, and writes it to a file, line by line.
+The descriptors 1 and 2 are replaced by pipes, or by a pseudo-terminal where there was a terminal, so that programs still print
+their colours and progress bars. A separate process reads the other ends (`writer_process.py` says why), passes everything on to
+where it was going, and writes it to a file line by line.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import logging
 import os
@@ -15,38 +14,32 @@ import secrets
 import select
 import subprocess
 import sys
-import termios
 import threading
-import tty
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from wherry.loggers.capture import writer_process
-from wherry.loggers.capture.tee import tee_standard_stream
+from wherry.loggers.capture.standard_streams import FDS, StreamEnd, flush_standard_streams, is_open
 from wherry.posix.fork import ChildLock, call_in_children
 
 log = logging.getLogger("wherry")
 
-#: A pipe of this size takes bursts of output. Larger ones would use up what Linux lets one user have in pipes (pipe(7)).
-_PIPE_BYTES = 2**18
-#: A terminal that was stopped (Ctrl-S), or a file system that hangs, must not keep a run from ending for ever.
-_PATIENCE_S = 30.0
-_FDS = {"stdout": 1, "stderr": 2}
+#: A terminal that was stopped (Ctrl-S), or a file system that hangs, must not keep a run from ending.
+_LONGEST_WAIT_S = 30.0
 
 
 class Capture:
     """Starts the writer process, and replaces the descriptors of `streams` ("stdout", "stderr") until close().
 
-    One file gets the lines of both, each after ``[stdout]: `` or ``[stderr]: ``, and those given to add(). Lines are kept in
-    memory until name() says where; if the process ends before, they go to `fallback`. The file goes on in another at
-    `roll_bytes` (0: never). What one stream prints and what is added by the same thread stays in order, if that stream is the
-    first one; between stdout and stderr the order is that of arrival.
+    One file gets the lines of both streams, each after ``[stdout]: `` or ``[stderr]: ``, and those given to add(). Lines wait in
+    memory until name() gives the file's name; if the process ends before, they go to `fallback`. When the file has `roll_bytes`
+    (0: no limit), the next lines go to another one. Lines of the first of the streams stay in order with those that the same
+    thread adds; between stdout and stderr the order is that of arrival.
 
-    Captures can be nested, and closed in any order; of one that was closed before another inside it, nobody waits until it has
-    passed on what it gets from that one. In a forked child a Capture is of no use: what the child prints is
-    captured, until the last one that can print is gone, and add() is an error. Children that outlive close() can go on
-    printing, to where the output went before.
+    Captures can be nested, and closed in any order. When an outer one is closed first, nothing waits until it has passed on
+    what the inner one still sends it. What a forked child prints is captured, also after close(), when it goes where the output
+    went before; but add() is an error in a child.
     """
 
     def __init__(self, streams: Sequence[str], *, roll_bytes: int = 0, fallback: str = "") -> None:
@@ -60,12 +53,12 @@ class Capture:
         self._rolled: list[Path] = []
         self._n_asked = 0
         self._n_synced = 0
-        self._has_ended = False  # the writer process says so, or is dead
+        self._has_ended = False  # the writer process has ended, or has closed the file
         self._is_closed = False  # close() was called
         self._is_over = False  # the descriptors are to be put back
         self._reported: set[str] = set()
-        self._ends = [_End(name) for name in streams if _is_open(_FDS[name])] or [_End("")]
-        flush_standard_streams()  # what was printed before belongs to before
+        self._ends = [StreamEnd(name) for name in streams if is_open(FDS[name])] or [StreamEnd("")]
+        flush_standard_streams()  # what was printed before is not captured
         reply, replies_to = os.pipe()
         try:
             self._start_writer(replies_to, roll_bytes, fallback)
@@ -89,7 +82,7 @@ class Capture:
         return any(end.name == stream for end in self._ends)
 
     def add(self, text: str) -> None:
-        """Add whole lines to the file, where the first captured stream is now."""
+        """Add whole lines to the file, after what the first captured stream has printed so far."""
         with self._lock:
             flush_standard_streams()
             self._send_text(text, "T")
@@ -100,12 +93,12 @@ class Capture:
             self._send(self._ends[0], "n", os.fsencode(path))
 
     def discard(self) -> None:
-        """Write nothing at all, and forget what waits for a name."""
+        """Write no file, and drop the lines that wait for its name."""
         with self._lock:
             self._send(self._ends[0], "d", b"")
 
     def sync(self, *, wait: bool = True) -> bool:
-        """Bring what was printed and added before to the disk; without `wait`, soon. Returns whether it is there."""
+        """Sync what was printed and added so far to the disk. Without `wait`, only ask for it. Returns whether it is there."""
         if wait:
             self._sync_those_above()
         with self._lock:
@@ -117,11 +110,11 @@ class Capture:
         if not wait:
             return False
         with self._news:
-            self._news.wait_for(lambda: self._n_synced >= number or self._has_ended, _PATIENCE_S)
+            self._news.wait_for(lambda: self._n_synced >= number or self._has_ended, _LONGEST_WAIT_S)
             return self._n_synced >= number
 
     def take_rolled(self) -> list[Path]:
-        """The files that were closed since the last call, in order; they do not change any more."""
+        """The files that were closed since the last call, in order. They do not change any more."""
         with self._news:
             rolled, self._rolled = self._rolled, []
         return rolled
@@ -145,16 +138,18 @@ class Capture:
                 self._send(end, "e", b"")
         try:
             with self._news:
-                self._news.wait_for(lambda: self._has_ended, _PATIENCE_S)
+                self._news.wait_for(lambda: self._has_ended, _LONGEST_WAIT_S)
         finally:  # also when Ctrl-C ends the wait
             self._let_go()
         if self._has_ended:
             self._listener.join()
         else:
-            self._report(f"its writer has not finished within {_PATIENCE_S:g} s, and goes on alone: is the terminal stopped?")
+            self._report(
+                f"its writer has not finished within {_LONGEST_WAIT_S:g} s, and goes on by itself: is the terminal stopped?"
+            )
 
     def _sync_those_above(self) -> None:
-        """What captures that were put on top of this one hold, they have passed on to it then."""
+        """Have the captures that were started on top of this one pass on what they hold."""
         with _stack_lock:
             above = _stack[_stack.index(self) + 1 :] if self in _stack else []
         for capture in above:
@@ -164,7 +159,7 @@ class Capture:
 
     def _start_writer(self, replies_to: int, roll_bytes: int, fallback: str) -> None:
         tees = {end.name: end.saved for end in self._ends}
-        specs = [f"{end.name or 'log'}:{end.read_fd}:{_FDS.get(end.name, -1)}" for end in self._ends]
+        specs = [f"{end.name or 'log'}:{end.read_fd}:{FDS.get(end.name, -1)}" for end in self._ends]
         program = [sys.executable, "-I", "-S", writer_process.__file__]
         starter = subprocess.Popen(
             [*program, self._token, str(roll_bytes), str(replies_to), fallback, *specs],
@@ -182,27 +177,27 @@ class Capture:
         for i, piece in enumerate(pieces):
             self._send(self._ends[0], last_kind if i == len(pieces) - 1 else "t", piece)
 
-    def _add_printed(self, end: _End, text: str) -> None:
-        """For what Python writes to a stream that does not lead to a descriptor."""
+    def _add_printed(self, end: StreamEnd, text: str) -> None:
+        """Send what Python wrote to a stream that does not lead to the descriptor."""
         if self._pid == os.getpid() and not self._is_closed:
             with self._lock:
                 for piece in self._pieces(text):
                     self._send(end, "p", piece)
 
     def _pieces(self, text: str) -> list[bytes]:
-        """As many bytes as are written at once, each."""
+        """The text in pieces that fit into one message each."""
         data = text.encode("utf-8", "backslashreplace")
         most = select.PIPE_BUF - len(self._mark) - 5
         return [data[at : at + most] for at in range(0, len(data), most)]
 
-    def _send(self, end: _End, kind: str, payload: bytes) -> None:
+    def _send(self, end: StreamEnd, kind: str, payload: bytes) -> None:
         frame = b"%b%b%04x%b" % (self._mark, kind.encode(), len(payload), payload)
         while frame and end.write_fd >= 0 and not self._has_ended:
             try:
                 frame = frame[os.write(end.write_fd, frame) :]
-            except BlockingIOError:  # noqa: PERF203  a child made the pipe non-blocking for all who share it; node does so
+            except BlockingIOError:  # noqa: PERF203  a child such as node made the pipe non-blocking for all processes that share it
                 select.select([], [end.write_fd], [])
-            except OSError:  # the writer process is dead; _listen() says so
+            except OSError:  # the writer process is dead; _listen() reports it
                 return
 
     def _listen(self) -> None:
@@ -225,7 +220,7 @@ class Capture:
         if kind == "f":
             self._report(f"cannot write {text}: lines are lost until it can; the run goes on")
         if kind == "g":
-            self._report(f"{text} was removed while it was being written: its lines are lost, and it is begun anew")
+            self._report(f"{text} was removed while it was being written: its lines are lost, and a new file was begun")
         with self._news:
             if kind == "s":
                 self._n_synced = max(self._n_synced, int(text))
@@ -241,14 +236,14 @@ class Capture:
             log.warning("FileLogger: %s", what)
 
     def _outlive_writer(self) -> None:
-        """Somebody has killed the writer process: printing works again, and what was under way comes out, without the file."""
+        """Restore printing after the writer process was killed, and print what it had not read. The file gets nothing more."""
         with self._news:
-            self._has_ended = True  # and so nobody sends any more
+            self._has_ended = True  # so that no thread sends any more
             self._news.notify_all()
         self._is_over = True
         _unwind()
         for end in self._ends:
-            end.drain(self._mark)  # who waits for room in the pipe can go on, and give us the lock
+            end.drain(self._mark)  # a thread that waits for room in the pipe goes on and releases the lock
         self._let_go()
         self._report("its writer was killed: nothing more is written to the file, and output is no longer captured")
 
@@ -261,11 +256,11 @@ class Capture:
 
     @property
     def is_over(self) -> bool:
-        """Whether the descriptors are to be put back: it was closed, or the writer process is dead."""
+        """Whether the descriptors are to be restored: it was closed, or the writer process is dead."""
         return self._is_over
 
     def put_back(self) -> None:
-        """Make the descriptors what they were."""
+        """Restore the descriptors."""
         for end in self._ends:
             end.put_back()
             end.forget_saved()
@@ -274,11 +269,11 @@ class Capture:
         """Raise RuntimeError in a forked child."""
         if self._pid != os.getpid():
             raise RuntimeError(
-                f"this FileLogger belongs to process {self._pid}: what this child prints is captured, but log there"
+                f"this FileLogger belongs to process {self._pid}: what this child prints is captured, but call its methods there"
             )
 
     def after_fork_in_child(self) -> None:
-        """Keep nothing open that would hold up the writer process, except what the child prints to."""
+        """Close all that would keep the writer process alive, except the descriptors that the child prints to."""
         for end in self._ends:
             end.let_go()
             end.forget_saved()
@@ -286,108 +281,13 @@ class Capture:
             os.close(self._reply)
 
 
-class _End:
-    """Our end of one stream's pipe or pseudo-terminal; without a name, of a pipe for messages alone."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.saved = os.dup(_FDS[name]) if name else -1
-        if self.saved >= 0 and os.isatty(self.saved):
-            self.read_fd, self.write_fd = os.openpty()
-            tty.setraw(self.write_fd)  # bytes stay as they are: the real terminal does the rest
-            with suppress(OSError):  # as wide as the real one; the writer process follows it from then on
-                fcntl.ioctl(self.write_fd, termios.TIOCSWINSZ, fcntl.ioctl(self.saved, termios.TIOCGWINSZ, bytes(8)))
-        else:
-            self.read_fd, self.write_fd = os.pipe()
-            with suppress(OSError, AttributeError):  # more than this user may have, or not Linux
-                fcntl.fcntl(self.write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self._identity = _identity(self.write_fd)
-        self._untap: Callable[[], None] = lambda: None
-
-    def take(self, tap: Callable[[str], object]) -> None:
-        if self.name:
-            os.dup2(self.write_fd, _FDS[self.name])
-            self._untap = tee_standard_stream(self.name, _FDS[self.name], tap)
-
-    def put_back(self) -> None:
-        """Unless somebody else has put something over it: it is theirs, and what they put back still leads to the old place."""
-        self._untap()
-        if self.name and self.saved >= 0:
-            fd = _FDS[self.name]
-            if _is_open(fd) and _identity(fd) == self._identity:
-                os.dup2(self.saved, fd)
-
-    def drain(self, mark: bytes) -> None:
-        """Write what nobody has read to where it was going, without the messages."""
-        os.set_blocking(self.read_fd, False)
-        stream = writer_process.Stream(self.name, self.read_fd, self.saved, mark)
-        with suppress(OSError):
-            while items := stream.read():
-                for kind, data in items:
-                    if not kind:
-                        stream.pass_on(data)
-
-    def let_go(self) -> None:
-        for fd in (self.read_fd, self.write_fd):
-            if fd >= 0:
-                os.close(fd)
-        self.read_fd = self.write_fd = -1
-
-    def forget_saved(self) -> None:
-        if self.saved >= 0:
-            os.close(self.saved)
-        self.saved = -1
-
-    def abandon(self) -> None:
-        self.let_go()
-        self.forget_saved()
-
-
-def flush_standard_streams() -> None:
-    """Hand on what Python and the C library still hold back of what was printed."""
-    for stream in (sys.stdout, sys.stderr):
-        # One that is closed, gone (None in a daemon), busy below us (in a signal handler), or a notebook's, which does not lead
-        # here and whose flush() is slow.
-        with suppress(OSError, ValueError, AttributeError, RuntimeError):
-            if stream.fileno() in _FDS.values():
-                stream.flush()
-    if flush := _c_flush():
-        flush()
-
-
-@functools.cache
-def _c_flush() -> Callable[[], object] | None:
-    """The C library's fflush() of stdout. Not of all its streams: one from which another thread is reading would block us."""
-    try:
-        import ctypes
-
-        library = ctypes.CDLL(None)
-        stdout = ctypes.c_void_p.in_dll(library, "__stdoutp" if sys.platform == "darwin" else "stdout")
-    except (ImportError, OSError, ValueError):  # a Python without ctypes, a static one
-        return None
-    return lambda: library.fflush(stdout)
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
-
-
-def _identity(fd: int) -> tuple[int, int, int]:
-    about = os.fstat(fd)
-    return about.st_dev, about.st_ino, about.st_rdev
-
-
-#: Captures whose pipes are, or were, in place of the descriptors; each on top of those before it.
+#: The captures that have replaced the descriptors, each on top of those before it.
 _stack: list[Capture] = []
 _stack_lock = ChildLock()
 
 
 def _unwind() -> None:
-    """Put the descriptors back, those taken last first; a capture below one that goes on has to wait for it."""
+    """Restore the descriptors of captures that are over, the last one first. One below a capture that goes on waits for that."""
     with _stack_lock:
         while _stack and _stack[-1].is_over:
             _stack.pop().put_back()

@@ -1,22 +1,23 @@
 """A small process that writes a FileLogger's file and passes captured output on to where it was going.
 
-Why a process, and not a thread of the training process: a thread cannot read while C code writes and holds the interpreter
-lock, so that a long message of it would hang both; what is still in the pipe is lost with a thread when the process
-crashes or is killed; and children that outlive it would die of SIGPIPE. It reads until the last writer is gone. It
-costs some 4 MB and nothing of the training loop's time.
+It is a process, and not a thread of the training process, for three reasons. A thread cannot read while C code writes and
+holds the interpreter lock, so that a long message of C code would hang both. When the process crashes or is killed, a thread
+loses what is still in the pipe. And children that outlive the process would die of SIGPIPE. The writer process reads until the
+last process that can print is gone. It takes some 4 MB of memory and none of the training loop's time.
 
-It is started by path, ``python -I -S writer_process.py TOKEN ROLL_BYTES REPLY_FD FALLBACK STREAM...``, and imports the standard
-library only. A STREAM is ``name:fd:tee``: what is read from `fd` goes to the descriptor `tee` as it is (-1: nowhere), and to
-the file line by line after ``[name]: ``. A message of the logger stands in the stream, in its place among what was printed:
+It is started by path, ``python -I -S writer_process.py TOKEN ROLL_BYTES REPLY_FD FALLBACK STREAM...``, so it imports the
+standard library only and is one file. A STREAM is ``name:fd:tee``: what is read from `fd` goes to the descriptor `tee` unchanged
+(-1: nowhere), and to the file line by line after ``[name]: ``. Messages of the logger stand in the stream, between what was
+printed before and after them:
 
     TOKEN  kind (1 byte)  length (4 hexadecimal digits)  payload
 
-at most PIPE_BUF bytes in all, so that no other writer's bytes get into it (pipe(7), "PIPE_BUF"). Kinds: ``t`` text for the
-file, ``T`` its last piece, ``L`` the last piece of a text that is to be the last in the file, ``n`` the file's name, ``s``
-sync (payload: a number, sent on every stream), ``d`` discard what waits and write no file, ``p`` text that Python has printed
-elsewhere, ``e`` end: sent on every stream; the file is closed, and from then on output is only passed on. Answers are a kind,
-a payload and a NUL: ``s`` number, ``r`` path of a file that is closed, ``f`` why nothing can be written, ``g`` path of a file
-that was removed while it was open, ``e`` ended.
+A message has at most PIPE_BUF bytes in all, so that no other process's bytes get into it (pipe(7), "PIPE_BUF"). Kinds:
+``t``: text for the file. ``T``: the last piece of such a text. ``L``: the last piece of a text that ends the file. ``n``: the
+file's name. ``s``: sync; the payload is a number, sent on every stream. ``d``: drop the lines that wait, and write no file.
+``p``: text that Python printed elsewhere. ``e``: end, sent on every stream; the file is closed, and from then on output is only
+passed on. Replies are a kind, a payload and a NUL. ``s``: the number of a sync. ``r``: the path of a closed file. ``f``: why
+nothing can be written. ``g``: the path of a file that was removed while it was open. ``e``: ended.
 """
 
 from __future__ import annotations
@@ -31,22 +32,21 @@ import termios
 from collections.abc import Sequence
 
 _READ_BYTES = 65536
-#: A line without an end is cut here: memory stays bounded whatever is printed.
+#: Longer lines are cut, so that memory stays bounded whatever is printed.
 _LONGEST_LINE_BYTES = 65536
-#: So much is kept until the file has its name; then the fallback name is taken.
+#: Lines wait for the file's name up to this size. Then the fallback name is taken.
 _MOST_WAITING_BYTES = 16 * 2**20
 #: Escape sequences of terminals (ECMA-48): colours and moves (CSI), titles and links (OSC), two-byte ones.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
-#: What a program has wiped out of a line before it went on: all before "erase in line" (EL), where that comes after a return
-#: or is total.
+#: What a program has erased of a line: all before "erase in line" (EL), if that comes after a return or erases the whole line.
 _ERASED = re.compile(rb".*(?:\x1b\[2K|\r\x1b\[0?K)", re.DOTALL)
 _HEADER_BYTES = 5
 
 
-def shown(line: bytes) -> bytes | None:
-    """What a terminal would show of a line at its end: no colours, and of a progress bar only its last state.
+def visible_text(line: bytes) -> bytes | None:
+    """What a terminal shows of a line when the line is complete: no colours, and only the last state of a progress bar.
 
-    None if the line only moved the cursor about; an empty line that was printed is empty.
+    None if the line only moved the cursor; b"" for an empty line that was printed.
     """
     plain = line if b"\x1b" not in line else _ESCAPES.sub(b"", _ERASED.sub(b"", line))
     plain = plain.rstrip(b"\r")
@@ -56,33 +56,33 @@ def shown(line: bytes) -> bytes | None:
 
 
 class Lines:
-    """Cuts a stream of bytes into lines, each with a prefix. The last one waits for its end."""
+    """Cuts a stream of bytes into lines, each after a prefix. An incomplete last line waits for its end."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that are complete now."""
+        """Take bytes; return the lines that are complete now."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > 1 and (start := self._rest.rfind(b"\r", 0, len(self._rest) - 1)) >= 0:
-            self._rest = self._rest[start:]  # with the \r, by which shown() knows a bar
+            self._rest = self._rest[start:]  # with the \r, by which visible_text() knows a bar
         while len(self._rest) > _LONGEST_LINE_BYTES:
             whole.append(self._rest[:_LONGEST_LINE_BYTES])
             self._rest = self._rest[_LONGEST_LINE_BYTES:]
-        return b"".join(self._prefix + text + b"\n" for line in whole if (text := shown(line)) is not None)
+        return b"".join(self._prefix + text + b"\n" for line in whole if (text := visible_text(line)) is not None)
 
     def finish(self) -> bytes:
-        """The line that had no end, if there is one."""
+        """The last line, if it had no end."""
         rest, self._rest = self._rest, b""
-        text = shown(rest) if rest else None
+        text = visible_text(rest) if rest else None
         return b"" if text is None else self._prefix + text + b"\n"
 
 
 class RolledFile:
-    """Writes ``name.txt``, then ``name.0001.txt`` and so on, each closed at a size. Files that exist are never touched.
+    """Writes ``name.txt``, then ``name.0001.txt`` and so on; each is closed at a size. Existing files are never changed.
 
-    Nothing raises: what cannot be written is counted, told once, and noted in the file when it can be written again.
+    No method raises: lines that cannot be written are counted, reported once, and noted in the file when it can be written again.
     """
 
     def __init__(self, roll_bytes: int, reply_fd: int) -> None:
@@ -99,7 +99,7 @@ class RolledFile:
         self._torn = False
 
     def reply(self, kind: str, text: str = "") -> None:
-        """Answer the logger; it may be gone."""
+        """Send a reply to the logger, which may be gone."""
         if self._reply_fd < 0:
             return
         try:
@@ -108,13 +108,13 @@ class RolledFile:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Answer no more."""
+        """Send no more replies."""
         if self._reply_fd >= 0:
             os.close(self._reply_fd)
             self._reply_fd = -1
 
     def name(self, path: str) -> None:
-        """Go on in the file `path`; what has waited for the name is written first."""
+        """Go on in the file `path`. The lines that waited for the name are written first."""
         self.close()
         self._path, self._number = path, 0
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -122,15 +122,15 @@ class RolledFile:
             self.write(b"".join(waiting))
 
     def is_named(self) -> bool:
-        """Whether lines can be written, and need not wait."""
+        """Whether the file has a name, so that lines need not wait."""
         return bool(self._path)
 
     def waiting_bytes(self) -> int:
-        """How much waits for the name."""
+        """The size of the lines that wait for the name."""
         return self._waiting_bytes
 
     def discard(self) -> None:
-        """Forget what waits."""
+        """Drop the lines that wait."""
         self._waiting, self._waiting_bytes = [], 0
 
     def write(self, lines: bytes) -> None:
@@ -159,7 +159,7 @@ class RolledFile:
             self.close()
 
     def sync(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything to the disk (fsync)."""
         if self._fd >= 0:
             try:
                 os.fsync(self._fd)
@@ -167,7 +167,7 @@ class RolledFile:
                 self.reply("f", f"{self._open_path}: {error.strerror}")
 
     def close(self) -> None:
-        """Close the file that is open, and say so; the next line opens the next one."""
+        """Close the open file and report its path. The next line opens the next file."""
         if self._fd < 0:
             return
         self.sync()
@@ -176,7 +176,7 @@ class RolledFile:
         self.reply("r", self._open_path)
 
     def _replace_removed(self) -> None:
-        """Somebody removed the file that is open: begin it anew."""
+        """Begin a new file after somebody removed the open one."""
         os.close(self._fd)
         self._fd, self._size = -1, 0
         self._number -= 1  # its name is free
@@ -193,7 +193,7 @@ class RolledFile:
             try:
                 self._fd = os.open(self._open_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
             except FileExistsError:
-                self._number += 1  # of an earlier life of this run, or another process: kept
+                self._number += 1  # an earlier process of this run, or another run, wrote it: kept
         self._number += 1
         self._torn = False
 
@@ -211,7 +211,7 @@ class RolledFile:
 
 
 class Stream:
-    """One captured stream, or the messages alone: passes bytes on and hands messages out."""
+    """One captured stream, or a pipe with messages only: passes bytes on and returns the messages."""
 
     def __init__(self, name: str, fd: int, tee_fd: int, token: bytes) -> None:
         self.fd = fd
@@ -223,10 +223,10 @@ class Stream:
         self._window = b""
 
     def read(self) -> list[tuple[str, bytes]] | None:
-        """What came: ("", printed bytes) and (kind, payload) of messages, in order. None when the last writer is gone."""
+        """What was read: ("", printed bytes) and (kind, payload) of messages, in order. None at the end."""
         try:
             data = os.read(self.fd, _READ_BYTES)
-        except OSError:  # how a terminal ends
+        except OSError:  # a pseudo-terminal reports its end by an error
             data = b""
         if not data:
             return None
@@ -234,16 +234,16 @@ class Stream:
         return self._take(data)
 
     def rest(self) -> bytes:
-        """What was held back as it might have been the start of a message."""
+        """The bytes that were held back because they might have begun a message."""
         rest, self._buffer = self._buffer, b""
         return rest
 
     def pass_on(self, data: bytes) -> None:
-        """Write to where the output was going; when that is gone, only the file gets it."""
+        """Write to where the output was going. Once that is gone, only the file gets it."""
         while data and self._tee_fd >= 0:
             try:
                 data = data[os.write(self._tee_fd, data) :]
-            except BlockingIOError:  # noqa: PERF203  another program made the terminal non-blocking, for all who share it
+            except BlockingIOError:  # noqa: PERF203  another program made the terminal non-blocking for all that share it
                 select.select([], [self._tee_fd], [])
             except OSError:
                 self._tee_fd = -1
@@ -271,7 +271,7 @@ class Stream:
         return found
 
     def _follow_window(self) -> None:
-        """A pseudo-terminal is as wide as the terminal behind it, also after that was resized."""
+        """Give the pseudo-terminal the size of the terminal behind it, which may have been resized."""
         if self._tee_fd < 0 or not os.isatty(self.fd):
             return
         try:
@@ -284,7 +284,7 @@ class Stream:
 
 
 class WriterProcess:
-    """Reads all streams until the last writer of each is gone."""
+    """Reads each stream until no process can print to it any more."""
 
     def __init__(self, streams: Sequence[Stream], file: RolledFile, fallback: str) -> None:
         self._streams = list(streams)
@@ -296,7 +296,7 @@ class WriterProcess:
         self._is_ended = False
 
     def serve(self) -> None:
-        """Return when there is nothing left that anybody could write to us."""
+        """Return when all streams have ended."""
         poll = select.poll()
         open_streams = {stream.fd: stream for stream in self._streams}
         for fd in open_streams:
@@ -370,7 +370,7 @@ class WriterProcess:
             self._file.reply("s", number.decode())
 
     def _end(self, stream: Stream) -> None:
-        """The stream's part of the file is over; the last one's closes the file."""
+        """End the stream's part of the file. The file is closed with the last stream."""
         if stream.is_ended:
             return
         self._write(stream.lines.finish())
@@ -386,12 +386,12 @@ class WriterProcess:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Leave the starter, which waits only for that, and serve."""
+    """Detach from the process that starts this, which waits for that, and serve."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # they are for the program whose output we keep: its last words come after them
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the program, whose last output comes after them
     if os.fork():
         os._exit(0)
-    os.chdir("/")  # no file system stays busy for us
+    os.chdir("/")  # keep no file system busy
     token, roll_bytes, reply_fd, fallback, *specs = arguments
     streams = []
     for spec in specs:

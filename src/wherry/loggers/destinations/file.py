@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from wherry.errors import ConfigError
 from wherry.loggers.capture.capture import Capture
+from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.capture.terminal import printable
-from wherry.loggers.capture.uncaught import before_traceback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import FreeNames

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
+from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.capture.terminal import in_notebook, is_watched, printable
-from wherry.loggers.capture.uncaught import before_traceback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_counts

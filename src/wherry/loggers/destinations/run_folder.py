@@ -19,8 +19,7 @@ from wherry.loggers.destinations.remote_names import RunNames
 from wherry.loggers.files.background import Background
 from wherry.loggers.files.json_lines import json_line
 from wherry.loggers.files.media_index import Media
-from wherry.loggers.files.run_files import RunFiles
-from wherry.loggers.files.run_place import RunPlace
+from wherry.loggers.files.run_files import RunFiles, RunPlace
 from wherry.loggers.run.state import State
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values import encode

@@ -1,4 +1,4 @@
-"""RunFiles: the folder of one run, held by one process, and what is in it."""
+"""RunFiles: the folder of one run, which one process writes, and the files in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -155,6 +155,49 @@ class RunFiles:
 
     def _write_object(self, path: Path, known: Mapping[str, object]) -> None:
         self._whole.write(path, _readable(known))
+
+
+class RunPlace:
+    """Decides which folder this process writes to: the run's own, or one inside it for a forked child. Any thread may call.
+
+    The folder of `find_folder()` belongs to the process that made this object, or that called begin_here() when the run began. A
+    process that is forked from that one never takes it, even if it writes first, as a DataLoader's worker must not keep the
+    training process out.
+    """
+
+    def __init__(self, find_folder: Callable[[], Path], *, fsync: bool = False) -> None:
+        self._find_folder = find_folder
+        self._fsync = fsync
+        self._mutex = threading.RLock()
+        self._folder: Path | None = None
+        self.is_child = False
+        self.files: RunFiles | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder. Until take() it is the one that `find_folder` returns now."""
+        return self._folder or self._find_folder()
+
+    def begin_here(self) -> bool:
+        """Note that the run begins in this process, which owns the folder unless its parent has taken it. True if that is new."""
+        begins = self.is_child and self._folder is None
+        self.is_child = self.is_child and not begins
+        return begins
+
+    def take(self) -> RunFiles:
+        """The files to write to, made once. RuntimeError while another process has the folder."""
+        with self._mutex:
+            if self.files is None:
+                folder = self.folder
+                make = RunFiles.of_child if self.is_child else RunFiles.of_run
+                self.files, self._folder = make(folder, fsync=self._fsync), folder
+            return self.files
+
+    def start_afresh(self) -> None:
+        """In a forked child: another thread may have held the lock, and the open files are the parent's."""
+        self._mutex = threading.RLock()
+        self.files = None
+        self.is_child = True
 
 
 def _new_folder(parent: Path) -> Path:
