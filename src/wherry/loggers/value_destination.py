@@ -5,12 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import ClassVar
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.values import encode
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.steps import to_step
+
+if TYPE_CHECKING:
+    from wherry.loggers.logger import Logger
+    from wherry.loggers.run.state import State
+
+_Self = TypeVar("_Self", bound="ValueDestination")
 
 
 class ValueDestination(LoggerDestination, ABC):
@@ -36,14 +43,30 @@ class ValueDestination(LoggerDestination, ABC):
 
     def __init__(self) -> None:
         super().__init__()
+        self._is_closed = False
         self._counts: dict[str, Iterator[int]] = {}
+
+    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
+        """Write what is left. Closing again does nothing."""
+        self._is_closed = True
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     @abstractmethod
     def write(self, value: Value, step: int) -> None:
         """Write a value, or have a thread write it. The value is not changed by anybody else."""
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"{self!r}: make a new one to go on logging")
+
     def _is_taking(self) -> bool:
         """Whether values are written here: False on a rank that writes nothing. RuntimeError after the close."""
+        self._check_open()
         return True
 
     def _step(self, step: int | None, counter: str) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.errors import PermanentError, UploadFailed
-from wherry.loggers.destinations.remote_names import RemoteNames, escaped
+from wherry.loggers.destinations.remote_names import RemoteNames
+from wherry.loggers.run.state import escaped
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from wherry.loggers.logger import Logger
-    from wherry.loggers.run.state import State
     from wherry.loggers.values.canonical import HistogramData
 
 _T = TypeVar("_T")
@@ -84,7 +82,6 @@ class InMemoryLogger(ValueDestination):
         self._values: dict[str, array[float]] = {}
         self._hyperparameters: dict[str, object] = {}
         self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
-        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<InMemoryLogger of {len(self._steps)} figures{' closed' if self._is_closed else ''}>"
@@ -227,19 +224,11 @@ class InMemoryLogger(ValueDestination):
             case _:
                 self._keep(value.kind, value.name, step, value)
 
-    def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Take no more; what was kept can still be read. Closing again does nothing."""
-        self._is_closed = True
-
     # inside
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("this InMemoryLogger is closed: make a new one to go on logging")
-
-    def _is_taking(self) -> bool:
-        self._check_open()
-        return True
 
     def _step(self, step: int | None, counter: str) -> int:
         """Without a step, all calls are counted together."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, sample_state
 from wherry.mirror import Mirror, MirrorConfig
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ class MirrorLogger(LoggerDestination):
         self._state = state
         self._mirror: Mirror | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
-        sample = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
         for template in (self._folder, self._uri):  # a bad one is found now and not when the run begins
-            sample.fill(template)
+            sample_state().fill(template)
 
     def __repr__(self) -> str:
         return f"<MirrorLogger {self._folder} -> {self._uri}>"
@@ -85,21 +84,7 @@ class MirrorLogger(LoggerDestination):
         """Have all sent that is complete."""
         self._begin(state).send_now()
 
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """Have all sent that is complete."""
-        self._begin(state).send_now()
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Have all sent that is complete."""
-        self._begin(state).send_now()
-
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Have all sent that is complete."""
-        self._begin(state).send_now()
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Have all sent that is complete."""
-        self._begin(state).send_now()
+    fit_end = eval_end = eval_standalone_end = predict_end = epoch_end
 
     def close(self, state: State, logger: Logger) -> None:
         """Take how long post_close() may wait: other loggers may still write until then."""

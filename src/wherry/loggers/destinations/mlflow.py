@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, PermanentError, TransientError
 from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
+from wherry.loggers.values.arrays import to_float
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.masks import mask_overlay
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.tables import plain_cell
+from wherry.loggers.values.tables import joined_names, plain_cell
 from wherry.loggers.values.text import format_json
 from wherry.posix.fork import temporary_folder
 
@@ -123,7 +124,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Add parameters. A text of more than 6000 characters is cut there, and whole in ``hyperparameters/name.txt``."""
-        texts = {mlflow_name(name): text for name, text in _flat(hyperparameters, "")}
+        texts = {mlflow_name(name): text for name, text in _texts(hyperparameters)}
         n_bytes = sum(FIGURE_BYTES + len(text) for text in texts.values())
         self._later("log_hyperparameters", lambda run: self._send_params(run, texts), n_bytes)
 
@@ -131,7 +132,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         """Add a point to each metric; `step=None` counts the calls. ValueError for what is no number, after the others."""
         numbers, wrong = numbers_of(metrics)
         at, now_ms = self._step(step, "metrics"), int(self._now() * 1000)
-        self._figures.extend((mlflow_name(key), _as_float(number), now_ms, at) for key, number in numbers.items())
+        self._figures.extend((mlflow_name(key), to_float(number), now_ms, at) for key, number in numbers.items())
         self._later("log_metrics", self._send_figures, FIGURE_BYTES * len(metrics))
         if wrong is not None:
             raise wrong
@@ -322,22 +323,13 @@ def _progress(*, shown: bool) -> Iterator[None]:
                 os.environ.pop(_PROGRESS, None)
 
 
-def _flat(values: Mapping[Any, object], above: str) -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{key}/")
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            yield f"{above}{key}", str(value)
+def _texts(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in joined_names(settings):
+        if value is None or isinstance(value, (bool, int, float, str)):
+            yield name, str(value)
         else:
             text = format_json(value, significant_digits=None)
-            yield f"{above}{key}", json.loads(text) if text.startswith('"') else text
-
-
-def _as_float(number: int | float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # a whole number of a thousand bits
-        return float("inf") if number > 0 else float("-inf")
+            yield name, json.loads(text) if text.startswith('"') else text
 
 
 def _send_table(run: MLflowRun, value: Table, step: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wherry.config import Config
 from wherry.errors import ConfigError, StoreError
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, sample_state
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
@@ -152,22 +152,14 @@ class ObjectStoreLogger(LoggerDestination):
         self._see(state)
         self.uploader.raise_failures()
 
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Report uploads that failed."""
-        self._see(state)
-        self.uploader.raise_failures()
+    epoch_end = batch_end
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Wait for all uploads, as at the end; UploadFailed if some failed."""
-        self._flush(state)
+        self._see(state)
+        self.uploader.flush_at_end()
 
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads, as at the end; UploadFailed if some failed."""
-        self._flush(state)
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads, as at the end; UploadFailed if some failed."""
-        self._flush(state)
+    eval_standalone_end = predict_end = fit_end
 
     def close(self, state: State, logger: Logger) -> None:
         """Take the state, and how the run ended; other loggers may hand over files until post_close()."""
@@ -182,10 +174,6 @@ class ObjectStoreLogger(LoggerDestination):
         exception comes first.
         """
         self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
-
-    def _flush(self, state: State) -> None:
-        self._see(state)
-        self.uploader.flush_at_end()
 
     def _start_check(self) -> None:
         if self._check_is_due:
@@ -202,7 +190,6 @@ class ObjectStoreLogger(LoggerDestination):
 
 def _check_name_format(name_format: str) -> None:
     """Find a bad format now and not after the first epoch."""
-    sample = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
-    one, other = (sample.fill(name_format, remote_file_name=name) for name in ("one", "other"))
+    one, other = (sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other"))
     if one == other:
         raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")

@@ -16,6 +16,7 @@ from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.tracker import TrackerLogger
+from wherry.loggers.run.state import escaped
 from wherry.posix.atomic_write import AtomicFiles
 from wherry.posix.fork import temporary_folder
 from wherry.spool.handle import UploadHandle
@@ -191,11 +192,6 @@ def destinations_to_ask(logger: Logger) -> list[LoggerDestination]:
         and any(one._overrides(call) for call in ("download_file", "get_file_artifact"))
         and one.can_upload_files()
     ]
-
-
-def escaped(name: str) -> str:
-    """As a template that gives `name`."""
-    return name.replace("{", "{{").replace("}", "}}")
 
 
 def _attempts(known: str) -> Iterator[str]:

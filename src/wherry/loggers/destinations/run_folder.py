@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -11,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import RunNames
@@ -20,9 +18,10 @@ from wherry.loggers.files.background import Background
 from wherry.loggers.files.json_lines import json_line
 from wherry.loggers.files.media_index import Media
 from wherry.loggers.files.run_files import RunFiles, RunPlace
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values import encode
+from wherry.loggers.values.arrays import to_float
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
@@ -31,11 +30,10 @@ from wherry.posix.fork import call_in_children
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
-_Self = TypeVar("_Self", bound="RunFolderLogger")
 #: Fields of our own in a line; a metric or column of such a name gets a "_" behind it.
 _OURS = frozenset({"t", "step", "phase"})
-#: Larger whole numbers are written as floats: pandas would not read the file. The largest float is below 2**1024.
-_MOST_WHOLE, _MOST_FLOAT = 2**63 - 1, 2**1023
+#: Larger whole numbers are written as floats: pandas would not read the file.
+_MOST_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class RunFolderConfig:
     def __post_init__(self) -> None:
         check_counts(self, 1, "n_histogram_bins")
         check_amounts(self, "max_pending_bytes")
-        _sample_state().fill(self.remote_folder)
+        sample_state().fill(self.remote_folder)
 
 
 class RunFolderLogger(ValueDestination):
@@ -114,7 +112,7 @@ class RunFolderLogger(ValueDestination):
         self._config = config or RunFolderConfig()
         self.rank_zero_only = self._config.rank_zero_only
         self._folder = os.fspath(folder)
-        _sample_state().fill(self._folder)
+        sample_state().fill(self._folder)
         self._seen: State | None = state
         self._state: State | None = state  # that was seen, else one of our own
         self._now = now
@@ -124,7 +122,6 @@ class RunFolderLogger(ValueDestination):
         self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
         self._has_logged = False
         self._finished = self._make_finished()
-        self._is_closed = False
         call_in_children(self, RunFolderLogger._start_afresh)
 
     def __repr__(self) -> str:
@@ -148,7 +145,7 @@ class RunFolderLogger(ValueDestination):
             line = self._line(self._step(step, "metrics"), self._now())
             for key, value in metrics.items():
                 if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
-                    value = _as_float(value)
+                    value = to_float(value)
                 line[key if type(key) is str and key not in _OURS and key not in line else _column(key, line)] = value
             run.lines("metrics.jsonl").append(json_line(line))
 
@@ -209,32 +206,24 @@ class RunFolderLogger(ValueDestination):
         self._see(state, logger)
         self.flush()
 
+    fit_end = epoch_end
+
     def eval_start(self, state: State, logger: Logger) -> None:
         """From now on, figures are of the phase "eval"."""
         self._see(state, logger)
         self._phase = "eval"
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Flush; the phase is over."""
-        self._end_phase(state, logger)
-
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Flush; the phase is over."""
-        self._end_phase(state, logger)
 
     def predict_start(self, state: State, logger: Logger) -> None:
         """From now on, figures are of the phase "predict"."""
         self._see(state, logger)
         self._phase = "predict"
 
-    def predict_end(self, state: State, logger: Logger) -> None:
+    def eval_end(self, state: State, logger: Logger) -> None:
         """Flush; the phase is over."""
-        self._end_phase(state, logger)
+        self._phase = None
+        self.epoch_end(state, logger)
 
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """Flush."""
-        self._see(state, logger)
-        self.flush()
+    eval_standalone_end = predict_end = eval_end
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Write what is left, and Parquet; hand the files over for upload, and the folder to others. Again, it does nothing."""
@@ -252,23 +241,12 @@ class RunFolderLogger(ValueDestination):
                 stack.callback(run.flush)
             self._background.close()
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     # inside
 
     def _see(self, state: State | None, logger: Logger | None = None) -> None:
         self._seen = state or self._seen
         self._state = state or self._state
         self._finished.see(logger)
-
-    def _end_phase(self, state: State, logger: Logger) -> None:
-        self._phase = None
-        self._see(state, logger)
-        self.flush()
 
     def _open_run(self) -> RunFiles | None:
         """The files to write to; None on a rank that writes none. RuntimeError after close()."""
@@ -281,8 +259,7 @@ class RunFolderLogger(ValueDestination):
         return run
 
     def _take_folder(self) -> RunFiles | None:
-        if self._is_closed:
-            raise RuntimeError(f"{self!r}: make a new one to go on logging")
+        self._check_open()
         return None if self._is_left_out() else self._place.take()
 
     def _fill_folder(self) -> Path:
@@ -386,12 +363,3 @@ def _write_table(run: RunFiles, table: Table, line: Mapping[str, object]) -> Non
 
 def _write_histogram(run: RunFiles, value: Histogram, line: Mapping[str, object], n_bins: int) -> None:
     run.lines("histograms.jsonl").append(json_line({**line, "key": value.name, **value.record(n_bins)}))
-
-
-def _sample_state() -> State:
-    """To find a bad template now and not after the first epoch."""
-    return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
-
-
-def _as_float(number: int) -> float:
-    return float(number) if abs(number) < _MOST_FLOAT else math.inf if number > 0 else -math.inf

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from wherry.loggers.event_files import summaries
 from wherry.loggers.event_files.event_file import EventFile
 from wherry.loggers.files.background import Background
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
@@ -27,7 +26,6 @@ from wherry.loggers.values.text import as_text
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
-_Self = TypeVar("_Self", bound="TensorBoardLogger")
 _HYPERPARAMETERS = "hyperparameters"
 #: Kind of value -> kind of tag, as in TensorBoard's plugins.
 _TAG_KINDS = {"histogram": "histogram", "audio": "audio", "video": "image", "point_cloud": "mesh"}
@@ -59,7 +57,7 @@ class TensorBoardConfig:
     def __post_init__(self) -> None:
         check_amounts(self, "max_file_bytes", "max_file_age_s")
         check_counts(self, 1, "n_histogram_bins", "max_table_rows", "max_points")
-        _sample_state().fill(self.remote_folder)
+        sample_state().fill(self.remote_folder)
 
 
 class TensorBoardLogger(ValueDestination):
@@ -103,7 +101,7 @@ class TensorBoardLogger(ValueDestination):
         self.rank_zero_only = self._config.rank_zero_only
         self.max_points = self._config.max_points
         self._folder = os.fspath(folder)
-        _sample_state().fill(self._folder)
+        sample_state().fill(self._folder)
         self._state = state
         self._now = now
         self._background = Background("tensorboard")
@@ -113,7 +111,6 @@ class TensorBoardLogger(ValueDestination):
         self._session_is_due = False
         self._session_has_begun = False
         self._uploads: bool | None = None
-        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<TensorBoardLogger {self._folder}{' closed' if self._is_closed else ''}>"
@@ -186,8 +183,10 @@ class TensorBoardLogger(ValueDestination):
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Take the state."""
+        """Take the state, and hand closed files over for upload."""
         self._hand_over(state, logger)
+
+    batch_end = epoch_end = eval_end = init
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Write the hyperparameters logged so far for the hparams dashboard."""
@@ -195,29 +194,15 @@ class TensorBoardLogger(ValueDestination):
         if self._session_is_due and not self._is_closed:
             self._events(begin_session=True)
 
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """Hand closed files over for upload."""
-        self._hand_over(state, logger)
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Hand closed files over for upload."""
-        self._hand_over(state, logger)
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """Hand closed files over for upload."""
-        self._hand_over(state, logger)
-
     def fit_end(self, state: State, logger: Logger) -> None:
         """Flush, and hand closed files over for upload."""
-        self._flush_and_hand_over(state, logger)
+        self._see(state)
+        try:
+            self.flush()
+        finally:
+            self._hand_over(state, logger)
 
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Flush, and hand closed files over for upload."""
-        self._flush_and_hand_over(state, logger)
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Flush, and hand closed files over for upload."""
-        self._flush_and_hand_over(state, logger)
+    eval_standalone_end = predict_end = fit_end
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Write what is left, close the file and hand it over for upload. Closing again does nothing."""
@@ -236,17 +221,7 @@ class TensorBoardLogger(ValueDestination):
                 if logger is not None:
                     self._hand_over(state, logger)
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     # inside
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise RuntimeError(f"{self!r}: make a new one to go on logging")
 
     def _see(self, state: State | None) -> None:
         if state is not None:
@@ -291,21 +266,10 @@ class TensorBoardLogger(ValueDestination):
             lambda: events.add_values(encode(), step, logged_at_s), pending_bytes=value.size_bytes, what=value.name
         )
 
-    def _is_taking(self) -> bool:
-        self._check_open()
-        return True
-
     def _put(self, value: Value, step: int | None) -> None:
         if isinstance(value, Table):  # shown, and counted, as a text
             value = Text(value.name, markdown_table(value.columns, value.rows, value.name, max_rows=self._config.max_table_rows))
         super()._put(value, step)
-
-    def _flush_and_hand_over(self, state: State, logger: Logger) -> None:
-        self._see(state)
-        try:
-            self.flush()
-        finally:
-            self._hand_over(state, logger)
 
     def _hand_over(self, state: State | None, logger: Logger) -> None:
         self._see(state)
@@ -316,7 +280,7 @@ class TensorBoardLogger(ValueDestination):
             events.roll_if_due()
             for path in events.take_closed():
                 if self._uploads:
-                    logger.upload_file(f"{self._config.remote_folder}/{_escaped(path.name)}", _escaped(str(path)))
+                    logger.upload_file(f"{self._config.remote_folder}/{escaped(path.name)}", escaped(str(path)))
 
 
 def _image_values(value: Images, tags: Mapping[str, Sequence[str]]) -> list[bytes]:
@@ -340,13 +304,3 @@ def _values(value: Histogram | Audio | Video | PointCloud, tag: str, n_histogram
             return [summaries.image(tag, value.shape[1:], value.gif_bytes())]
         case PointCloud():
             return [summaries.point_cloud(tag, value.clouds)]
-
-
-def _sample_state() -> State:
-    """To find a bad template now and not after the first epoch."""
-    return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
-
-
-def _escaped(name: str) -> str:
-    """As a template that gives `name`."""
-    return name.replace("{", "{{").replace("}", "}}")

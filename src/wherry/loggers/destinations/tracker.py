@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wherry.config import default_spool_folder
 from wherry.errors import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-_Self = TypeVar("_Self", bound="TrackerLogger[Any]")
 _Run = TypeVar("_Run")
 #: What a figure that waits takes in memory, more or less.
 FIGURE_BYTES = 200
@@ -103,7 +102,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
         self._has_failed = False
-        self._is_closed = False
         self._said_left_out = False
 
     def __repr__(self) -> str:
@@ -257,8 +255,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         return error
 
     def _is_taking(self) -> bool:
-        self._check_open()
-        return not self._is_left_out()
+        return super()._is_taking() and not self._is_left_out()
 
     def _rank(self) -> State:
         self._state = self._state or State()  # kept, as it may have made up a run name
@@ -274,8 +271,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def _check_open(self) -> None:
         if self._pid != os.getpid():
             raise RuntimeError(f"{self!r} belongs to the process {self._pid}, which this one was forked from: make one here")
-        if self._is_closed:
-            raise RuntimeError(f"{self!r}: make a new one to go on logging")
+        super()._check_open()
 
     def _open(self) -> _Run | None:
         """The run; None on a rank that has none."""
@@ -326,13 +322,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         """Flush."""
         self.flush()
 
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """Flush."""
-        self.flush()
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Flush."""
-        self.flush()
+    eval_standalone_end = predict_end = fit_end
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Send what is left and end the run; under a logger, in post_close(). Closing again does nothing."""
@@ -356,9 +346,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             raise self._translated(error, "end the run", repr(self)) from error
         finally:
             self.flush()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._has_failed = error is not None

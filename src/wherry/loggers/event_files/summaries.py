@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from wherry.loggers.event_files.protobuf import binary, double, float32, float_field, integer, packed_integers, string
 from wherry.loggers.values.arrays import to_number
+from wherry.loggers.values.tables import joined_names
 from wherry.loggers.values.text import format_json
 
 if TYPE_CHECKING:
@@ -110,15 +111,7 @@ def hparams(settings: Mapping[str, object]) -> dict[str, HParam]:
 
     The dashboard leaves out NaN and infinities, so they are text, too.
     """
-    return dict(_leaves(settings, ""))
-
-
-def _leaves(settings: Mapping[str, object], below: str) -> Iterator[tuple[str, HParam]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{below}{name}/")
-        else:
-            yield f"{below}{name}", _leaf(value)
+    return {name: _leaf(value) for name, value in joined_names(settings)}
 
 
 def _leaf(value: object) -> HParam:

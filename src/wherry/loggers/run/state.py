@@ -121,6 +121,16 @@ class State:
         return format_name(template, {**self.name_fields(), **more})
 
 
+def sample_state() -> State:
+    """A state with a run name, to find a bad template when it is given, and not after the first epoch."""
+    return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
+
+
+def escaped(name: str) -> str:
+    """The template that `State.fill` makes `name` of."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
 @cache  # one line, however many states are made
 def _warn_made_up(name: str) -> None:
     log.warning(

@@ -29,3 +29,11 @@ def to_number(value: object) -> int | float | None:
         return None
     item = value.item()  # type: ignore[attr-defined]
     return item if isinstance(item, (int, float)) else None
+
+
+def to_float(number: int | float) -> float:
+    """The number as a float; an infinity for an int that no float can hold."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

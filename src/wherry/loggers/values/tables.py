@@ -1,8 +1,9 @@
-"""Tables as destinations get them: columns and rows."""
+"""Tables and settings as destinations get them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
 
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.size_limits import check_cells
@@ -31,3 +32,12 @@ def plain_cell(value: object) -> object:
         return value
     number = to_number(value)
     return format_json(value) if number is None else number
+
+
+def joined_names(settings: Mapping[Any, object], above: str = "") -> Iterator[tuple[str, object]]:
+    """Each setting with its name; the names of nested settings are joined by "/"."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from joined_names(value, f"{above}{name}/")
+        else:
+            yield f"{above}{name}", value
