@@ -1,4 +1,4 @@
-"""ConsoleLogger: figures, settings and tables for those who watch the terminal."""
+"""ConsoleLogger: prints metrics, settings and tables to the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
     from wherry.loggers.run.state import State
 
-#: Of something that is no terminal; a table must end somewhere.
+#: The width of tables where the stream is not a terminal.
 _DEFAULT_WIDTH = 120
 
 
@@ -36,23 +36,23 @@ _DEFAULT_WIDTH = 120
 class ConsoleConfig:
     """What a ConsoleLogger shows, and how often. ConfigError for values that make no sense."""
 
-    #: Figures come in the steps that this divides ...
+    #: Metrics are printed at steps that are a multiple of this,
     every_n_batches: int = 1
-    #: ... and not sooner after the last ones: nobody reads more than a line a second. What was left out is shown, with its
-    #: newest value, at the end of an epoch or evaluation and at the close.
+    #: and at most once in so many seconds, as nobody reads more than a line a second. The newest values of metrics that were
+    #: left out are printed at the end of an epoch or evaluation, and at the close.
     every_s: float = 1.0
-    #: Of `Logger.metric`: which levels.
+    #: The last level of `Logger.metric` that is printed.
     log_level: LogLevel | str | int = LogLevel.BATCH
     show_hyperparameters: bool = True
     show_tables: bool = True
     show_texts: bool = True
-    #: They are for debugging, and many.
+    #: Off, as traces are many, and for debugging.
     show_traces: bool = False
-    #: Of a table; the rest is counted.
+    #: Of longer tables, the number of other rows is printed.
     max_table_rows: int = 20
-    #: Of a value or a text.
+    #: Longer values and texts are cut.
     max_value_chars: int = 200
-    #: Whether to write also where nobody watches: into a pipe or a file.
+    #: Whether to print even if nobody watches: into a pipe or a file.
     force: bool = False
 
     def __post_init__(self) -> None:
@@ -62,16 +62,17 @@ class ConsoleConfig:
 
 
 class ConsoleLogger(LoggerDestination):
-    """Prints to `stream`, which is sys.stdout as it is at each call unless it is given.
+    """Prints to `stream`, by default to what sys.stdout is at each call::
 
-    Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output, nothing is written at all and
-    figures are not even computed (`will_log` says no), unless ``ConsoleConfig(force=True)``. A stream that is closed or
-    breaks makes it quiet as well; that is said once in the log "wherry". tqdm's progress bars are moved aside while it
-    prints.
+        log = ConsoleLogger(config=ConsoleConfig(every_s=10))
+        log.log_metrics({"loss": 0.25, "lr": 3e-06}, step=12)  # step 12  loss 0.25  lr 3e-06
 
-    A figure is a line, ``step 12  loss 0.25  lr 3e-06``; figures that are left out by the interval are not averaged, their
-    newest value counts. Settings and tables are tables, texts are texts. Images and the like are not shown. Safe from several
-    threads.
+    Unless ``ConsoleConfig(force=True)``, it prints nothing if the stream is neither a terminal nor a notebook's output; then
+    metrics are not even computed (`will_log` returns False). If the stream is closed or fails, it logs one warning and prints
+    nothing more. tqdm's progress bars are moved aside while it prints.
+
+    The metrics of a step are one line. Of metrics that the interval leaves out, the newest value is printed, not a mean.
+    Settings and tables are printed as tables, texts as text. Images and other media are not shown. Any thread may call.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ConsoleLogger(LoggerDestination):
         super().__init__()
         self._stream = stream
         self._config = config or ConsoleConfig()
-        self._level = to_level(self._config.log_level)  # asked at every figure
+        self._level = to_level(self._config.log_level)  # read at every metric
         self._clock = clock
         self._lock = ChildLock()
         self._waiting: dict[str, tuple[int, object]] = {}
@@ -99,11 +100,11 @@ class ConsoleLogger(LoggerDestination):
         return f"<ConsoleLogger{' closed' if self._is_closed else ''}>"
 
     def is_quiet(self) -> bool:
-        """Whether nothing is written now."""
+        """Whether nothing would be printed now."""
         return self._is_broken or not (self._config.force or is_watched(self._where()))
 
     def will_log(self, state: State, level: LogLevel) -> bool:
-        """Whether figures of this level are shown, if they come at the right moment."""
+        """Whether metrics of this level may be printed."""
         return level <= self._level and not self.is_quiet()
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
@@ -173,7 +174,7 @@ class ConsoleLogger(LoggerDestination):
         return step % self._config.every_n_batches == 0 and self._clock() - self._shown_at >= self._config.every_s
 
     def _show(self) -> None:
-        """Print what waits, a line a step."""
+        """Print the metrics that wait, a line for each step."""
         with self._lock:
             if not self._waiting or self.is_quiet():
                 return
@@ -230,14 +231,14 @@ class ConsoleLogger(LoggerDestination):
 
 
 def _text(text: str, style: str = "") -> Text:
-    """All that is logged goes through this: nothing of it may be a command to the terminal."""
+    """The text for rich. All that is logged goes through this, so that none of it is a command to the terminal."""
     from rich.text import Text
 
     return Text(printable(text.replace("\r\n", "\n")), style)
 
 
 class _Page(io.StringIO):
-    """What rich writes to instead of the console, whose errors it answers by ending the program."""
+    """What rich writes to. It does not write to the console itself, as it ends the program if that fails."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()
@@ -245,7 +246,7 @@ class _Page(io.StringIO):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding  # rich draws tables with ASCII where it must
+        return self._encoding  # from this, rich decides whether to draw tables with ASCII
 
 
 def _rendered(things: Sequence[RenderableType], stream: TextIO) -> str:
@@ -263,7 +264,7 @@ def _rendered(things: Sequence[RenderableType], stream: TextIO) -> str:
 
 @contextmanager
 def _bars_aside(stream: TextIO) -> Iterator[None]:
-    """Take tqdm's bars away and draw them again below, if there are any."""
+    """Clear tqdm's bars, if there are any, and draw them again below what is printed."""
     if not getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", None):
         yield
         return

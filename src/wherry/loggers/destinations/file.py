@@ -1,6 +1,4 @@
-"""FileLogger: everything that can be said in lines, in one text file a rank, with what the run printed in its place among
-it.
-"""
+"""FileLogger: what a run logs and prints, in order, in one text file for each rank."""
 
 from __future__ import annotations
 
@@ -39,29 +37,27 @@ _Self = TypeVar("_Self", bound="FileLogger")
 class FileConfig:
     """How a FileLogger works. ConfigError for values that make no sense."""
 
-    #: Whether what the process and its children print is kept in the file, too (and goes on to where it was going).
+    #: Whether the file also gets what the process and its children print, which is still shown where it was shown before.
     capture_stdout: bool = True
     capture_stderr: bool = True
-    #: What is written is in the file at once, and survives the process; every so many batches it is brought to the disk, to
-    #: survive the machine. The training loop does not wait for that.
+    #: Lines are in the file at once, so they survive the process. Every so many batches the file is synced to the disk, so
+    #: that they survive the machine. The training loop does not wait for that.
     flush_every_n_batches: int = 100
-    #: A file of this size is closed, and uploaded once if a destination uploads; the run goes on in ``name.0001.txt``. 16 MiB
-    #: is what an editor opens at once, and some 100,000 lines. 0: one file, whatever its size.
+    #: A file of this size is closed, and uploaded if a destination uploads; the next lines go to ``name.0001.txt``. 16 MiB is
+    #: what editors open quickly, about 100,000 lines. 0: one file of any size.
     roll_size_bytes: int = 16 * 2**20
-    #: Of `Logger.metric`: which levels, and of those that come once an epoch or more, how many. For `log_metrics` there is no
-    #: filter.
+    #: The last level of `Logger.metric` that is written, and how often levels from EPOCH on are. `log_metrics` is not filtered.
     log_level: LogLevel | str | int = LogLevel.EPOCH
     every_n_epochs: int = 1
     every_n_batches: int = 1
-    #: "json": strict JSON with six significant digits; "composer": the format that Composer has always had (3e-6 is 0.0000).
+    #: "json": strict JSON with six significant digits. "composer": Composer's format, in which 3e-6 is 0.0000.
     values: Literal["json", "composer"] = "json"
-    #: Whether ranks other than 0 write nothing. By default each has its own file: what the others print tells why a run
-    #: hangs.
+    #: Whether only rank 0 has a file. By default each rank has one, as what the others print can show why a run hangs.
     rank_zero_only: bool = False
-    #: Whether the files of other ranks than 0 have the figures, settings, tables and texts, too: they are mostly the same ones.
+    #: Whether ranks other than 0 also write metrics, settings, tables and texts, which are usually the same on all ranks.
     figures_of_all_ranks: bool = False
-    #: Whether an uploaded file replaces one that has its name in the store; else it gets the next number that is free there.
-    #: On the disk no file is ever replaced.
+    #: Whether an uploaded file replaces an object of its name. Else it gets the next number that is free in the store. On the
+    #: disk, no file is ever replaced.
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -73,7 +69,11 @@ class FileConfig:
 
 
 class FileLogger(LoggerDestination):
-    """Writes figures, settings, tables, traces and texts to the file `filename` in `folder`, line by line::
+    """Writes metrics, settings, tables, traces and texts to the file `filename` in `folder`, line by line::
+
+        log = FileLogger("{run_name}/logs-rank{rank}.txt", folder="logs")
+
+    What the file holds::
 
         [hyperparameter]: lr: 3e-06
         [stdout]: epoch 0
@@ -84,28 +84,26 @@ class FileLogger(LoggerDestination):
         [trace]: grad: [0.1, 0.2]
         [exception]: ValueError: no                       the last lines of a run that failed
 
-    `filename` is a template (see `State.fill`), filled with the state of the first event, or `state`. Lines that come before
-    wait, in order. Files that exist are kept, here and in the stores: the run goes on in ``name.0001.txt``. Images, sound,
-    videos, point clouds and histograms are not for a text file; RunFolderLogger keeps them.
+    `filename` is a template (see `State.fill`), filled with `state` or the state of the first event; lines logged before that
+    wait, in order. Existing files are kept, on the disk and in the stores: the run goes on in ``name.0001.txt``. Images, sound,
+    videos, point clouds and histograms are left out; RunFolderLogger keeps them.
 
-    **Captured** is what this process writes to its descriptors 1 and 2, and so do C code and child processes, from here to
-    the close. It is shown where it was shown before. Progress bars are one line each, their last state; colours are left out.
-    What Python prints past the descriptors, as in a notebook, is captured, too. Every line of it and of ours
-    is in the file as soon as it was printed: SIGKILL, a crash in C code or ``os._exit`` right after lose none of it. A
-    process of its own writes the file (see `capture/writer_process.py`); training waits neither for the disk nor for it, unless a
-    terminal is stopped.
+    **Capture.** From here to the close, it captures what this process, its C code and its child processes write to the
+    descriptors 1 and 2, and shows it where it was shown before. What Python prints elsewhere, as in a notebook, is captured
+    too. A progress bar is one line, its last state; colours are removed. Each line is in the file as soon as it is printed:
+    SIGKILL, a crash in C code or ``os._exit`` right after loses none. A separate process writes the file (see
+    `capture/writer_process.py`). Training waits neither for the disk nor for that process, unless a terminal is stopped.
 
-    **At the end**, in close() or, if nobody calls that, when an exception ends the program or the interpreter exits: the
-    descriptors are put back, the last line is kept also without its end, and the file is closed. An exception that nobody
-    caught (in close(): one that is on its way through a ``finally``) is the last thing in it. SIGTERM ends Python without any
-    of that: what was printed is in the file, but the file is not uploaded, and there is no traceback. To have both, make it
-    an exception: ``signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))``. To see a file in the store while it grows, use
-    a `Mirror`.
+    **At the end** (in close(), or when an exception ends the program, or when the interpreter exits) the descriptors are
+    restored, an incomplete last line is kept, and the file is closed. An uncaught exception, or in close() one that is being
+    handled by a ``finally``, is the last thing in the file. SIGTERM ends Python without these steps: what was printed is in
+    the file, but the file is not uploaded and has no traceback. To get both, turn it into an exception:
+    ``signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))``. To see a file in the store while it grows, use a `Mirror`.
 
-    Children that outlive this process can go on printing to where its output went. In a forked child all calls that log raise
-    RuntimeError, close() does nothing, and what it prints is captured. A full disk loses lines, not the run: it is said once
-    in the log "wherry", and the file says how many are missing. Safe from several threads. Raises RuntimeError if its process
-    cannot be started.
+    Children that outlive this process can still print to where its output went. In a forked child, log calls raise
+    RuntimeError and close() does nothing; what the child prints is captured. A full disk loses lines but does not stop the
+    run: one warning is logged, and the file says how many lines are missing. Any thread may call. Raises RuntimeError if the
+    process that writes cannot be started.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class FileLogger(LoggerDestination):
     ) -> None:
         super().__init__()
         self._config = config or FileConfig()
-        self._level = to_level(self._config.log_level)  # asked at every figure
+        self._level = to_level(self._config.log_level)  # read at every metric
         self._filename = filename
         self._folder = Path(folder).absolute()
         self.rank_zero_only = not self._config.figures_of_all_ranks  # of log calls, for the router
@@ -147,9 +145,9 @@ class FileLogger(LoggerDestination):
     # what is logged
 
     def will_log(self, state: State, level: LogLevel) -> bool:
-        """Whether `Logger.metric` is wanted now: as `log_level`, `every_n_epochs` and `every_n_batches` of the config say.
+        """Whether a metric of this level is written now, by the config's `log_level`, `every_n_epochs` and `every_n_batches`.
 
-        FIT is always wanted, as in Composer 0.3; batches are counted from the first, so of every 10 it is the tenth.
+        FIT is always written, as in Composer 0.3. With `every_n_batches` of 10, the tenth of every ten batches is written.
         """
         if level > self._level:
             return False
@@ -167,14 +165,14 @@ class FileLogger(LoggerDestination):
         self._write("[hyperparameter]: ", *(f"{name}: {self._format(value)}" for name, value in hyperparameters.items()))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write one line with all figures; `step=None` counts the calls."""
+        """Write one line with all metrics; `step=None` counts the calls."""
         if metrics:
             self._write(f"[metric]{self._at(step)}: ", self._format(metrics))
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Write the table as one line of JSON, in any case. ValueError for rows that are not as long as there are columns."""
+        """Write the table as one line of JSON, whatever the config says. ValueError for rows of another length than `columns`."""
         table = {"name": name, "columns": [str(column) for column in columns], "data": check_table(columns, rows, name)}
         self._write(f"[table]{self._at(step)}: ", format_json(table))
 
@@ -187,9 +185,7 @@ class FileLogger(LoggerDestination):
         self._write(f"[text]{self._at(step)} {name}: ", *str(text).splitlines())
 
     def flush(self) -> None:
-        """Bring all that was logged and printed before to the disk, and wait for it. Without a name the template is filled
-        now.
-        """
+        """Sync everything logged and printed so far to the disk. If the file has no name yet, the template is filled now."""
         self._check_open()
         self._name(State())
         if not self._is_off:
@@ -198,9 +194,7 @@ class FileLogger(LoggerDestination):
     # events
 
     def is_ready(self, state: State) -> bool:
-        """True: lines are kept here until the name is known. `Logger` asks this before its first call, so the name is known
-        now.
-        """
+        """True. `Logger` asks this before its first call, so the file gets its name now."""
         self._name(state)
         return True
 
@@ -209,11 +203,11 @@ class FileLogger(LoggerDestination):
         self._see(state, logger)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Hand over files that are closed; every `flush_every_n_batches` bring what was written to the disk."""
+        """Hand over closed files, and every `flush_every_n_batches` have the file synced to the disk."""
         self._see(state, logger, is_due=state.timestamp.batch % self._config.flush_every_n_batches == 0)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Bring what was written to the disk, and hand over files that are closed; so do the other ends."""
+        """Have the file synced to the disk, and hand over closed files."""
         self._see(state, logger, is_due=True)
 
     eval_end = fit_end = predict_end = eval_standalone_end = epoch_end
@@ -250,14 +244,14 @@ class FileLogger(LoggerDestination):
         return f"[step={step}]"
 
     def _fallback(self) -> str:
-        """Where lines go if the process is killed before anybody said what the run's name is."""
+        """Where lines go if the process is killed before the run has a name."""
         try:
             return str(self._folder / State().fill(self._filename))
         except ConfigError:
             return ""
 
     def _name(self, state: State) -> None:
-        """Fill the template. What is wrong with it is said, and not raised: the run goes on."""
+        """Fill the template. If that fails, a warning is logged, so that the run goes on."""
         if self._is_named or self._is_closed or self._is_foreign():
             return
         self._is_named = True
@@ -274,7 +268,7 @@ class FileLogger(LoggerDestination):
         self._capture.name(str(self._folder / filled))
 
     def _turn_off(self) -> None:
-        """Write no file, and leave the descriptors alone; calls that log do nothing from now on."""
+        """Write no file and restore the descriptors; log calls do nothing from now on."""
         self._is_off = True
         self._capture.discard()
         self._capture.close()
@@ -289,7 +283,7 @@ class FileLogger(LoggerDestination):
         self._hand_over()
 
     def _is_foreign(self) -> bool:
-        """Whether this is a forked child, which has no part in the file."""
+        """Whether this is a forked child, which does not write to the file."""
         return os.getpid() != self._pid
 
     def _hand_over(self) -> None:
@@ -310,7 +304,7 @@ class FileLogger(LoggerDestination):
         self._finished.add(files)
 
     def _end(self, error: BaseException | None = None) -> None:
-        """Close, with `error` as the last thing in the file. Also called by the interpreter, in whatever way it ends."""
+        """Close, with `error` as the last thing in the file. The interpreter calls this too when it exits."""
         if self._is_closed or self._is_foreign():
             return
         if not self._is_named and not self._is_off:
@@ -329,11 +323,11 @@ class FileLogger(LoggerDestination):
 
 
 def _one_line(text: str) -> str:
-    return printable(text, keep="\t")  # who looks at the file in a terminal is not at the mercy of what was logged
+    return printable(text, keep="\t")  # so that nothing that was logged controls the terminal in which the file is shown
 
 
 def _is_quiet(error: BaseException) -> bool:
-    """Whether it ends the program, or a generator, without a traceback."""
+    """Whether the error ends the program, or a generator, without a traceback."""
     return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
 
 

@@ -1,4 +1,4 @@
-"""Handover: what a destination has written and will not change, on its way to the destinations that upload."""
+"""Handover: gives the finished files of a destination to the destinations that upload."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-#: Between two times that a store is asked that does not answer: it grows, as nobody waits before the close.
+#: The pause between two requests to a store that does not answer. It grows, as nobody waits before the close.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-#: So long finish() waits for such a store: the store's own calls are tried for half a minute, twice. Less when an exception is
-#: on its way: who ended the run may give it no more.
+#: How long finish() waits for such a store: enough for two calls, which retry for half a minute each. Less when an exception
+#: ended the run, as the process may be killed soon.
 PATIENCE_S, HASTE_S = 60.0, 5.0
 
 
 class Handover:
-    """Hands each file to the logger once, as soon as that is known, or forgets it where nobody uploads. Any thread may call.
+    """Hands each file to the logger once, as soon as the logger is known; drops it if nothing uploads. Any thread may call.
 
-    `names` says how they are called in the stores. Where stores must be asked for that, files wait, and a thread of ours
-    hands them over; it asks again while there is no answer. What still waits at finish() gets names that need none.
+    `names` decides the remote names. If a store must be asked for that, the files wait for a background thread, which asks
+    again until there is an answer, and hands them over. Files that still wait at finish() get names that need no answer.
     """
 
     def __init__(self, names: RemoteNames, *, upload: bool = True, patience_s: float = PATIENCE_S) -> None:
@@ -48,21 +48,21 @@ class Handover:
         self._pid = os.getpid()
 
     def see(self, logger: Logger | None) -> None:
-        """Take the logger that uploads, once; the next add() gives it what has waited for it."""
+        """Take the logger that uploads, once. The next add() hands over what has waited for it."""
         if logger is not None and self._logger is None:
             self._upload = self._upload and logger.has_file_upload_destination()
             self._logger = logger
 
     def begin(self) -> None:
-        """Have the stores asked now for what will be asked in any case, so that it is known when there are files."""
+        """Ask the stores now, in the background, so that the answer is there when the first file comes."""
         with self._changed:
             if self._upload and self._logger is not None and self._thread is None and not self._names.is_known(self._logger):
                 self._start(self._logger)
 
     def add(self, files: Iterable[tuple[str, Path]] = ()) -> None:
-        """Hand over files, each with its name. Takes as long as snapshots of them take, if no store has to be asked.
+        """Hand over files, each with its name. If no store has to be asked, this takes as long as snapshots of them take.
 
-        Raises what the logger raises, also when it was handed a file earlier.
+        Raises what the logger raises or, in the background, has raised.
         """
         with self._changed:
             if not self._upload:
@@ -80,9 +80,9 @@ class Handover:
                 self._hand_over(self._logger, self._names.find(self._logger, name), path)
 
     def finish(self, *, in_haste: bool = False) -> None:
-        """Hand over what waits, under names of its own if the stores still do not answer. Raises as add().
+        """Hand over what waits, under unique names if the stores still do not answer. Raises as add().
 
-        What is added afterwards is forgotten.
+        Files that are added later are dropped.
         """
         if os.getpid() != self._pid:  # the parent's files
             return
@@ -100,7 +100,7 @@ class Handover:
             self._raise()
 
     def _start(self, logger: Logger) -> None:
-        """Have a thread ask. It is a daemon: a store that is down must not keep the interpreter from its end."""
+        """Ask in a thread. It is a daemon, so that a store that is down does not keep the interpreter alive."""
         self._thread = threading.Thread(target=self._ask, args=(logger,), name="wherry-hand-over", daemon=True)
         try:
             self._thread.start()
@@ -111,13 +111,13 @@ class Handover:
             atexit.register(self.finish)
 
     def _ask(self, logger: Logger, *, only_once: bool = False) -> None:
-        """Hand over what waits, and try again while a store does not answer."""
+        """Hand over what waits, and try again until the store answers."""
         pause_s = _FIRST_PAUSE_S / 2
         has_said = False
         while True:
             error = self._try(logger)
             with self._changed:
-                if error is None and self._waiting and not self._is_over:  # it came in the meantime
+                if error is None and self._waiting and not self._is_over:  # a file came in the meantime
                     continue
                 is_hopeless = self._is_ending and isinstance(error, PermanentError)
                 if error is None or self._is_over or only_once or is_hopeless:
@@ -131,7 +131,7 @@ class Handover:
                 self._changed.wait(pause_s)  # finish() ends it
 
     def _try(self, logger: Logger) -> Exception | None:
-        """Hand over what waits. Returns the error of a store that could not be asked."""
+        """Hand over what waits. Returns the error if a store could not be asked."""
         while True:
             with self._changed:
                 name = self._waiting[0][0] if self._waiting else None
@@ -140,7 +140,7 @@ class Handover:
                     self._names.ask(logger)
                     return None
                 found = self._names.find(logger, name)
-            except UploadFailed as failed:  # of other files: `Config.on_failure` has it raised by the next call, whoever makes it
+            except UploadFailed as failed:  # of other files: with `Config.on_failure` the next call of anybody raises it
                 self._failed = self._failed or failed
                 return failed
             except Exception as error:
@@ -161,7 +161,7 @@ class Handover:
             self._take(logger, self._names.aside(logger, self._waiting[0][0]))
 
     def _take(self, logger: Logger, remote: str) -> None:
-        """Hand over the first that waits; what is wrong with that is raised in the caller's thread."""
+        """Hand over the first file that waits; the caller's thread raises what is wrong with that."""
         _, path = self._waiting.popleft()
         try:
             self._hand_over(logger, remote, path)

@@ -1,4 +1,4 @@
-"""InMemoryLogger: keeps what was logged as numpy arrays, to be looked at in a notebook or a test."""
+"""InMemoryLogger: keeps what was logged as numpy arrays, for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _T = TypeVar("_T")
 class InMemoryConfig:
     """How much an InMemoryLogger keeps. ConfigError for values that make no sense."""
 
-    #: Of each figure the newest so many; None: all. A point is 16 bytes, so a million steps of 20 figures are 320 MB.
+    #: How many of the newest values of a metric are kept; None: all. A value takes 16 bytes: a million steps of 20 metrics
+    #: are 320 MB.
     max_points: int | None = None
-    #: Of tables, images, texts and so on the newest so many of each name; None: all. Images are large, and nobody looks at a
-    #: thousand. Until they are read, they take what was given: of float32 four times the bytes of the pictures that they become.
+    #: How many of the newest tables, images, texts and so on of a name are kept; None: all. Images are large, and nobody looks
+    #: at a thousand. An image that was logged as float32 takes four times its final size until it is read.
     max_kept: int | None = 100
 
     def __post_init__(self) -> None:
@@ -41,7 +42,7 @@ class InMemoryConfig:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A figure over time, in the order of the calls: a step may come again, or go back."""
+    """The values of a metric in the order of the calls; a step may repeat or go back."""
 
     #: (n,) int64
     steps: NDArray[np.int64]
@@ -58,18 +59,18 @@ class Kept(Generic[_T]):
 
 
 class InMemoryLogger(ValueDestination):
-    """Keeps everything, in shapes that are always the same (those of `values/canonical.py`), and independent of what was given::
+    """Keeps copies of everything, in one form a kind (see `values/canonical.py`)::
 
         memory = InMemoryLogger()
         memory.log_metrics({"loss": 0.5}, step=1)
         memory.series("loss").values  # array([0.5])
 
-    Figures are read by series(), `most_recent_values` and to_pandas(); the rest by `hyperparameters`, `traces`, and by
+    Metrics are read by series(), `most_recent_values` and to_pandas(). Anything else is read by `hyperparameters`, `traces`,
     `tables`, `images`, `texts`, `histograms`, `audio`, `videos` and `point_clouds`: name -> list of `Kept`, oldest first.
-    What is returned is the caller's own, and can be read also after the close. Safe from several threads. Images, sounds and
-    videos are checked and copied when they are logged, and brought into their shape when they are first read.
+    Reading works after the close too, and returns copies of the lists. Any thread may call. Images, sounds and videos are
+    checked and copied when they are logged, and converted when they are first read.
 
-    A value that cannot be kept, such as a figure of many elements, is a ValueError, after the rest of the call was kept.
+    A metric that is not a number raises ValueError after the other metrics of the call were kept.
     """
 
     needs: ClassVar[Mapping[str, tuple[str, str]]] = {}  # nothing is encoded
@@ -89,12 +90,12 @@ class InMemoryLogger(ValueDestination):
     # reading
 
     def keys(self) -> list[str]:
-        """The names of all figures, in the order of their first values."""
+        """The names of all metrics, in the order of their first values."""
         with self._lock:
             return list(self._steps)
 
     def series(self, key: str) -> Series:
-        """All values of a figure, and their steps. KeyError for one that was never logged."""
+        """All values of a metric, and their steps. KeyError for a metric that was never logged."""
         import numpy as np
 
         with self._lock:
@@ -106,19 +107,19 @@ class InMemoryLogger(ValueDestination):
 
     @property
     def most_recent_values(self) -> dict[str, float]:
-        """The last value of each figure."""
+        """The last value of each metric."""
         with self._lock:
             return {key: values[-1] for key, values in self._values.items()}
 
     @property
     def most_recent_steps(self) -> dict[str, int]:
-        """The step of the last value of each figure."""
+        """The step of the last value of each metric."""
         with self._lock:
             return {key: steps[-1] for key, steps in self._steps.items()}
 
     @property
     def hyperparameters(self) -> dict[str, object]:
-        """All settings; of a name that was logged again, the last value."""
+        """All settings; for a name that was logged several times, the last value."""
         with self._lock:
             return dict(self._hyperparameters)
 
@@ -163,10 +164,9 @@ class InMemoryLogger(ValueDestination):
         return self._read(PointCloud.kind)
 
     def to_pandas(self) -> pd.DataFrame:
-        """All figures as a table: a row a step in ascending order (index "step"), a column a figure, NaN where there is no
-        value.
+        """All metrics as a table: a row for each step, ascending (index "step"), a column for each metric, NaN for no value.
 
-        Of several values of a figure at one step the last counts. MissingExtraError without pandas.
+        The last of several values of a metric at one step counts. MissingExtraError without pandas.
         """
         try:
             import pandas as pd
@@ -191,7 +191,7 @@ class InMemoryLogger(ValueDestination):
             self._hyperparameters.update(copies)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a value to each figure's series; `step=None` counts the calls."""
+        """Add a value to each metric's series; `step=None` counts the calls."""
         from wherry.loggers.values.canonical import to_scalar
 
         self._check_open()
@@ -244,7 +244,7 @@ class InMemoryLogger(ValueDestination):
             steps, values = self._steps.setdefault(key, array("q")), self._values.setdefault(key, array("d"))
             steps.append(step)
             values.append(value)
-            if most is not None and len(steps) >= 2 * most:  # moving the rest up once in so many calls costs next to nothing
+            if most is not None and len(steps) >= 2 * most:  # once in `most` calls, so that moving the rest costs little
                 del steps[:-most]
                 del values[:-most]
 

@@ -1,4 +1,4 @@
-"""MirrorLogger: a run's folder in an object store, while the run goes on. The destination for files that others write."""
+"""MirrorLogger: copies a run's folder to an object store while the run writes it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ _Self = TypeVar("_Self", bound="MirrorLogger")
 
 
 class MirrorLogger(LoggerDestination):
-    """Mirrors the folder into which other loggers (FileLogger, TensorBoardLogger, RunFolderLogger ...) or anybody else write.
+    """Mirrors the folder to which other loggers (FileLogger, TensorBoardLogger, RunFolderLogger ...) or anybody else write::
 
-    `folder` and `uri` are templates, filled with the state that begins the run: ``{run_name} {rank}`` and other fields of
-    `State.name_fields`. The rest is what `wherry.Mirror` takes. One mirror a folder: of ranks that share one, one begins it.
+        Logger(State(), [RunFolderLogger("runs/{run_name}"), MirrorLogger("runs/{run_name}", "s3://bucket/{run_name}")])
 
-    It begins with the run (init), sends at once at the end of every phase, without waiting, and makes plain objects of the
-    files in post_close(), when all other loggers have written their last line. Without a trainer use it as a context manager.
+    `folder` and `uri` are templates, filled with the state at the start of the run (see `State.name_fields`). The other
+    arguments are those of `wherry.Mirror`. A folder has one mirror: of the ranks that share it, only one may make it.
+
+    The mirror begins with the run (init). At the end of every phase it sends what is complete, without waiting. In post_close(),
+    when all other loggers have written their last line, it stores the files as plain objects. Without a trainer use it as a
+    context manager.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class MirrorLogger(LoggerDestination):
         self._state = state
         self._mirror: Mirror | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
-        for template in (self._folder, self._uri):  # a bad one is found now and not when the run begins
+        for template in (self._folder, self._uri):  # an error in one is raised now, and not when the run begins
             sample_state().fill(template)
 
     def __repr__(self) -> str:
@@ -56,7 +59,7 @@ class MirrorLogger(LoggerDestination):
 
     @property
     def mirror(self) -> Mirror:
-        """The mirror, which begins with this if it has not yet."""
+        """The mirror. It begins now if it has not begun."""
         return self._begin(self._state)
 
     def _begin(self, state: State | None) -> Mirror:
@@ -77,21 +80,21 @@ class MirrorLogger(LoggerDestination):
         self._begin(state)
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin, for a loop that has no init."""
+        """Begin, in a loop that sends no init."""
         self._begin(state)
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Have all sent that is complete."""
+        """Send what is complete, in the background."""
         self._begin(state).send_now()
 
     fit_end = eval_end = eval_standalone_end = predict_end = epoch_end
 
     def close(self, state: State, logger: Logger) -> None:
-        """Take how long post_close() may wait: other loggers may still write until then."""
+        """Take how long post_close() may wait. Other loggers may still write until then."""
         self._time_left_s = logger.time_left_s
 
     def post_close(self, timeout_s: float | None = None) -> None:
-        """Send the rest, make plain objects of the files, and end. What the store does not take stays for the next mirror.
+        """Send the rest, store the files as plain objects, and end. The next mirror sends what the store did not take.
 
         It waits for `timeout_s`, else for what `Logger.close()` was given, else as `Mirror.close()`.
         """

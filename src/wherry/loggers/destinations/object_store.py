@@ -1,4 +1,4 @@
-"""ObjectStoreLogger: the destination that uploads a run's files to an object store and gets them back by name."""
+"""ObjectStoreLogger: uploads a run's files to an object store and downloads them by name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _Self = TypeVar("_Self", bound="ObjectStoreLogger")
 class ObjectStoreLogger(LoggerDestination):
     """Uploads files to the store at `uri` in the background; `storage_options`, `spool` and `config` are those of `Uploader`.
 
-    Remote file names are templates: ``{run_name} {rank} {epoch:04d}`` and the other fields of `State.name_fields`. `name_format`
-    is put around each of them, for example ``"{run_name}/{remote_file_name}"``. Both are filled on the way up and down alike,
-    with the state seen last: that of an event or a call, else `state`, which outside a trainer is the environment's (see
-    `State`). Write ``{{`` for a brace. A slash at the start of a name is dropped, as Composer does.
+    Remote file names are templates with the fields of `State.name_fields`, such as ``{run_name} {rank} {epoch:04d}``.
+    `name_format` is put around each name, for example ``"{run_name}/{remote_file_name}"``. Uploads and downloads fill both in the
+    same way, with the last state that an event or a call has given, else with `state`, else with the environment's (see
+    `State`). Write ``{{`` for a brace. A leading slash is dropped, as in Composer.
 
-    In a training loop it reports failed uploads after each batch and epoch, as `Config.on_failure` says; waits for all of them at
-    the end of training, evaluation and prediction (raises UploadFailed for those that failed); and closes in post_close(),
-    so that other loggers can hand over files in their close(). With `check`, whether the store lets us in is found out in the
-    background as soon as the run begins. Without a trainer use it as a context manager::
+    In a training loop it reports failed uploads after each batch and epoch, as `Config.on_failure` says. At the end of training,
+    evaluation and prediction it waits for all uploads, and raises UploadFailed for those that failed. It closes in
+    post_close(), so that other loggers can hand over files in their close(). With `check`, it tries access to the store in
+    the background as soon as the run begins. Without a trainer use it as a context manager::
 
         with ObjectStoreLogger("s3://bucket/runs") as log:
             log.upload_file(None, "notes.txt", "notes.txt")
@@ -59,7 +59,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._check_is_due = check
         self._error: BaseException | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
-        #: For what a destination has no call for: exists, list, delete ...; its names are those of `remote_name`.
+        #: For what a destination has no call for, such as list and delete. Its names are those that remote_name() returns.
         self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
 
     def __repr__(self) -> str:
@@ -68,12 +68,12 @@ class ObjectStoreLogger(LoggerDestination):
     # names
 
     def remote_name(self, remote_file_name: str) -> str:
-        """The name below the URI that `remote_file_name` stands for now. ConfigError for an unknown field."""
+        """The name below the URI that `remote_file_name` is filled to now. ConfigError for an unknown field."""
         name = self._state.fill(remote_file_name).lstrip("/")
         return self._state.fill(self._name_format, remote_file_name=name).lstrip("/")
 
     def get_uri_for_file(self, remote_file_name: str) -> str:
-        """The full URI that `remote_file_name` stands for now."""
+        """The full URI of remote_name()."""
         return self.uploader.uri_for(self.remote_name(remote_file_name))
 
     def _see(self, state: State | None) -> None:
@@ -82,7 +82,7 @@ class ObjectStoreLogger(LoggerDestination):
 
     @property
     def on_failure(self) -> str:
-        """``Config.on_failure``: with ``"raise"`` a Logger of several ranks raises lost names, too, and does not report them."""
+        """``Config.on_failure``. With ``"raise"``, a Logger of several ranks raises errors of names, and does not log them."""
         return self.uploader.config.on_failure
 
     # files
@@ -102,21 +102,21 @@ class ObjectStoreLogger(LoggerDestination):
     ) -> UploadHandle:
         """Accept the file, or all files of the folder, `file_path` for upload; it may be changed or deleted afterwards.
 
-        `state` may be None outside a trainer. Without `overwrite` an object that has the name by then is kept and the upload
-        fails. `move` gives the file away: nothing is copied, whatever its size, and its old name is gone. Returns a handle
-        to wait on. Raises as `Uploader.put` does.
+        `state` may be None outside a trainer. Without `overwrite`, an existing object of the name is kept and the upload fails.
+        With `move`, the file is moved away instead of copied, whatever its size. Returns a handle to wait on. Raises as
+        `Uploader.put` does.
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
         try:
             return self.uploader.put(file_path, name, overwrite=overwrite, move=move)
         except FileNotFoundError as error:
-            if isinstance(error, StoreError) or os.path.exists(file_path):  # it is something else that is missing
+            if isinstance(error, StoreError) or os.path.exists(file_path):  # another file is missing
                 raise
             raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
 
     def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
-        """Open a new file for writing, which is uploaded when it is closed: a checkpoint is then written once, copied never.
+        """Open a new file for writing, which is uploaded when it is closed, so that a checkpoint is written only once.
 
         ``"wb"`` overwrites, ``"xb"`` does not (see `Uploader.open`).
         """
@@ -129,7 +129,7 @@ class ObjectStoreLogger(LoggerDestination):
         overwrite: bool = False,
         progress_bar: bool = True,
     ) -> None:
-        """Download the object to `destination`, verified; what is still queued here is taken from the queue.
+        """Download the object to `destination`, verified; an upload that is still queued here is copied from the queue.
 
         Follows ``.symlink`` objects. Raises FileExistsError, NotFoundError and so on, as `Uploader.get` does.
         """
@@ -143,7 +143,7 @@ class ObjectStoreLogger(LoggerDestination):
     # events
 
     def init(self, state: State, logger: Logger) -> None:
-        """Take the state and have the store tried in the background."""
+        """Take the state, and have the access to the store tried in the background."""
         self._see(state)
         self._start_check()
 
@@ -155,23 +155,23 @@ class ObjectStoreLogger(LoggerDestination):
     epoch_end = batch_end
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads, as at the end; UploadFailed if some failed."""
+        """Wait for all uploads. UploadFailed if some failed."""
         self._see(state)
         self.uploader.flush_at_end()
 
     eval_standalone_end = predict_end = fit_end
 
     def close(self, state: State, logger: Logger) -> None:
-        """Take the state, and how the run ended; other loggers may hand over files until post_close()."""
+        """Take the state and how the run ended. Other loggers may hand over files until post_close()."""
         self._see(state)
         self._error, self._time_left_s = logger.error, logger.time_left_s
 
     def post_close(self, timeout_s: float | None = None) -> None:
-        """Wait for all uploads and close; UploadFailed if some failed that were not raised yet. Closing again does nothing.
+        """Wait for all uploads and close. UploadFailed for failures that were not raised yet. Closing again does nothing.
 
-        It waits for `timeout_s`, else for what `Logger.close()` was given, else as `Uploader.close()`; then it says on stderr
-        what is left to the background. When an exception ended the run (`Logger.error`), failures are said there as well: the
-        exception comes first.
+        It waits for `timeout_s`, else for what `Logger.close()` was given, else as long as `Uploader.close()`. Then it prints to
+        stderr what is left to the background. If an exception ended the run (`Logger.error`), failures are printed there too
+        and not raised, so that the exception is seen.
         """
         self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
 
@@ -189,7 +189,7 @@ class ObjectStoreLogger(LoggerDestination):
 
 
 def _check_name_format(name_format: str) -> None:
-    """Find a bad format now and not after the first epoch."""
+    """ConfigError for a bad format, now and not after the first epoch."""
     one, other = (sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other"))
     if one == other:
         raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")

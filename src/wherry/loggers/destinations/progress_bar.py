@@ -1,4 +1,4 @@
-"""ProgressBarLogger: a bar for the epoch that is under way, and one for the evaluation in it."""
+"""ProgressBarLogger: a progress bar for the current epoch, and one for an evaluation or prediction."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _DEFAULT_WIDTH, _DEFAULT_HEIGHT = 80, 24
 class ProgressBarConfig:
     """What the bars show. ConfigError for values that make no sense."""
 
-    #: None: as many as the epoch (evaluation, prediction) before had; the first bar only counts.
+    #: The total of the bar. None: what the previous epoch (evaluation, prediction) had; the first bar only counts.
     batches_per_epoch: int | None = None
     eval_batches: int | None = None
     predict_batches: int | None = None
-    #: The figures beside the bar. None: those that were logged first, as many as `max_metrics`.
+    #: The metrics beside the bar. None: the first ones that are logged, up to `max_metrics`.
     metrics: tuple[str, ...] | None = None
-    #: What fits beside a bar on 80 columns.
+    #: As many as fit beside a bar on 80 columns.
     max_metrics: int = 4
-    #: Whether the bars of finished epochs stay.
+    #: Whether the bars of finished epochs stay on the screen.
     keep: bool = True
-    #: Whether to draw also where nobody watches: into a pipe or a file.
+    #: Whether to draw even if nobody watches: into a pipe or a file.
     force: bool = False
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class ProgressBarConfig:
 
 
 class _Bar(Protocol):
-    """What is used of tqdm's bars, those of terminals and of notebooks."""
+    """The part of tqdm's bars, of terminals and of notebooks, that is used here."""
 
     n: int
 
@@ -56,15 +56,16 @@ class _Bar(Protocol):
 
 
 class ProgressBarLogger(LoggerDestination):
-    """Draws tqdm's bars on `stream`, which is sys.stderr as it is when a bar begins unless it is given.
+    """Draws tqdm's bars on `stream`, by default on what sys.stderr is when a bar begins::
 
-    A bar an epoch goes on at each ``batch_end``, to ``state.timestamp.batch_in_epoch`` where the loop keeps that, and one an
-    evaluation or prediction at each of their batches' ends. A bar ends with what it counts; all end in close(), and when an
-    exception ends the program, before its traceback is printed. In a notebook with ipywidgets they are widgets.
+        logger = Logger(State(), ProgressBarLogger(config=ProgressBarConfig(batches_per_epoch=500)))
 
-    Quiet where nobody watches: if the stream is neither a terminal nor a notebook's output there are no bars and tqdm is not
-    even imported, unless ``ProgressBarConfig(force=True)``; nor are there in a forked child. A stream that breaks ends
-    the bar, not the run. Safe from several threads.
+    The bar of an epoch advances at each ``batch_end``, to ``state.timestamp.batch_in_epoch`` if the loop counts that. The bar
+    of an evaluation or prediction advances at the end of each of its batches. All bars end in close(), and when an exception
+    ends the program, before its traceback is printed. In a notebook with ipywidgets, bars are widgets.
+
+    Unless ``ProgressBarConfig(force=True)``, nothing is drawn and tqdm is not imported if the stream is neither a terminal nor
+    a notebook's output. Nothing is drawn in a forked child. A stream that fails ends the bar, not the run. Any thread may call.
     """
 
     def __init__(self, stream: TextIO | None = None, *, config: ProgressBarConfig | None = None) -> None:
@@ -89,12 +90,12 @@ class ProgressBarLogger(LoggerDestination):
         return f"<ProgressBarLogger{' closed' if self._is_closed else ''}>"
 
     def is_quiet(self) -> bool:
-        """Whether a bar that begins now would not be drawn."""
+        """Whether a bar that began now would not be drawn."""
         watched = self._config.force or is_watched(self._stream if self._stream is not None else sys.stderr)
         return self._is_closed or os.getpid() != self._pid or not watched
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Show the figures beside the bar of what is under way, from its next batch on."""
+        """Show the metrics beside the current bar from its next batch on."""
         if self._is_closed:
             raise RuntimeError("this ProgressBarLogger is closed: make a new one to go on logging")
         if not self._bars:
@@ -111,7 +112,7 @@ class ProgressBarLogger(LoggerDestination):
         self._begin_epoch(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Move the epoch's bar on."""
+        """Advance the epoch's bar."""
         if "train" not in self._bars or self._epoch != state.timestamp.epoch:
             self._begin_epoch(state, n=max(state.timestamp.batch_in_epoch - 1, 0))
         self._move("train", state.timestamp.batch_in_epoch)
@@ -121,7 +122,7 @@ class ProgressBarLogger(LoggerDestination):
         self._end("train")
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """End the epoch's bar, if the training ends in an epoch."""
+        """End the epoch's bar if the training ends within an epoch."""
         self._end("train")
 
     def eval_start(self, state: State, logger: Logger) -> None:
@@ -129,7 +130,7 @@ class ProgressBarLogger(LoggerDestination):
         self._begin("eval", "eval")
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Move the evaluation's bar on."""
+        """Advance the evaluation's bar."""
         self._move("eval")
 
     def eval_end(self, state: State, logger: Logger) -> None:
@@ -141,7 +142,7 @@ class ProgressBarLogger(LoggerDestination):
         self._begin("predict", "predict")
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
-        """Move the prediction's bar on."""
+        """Advance the prediction's bar."""
         self._move("predict")
 
     def predict_end(self, state: State, logger: Logger) -> None:
@@ -168,12 +169,12 @@ class ProgressBarLogger(LoggerDestination):
         if self.is_quiet():
             return
         with self._lock:
-            keep = self._config.keep and not self._bars  # one below another goes away: else it would stay in the middle
+            keep = self._config.keep and not self._bars  # a bar below another one is cleared; it would stay between lines
             self._figures.clear()
             self._bars[kind] = _new_bar(self._stream, label, self._totals[kind], n, keep=keep)
 
     def _move(self, kind: str, to: int = 0) -> None:
-        """Go to `to` batches; where the loop does not count them, one on."""
+        """Set the bar to `to` batches; 0, where the loop does not count them: advance it by one."""
         with self._lock:
             bar = self._bars.get(kind)
             if bar is None or os.getpid() != self._pid:
@@ -214,7 +215,7 @@ def _new_bar(stream: TextIO | None, label: str, total: int | None, n: int, *, ke
 
 
 def _has_width(stream: TextIO) -> bool:
-    """Whether tqdm can ask it. A terminal without a size, as in a container, would get bars of width 0, on none of its rows."""
+    """Whether tqdm can ask for its width. A terminal without a size, as in some containers, would get bars of width 0."""
     try:
         return os.get_terminal_size(stream.fileno()).columns > 0
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""RunFolderLogger: everything a run logs, in one folder that any tool reads. It needs no server, and no wherry to be read."""
+"""RunFolderLogger: everything a run logs, in one folder of standard formats. Neither a server nor wherry is needed to read it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from wherry.posix.fork import call_in_children
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
-#: Fields of our own in a line; a metric or column of such a name gets a "_" behind it.
+#: The fields that every line has. A metric or column with such a name gets a "_" appended.
 _OURS = frozenset({"t", "step", "phase"})
-#: Larger whole numbers are written as floats: pandas would not read the file.
+#: Larger integers are written as floats, as pandas cannot read them.
 _MOST_WHOLE = 2**63 - 1
 
 
@@ -40,21 +40,21 @@ _MOST_WHOLE = 2**63 - 1
 class RunFolderConfig:
     """How a RunFolderLogger works. ConfigError for values that make no sense."""
 
-    #: Whether only rank 0 logs. Curves of all ranks are mostly the same one; with False each rank has a folder in the folder.
+    #: Whether only rank 0 logs, as the metrics of all ranks are usually the same. With False, each rank has its own subfolder.
     rank_zero_only: bool = True
-    #: Whether metrics and tables are written as Parquet at the close, if pyarrow is installed: a fifth of the size.
+    #: Whether metrics and tables are also written as Parquet at the close, if pyarrow is installed: a fifth of the size.
     parquet: bool = True
-    #: Whether files are handed to the destinations that upload, media at once, the others at the close. Not needed where a
-    #: `Mirror` keeps the folder.
+    #: Whether files are handed to the destinations that upload: media at once, the others at the close. Not needed where a
+    #: `Mirror` uploads the folder.
     upload: bool = True
-    #: The folder of uploaded files, a template (see `State.fill`). If it has those of another local folder, it is
-    #: ``attempt-2`` in it, and so on.
+    #: The remote folder, a template (see `State.fill`). If it holds the files of another local folder, its subfolder
+    #: ``attempt-2`` is used, and so on.
     remote_folder: str = "{run_name}"
-    #: Whether flush() waits for the disk, to survive a loss of power, and not only the process's end.
+    #: Whether flush() calls fsync, so that the files survive a power failure, and not only the end of the process.
     fsync: bool = False
-    #: Enough for a shape.
+    #: Enough to see the shape of a distribution.
     n_histogram_bins: int = 64
-    #: Media that wait to be encoded; log calls wait while there are more. A few seconds of video.
+    #: The memory of media that wait to be encoded, a few seconds of video. While it is exceeded, log calls wait.
     max_pending_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
@@ -64,40 +64,44 @@ class RunFolderConfig:
 
 
 class RunFolderLogger(ValueDestination):
-    """Writes to `folder`, a template (see `State.fill`), which is filled when the run begins, or something is logged first.
+    """Writes to `folder`, a template (see `State.fill`), which is filled when the run begins, or at the first log call::
+
+        with RunFolderLogger("runs/{run_name}") as log:
+            log.log_metrics({"loss": 0.5}, step=1)  # a line in runs/.../metrics.jsonl
 
     | file | holds |
     | --- | --- |
     | ``hparams.json`` | hyperparameters; later calls replace those of the same name |
-    | ``metrics.jsonl`` | a line for each log_metrics: ``t`` (s since 1970), ``step``, ``phase`` (eval, predict) and the figures |
+    | ``metrics.jsonl`` | a line for each log_metrics: ``t`` (s since 1970), ``step``, ``phase`` (eval, predict) and the metrics |
     | ``tables/<name>.jsonl`` | a line for each row: ``t``, ``step`` and the columns |
-    | ``metrics.parquet``, ``tables/<name>.parquet`` | the same, as Parquet, from the close on |
-    | ``text.jsonl``, ``traces.jsonl``, ``histograms.jsonl`` | a line each, under ``key`` |
-    | ``media/images/<name>/<step>.png`` | an image; of several, or of a step that has one, ``<step>-<number>.png`` |
-    | ``media/masks/<name>/<mask>/<step>.png`` | a mask: a pixel's index is its label |
+    | ``metrics.parquet``, ``tables/<name>.parquet`` | the same as Parquet, written at the close |
+    | ``text.jsonl``, ``traces.jsonl``, ``histograms.jsonl`` | a line for each; its name is ``key`` |
+    | ``media/images/<name>/<step>.png`` | an image; ``<step>-<number>.png`` if the step has several |
+    | ``media/masks/<name>/<mask>/<step>.png`` | a mask: the index of a pixel is its label |
     | ``media/masks/<name>/classes.json`` | the names of labels |
     | ``media/audio/<name>/<step>.wav``, ``media/video/..mp4``, ``media/pointclouds/..ply`` | sound, videos, points |
-    | ``.wherry-run.json`` | where stores keep it: whose the folder is here and there (see `RunNames`) |
+    | ``.wherry-run.json`` | which remote folder belongs to this one (see `RunNames`) |
     | ``media/index.jsonl`` | of each: ``t``, ``step``, ``key``, ``kind``, ``path``, ``sha256``, ``size_bytes``, ``shape`` |
-    | ``children/<process>/`` | what a forked child has logged, such as a DataLoader's worker: the same files again |
+    | ``children/<process>/`` | what a forked child logged, such as a DataLoader's worker: the same files again |
 
-    Names are as they were given; in paths they are what `safe_name` makes of them. A figure or column called ``t``, ``step``
-    or ``phase`` gets a ``_`` behind its name. JSON has no NaN and no infinity: they are the strings "NaN", "Infinity" and
-    "-Infinity", which pandas reads as numbers and DuckDB with ``::DOUBLE``; in Parquet they are numbers.
+    Names are kept as they are given; in paths, `safe_name` replaces what file systems refuse. A metric or column called
+    ``t``, ``step`` or ``phase`` gets a ``_`` appended. JSON has neither NaN nor infinities: they are the strings "NaN",
+    "Infinity" and "-Infinity", which pandas reads as numbers, and DuckDB with ``::DOUBLE``. In Parquet they are numbers.
 
-    Guarantees: figures, texts, traces and hyperparameters are in their file when the call returns, and SIGKILL loses none of
-    them. Media, histograms and tables are copied, and written by a thread of ours; flush() returns when they too are there, and
-    raises the first error. Each media file appears whole, and before its line in the index. The folder of an earlier run is
-    continued: nothing in it is replaced or removed, but for what a killed process left of a last line; steps may go back. While
-    one process writes a folder, for another each call is a RuntimeError. A folder that somebody removes meanwhile is made
-    anew by the next call, with the hyperparameters, and that is said in the log "wherry".
+    Guarantees: metrics, texts, traces and hyperparameters are in their file when the call returns; SIGKILL loses none of them.
+    Media, histograms and tables are copied by the call and written by a background thread. flush() returns when they are
+    written too, and raises the first error. Each media file appears whole, and before its line in the index.
 
-    The folder belongs to the process that gets the event INIT, or else that made the logger. Its forked children write to a
-    folder of their own in it, whoever logs first, and leave uploads to it: at its close it hands over what they have
+    The folder of an earlier run is continued. Nothing in it is replaced or removed, except a last line that a killed process
+    left incomplete; steps may go back. While one process writes a folder, calls of other processes raise RuntimeError. If
+    somebody removes the folder, the next call makes it again, with the hyperparameters, and logs a warning.
+
+    The folder belongs to the process that gets the event INIT, or else to the process that made the logger. A forked child
+    writes to its own folder below ``children``, even if it logs first. The parent uploads at its close what its children have
     written by then.
 
-    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). Any thread may call. After close() all
-    calls that log raise RuntimeError.
+    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). Any thread may call. After close(), log
+    calls raise RuntimeError.
     """
 
     def __init__(
@@ -114,7 +118,7 @@ class RunFolderLogger(ValueDestination):
         self._folder = os.fspath(folder)
         sample_state().fill(self._folder)
         self._seen: State | None = state
-        self._state: State | None = state  # that was seen, else one of our own
+        self._state: State | None = state  # the last one seen, else a default one
         self._now = now
         self._phase: str | None = None
         self._background = Background("run folder", max_pending_bytes=self._config.max_pending_bytes)
@@ -135,7 +139,7 @@ class RunFolderLogger(ValueDestination):
     # what is logged
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Add settings to those logged before. ValueError if somebody made something else of ``hparams.json``."""
+        """Add settings to those logged before. ValueError if ``hparams.json`` is no longer a JSON object."""
         if run := self._open_run():
             run.merge_json("hparams.json", hyperparameters)
 
@@ -150,7 +154,7 @@ class RunFolderLogger(ValueDestination):
             run.lines("metrics.jsonl").append(json_line(line))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Add a line for each; of large arrays the shape only."""
+        """Add a line for each; a large array is written as its shape only."""
         if run := self._open_run():
             start: dict[str, object] = {"t": self._now()}
             if self._seen is not None:
@@ -160,7 +164,7 @@ class RunFolderLogger(ValueDestination):
                 run.lines("traces.jsonl").append(b"".join(lines))
 
     def write(self, value: Value, step: int) -> None:
-        """Write a text now, and have our thread write anything else."""
+        """Write a text now; the background thread writes anything else."""
         t = self._now()
         line = self._line(step, t)
         match value:
@@ -175,7 +179,7 @@ class RunFolderLogger(ValueDestination):
                 self._later(partial(self._write_media, value=value, step=step, t=t), value)
 
     def flush(self) -> None:
-        """Return when all that was logged before is in its file.
+        """Return when everything logged so far is in its file.
 
         Raises the first error of writing that was not raised yet.
         """
@@ -195,7 +199,7 @@ class RunFolderLogger(ValueDestination):
         return True
 
     def init(self, state: State, logger: Logger) -> None:
-        """Take the folder, before a child that is forked later can log; the state, and the logger, which uploads files."""
+        """Take the state and the logger, and the folder, so that a child that is forked later cannot take it."""
         if self._place.begin_here():
             self._finished = self._make_finished()
         self._see(state, logger)
@@ -209,30 +213,30 @@ class RunFolderLogger(ValueDestination):
     fit_end = epoch_end
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """From now on, figures are of the phase "eval"."""
+        """Give the metrics from now on the phase "eval"."""
         self._see(state, logger)
         self._phase = "eval"
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """From now on, figures are of the phase "predict"."""
+        """Give the metrics from now on the phase "predict"."""
         self._see(state, logger)
         self._phase = "predict"
 
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Flush; the phase is over."""
+        """End the phase, and flush."""
         self._phase = None
         self.epoch_end(state, logger)
 
     eval_standalone_end = predict_end = eval_end
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Write what is left, and Parquet; hand the files over for upload, and the folder to others. Again, it does nothing."""
+        """Write what is left and the Parquet files, hand the files over for upload, and unlock the folder. Again: nothing."""
         with self._mutex:
             if self._is_closed:
                 return
             self._see(state, logger)
             self._is_closed = True
-        with ExitStack() as stack:  # makes all its calls, the last that was added first, and raises their errors as one
+        with ExitStack() as stack:  # makes all calls even if some raise, the last one added first
             if (run := self._place.files) is not None:
                 stack.callback(run.close)
                 stack.callback(self._upload_all, run, in_haste=logger is not None and logger.error is not None)
@@ -268,7 +272,7 @@ class RunFolderLogger(ValueDestination):
         return folder if self._config.rank_zero_only else folder / f"rank{state.rank}"
 
     def _rank(self) -> State:
-        self._state = self._state or State()  # kept, as it may have made up a run name
+        self._state = self._state or State()  # kept, as it may have generated a run name
         return self._state
 
     def _is_left_out(self) -> bool:
@@ -326,7 +330,7 @@ class RunFolderLogger(ValueDestination):
 
     def _make_finished(self) -> Handover:
         remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
-        upload = self._config.upload and not self._place.is_child  # who has the run's folder uploads what is in it
+        upload = self._config.upload and not self._place.is_child  # the owner of the run's folder uploads what is in it
         return Handover(RunNames(remote, lambda: self.folder), upload=upload)
 
     def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
@@ -336,7 +340,7 @@ class RunFolderLogger(ValueDestination):
             self._finished.finish(in_haste=in_haste)
 
     def _start_afresh(self) -> None:
-        """In a fork's child: another thread may have held a lock, and the folder is its parent's."""
+        """In a forked child: another thread may have held a lock, and the folder belongs to the parent."""
         self._mutex = threading.RLock()
         self._place.start_afresh()
         self._finished = self._make_finished()
@@ -344,7 +348,7 @@ class RunFolderLogger(ValueDestination):
 
 
 def _column(key: object, taken: Mapping[str, object]) -> str:
-    """The key as a text that is not taken."""
+    """The key as a string, with "_" appended until it is not taken."""
     text = str(key)
     while text in _OURS or text in taken:
         text += "_"

@@ -1,4 +1,4 @@
-"""TensorBoardLogger: everything a run logs, in files that TensorBoard shows, and without TensorBoard or TensorFlow."""
+"""TensorBoardLogger: everything a run logs, in files that TensorBoard shows. It needs neither TensorBoard nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _TAG_KINDS = {"histogram": "histogram", "audio": "audio", "video": "image", "poi
 class TensorBoardConfig:
     """How a TensorBoardLogger works. ConfigError for values that make no sense."""
 
-    #: Whether only rank 0 logs. Curves of all ranks are mostly the same one; with False each rank has its folder.
+    #: Whether only rank 0 logs, as the metrics of all ranks are usually the same. With False, each rank has its own folder.
     rank_zero_only: bool = True
-    #: A file of this size is closed, and uploaded once. 16 MiB are some 300,000 scalars, and seconds on a slow line.
+    #: A file of this size is closed and uploaded; the next event starts another. 16 MiB hold about 300,000 scalars.
     max_file_bytes: int = 16 * 2**20
-    #: So is a file of this age, if some destination uploads: that is how late a store is, and makes 288 files a day.
+    #: A file of this age is closed too if a destination uploads. So the store is at most this late; 300 s are 288 files a day.
     max_file_age_s: float = 300.0
-    #: Whether closed files are handed to the destinations that upload; if a `Mirror` keeps the folder, they need not be.
+    #: Whether closed files are handed to the destinations that upload. Not needed where a `Mirror` uploads the folder.
     upload: bool = True
-    #: The folder of uploaded files, a template (see `State.fill`).
+    #: The remote folder, a template (see `State.fill`).
     remote_folder: str = "{run_name}/tb/rank{rank}"
-    #: Whether flush() and the end of a file wait for the disk, to survive a loss of power, and not only the process's end.
+    #: Whether flush() and the end of a file call fsync, so that events survive a power failure, and not only the process.
     fsync: bool = False
-    #: Enough for a shape; TensorBoard's own default is 30.
+    #: Enough to see the shape of a distribution; TensorBoard's own default is 30.
     n_histogram_bins: int = 64
-    #: Longer tables are cut: TensorBoard shows all of a text at once, in one page. RunFolderLogger keeps them whole.
+    #: Longer tables are cut, as TensorBoard shows a whole text on one page. RunFolderLogger keeps all rows.
     max_table_rows: int = 1000
-    #: Of larger clouds so many points are shown, picked at random: TensorBoard's server makes Python lists of all.
+    #: Larger clouds are reduced to so many random points, as TensorBoard's server converts every point to Python lists.
     max_points: int = 20_000
 
     def __post_init__(self) -> None:
@@ -61,29 +61,33 @@ class TensorBoardConfig:
 
 
 class TensorBoardLogger(ValueDestination):
-    """Writes event files below `folder`, a template (see `State.fill`), one folder a rank: ``tensorboard --logdir runs``.
+    """Writes event files below `folder`, a template (see `State.fill`), one folder a rank: ``tensorboard --logdir runs``::
+
+        with TensorBoardLogger("runs/{run_name}/tb") as board:
+            board.log_metrics({"loss": 0.5}, step=1)
 
     | call | dashboard |
     | --- | --- |
-    | log_metrics | scalars, under the metric's name |
-    | log_hyperparameters | hparams, and a table in text under "hyperparameters" |
+    | log_metrics | scalars |
+    | log_hyperparameters | hparams, and a table under "hyperparameters" in text |
     | log_images | images, several under "name/0", "name/1" ...; each mask drawn over its image under "name/mask", with a legend |
     | log_video | images, as an animated GIF |
     | log_histogram, log_audio, log_point_cloud | histograms and distributions, audio, mesh |
     | log_text, log_table, log_traces | text, as Markdown; traces under "traces/name" |
 
-    Guarantees: figures, texts, tables and hyperparameters are in the file when the call returns, and SIGKILL loses none of them.
-    Media are copied, and encoded by a thread of ours; flush() returns when they too are in the file, and raises that thread's
-    first error. A file has its name for ever, and is handed over for upload once, when it is closed (see `TensorBoardConfig`).
-    What torch's SummaryWriter can write is written as it does, for tools that read event files.
+    Guarantees: metrics, texts, tables and hyperparameters are in the file when the call returns; SIGKILL loses none of them.
+    Media are copied by the call and encoded by a background thread. flush() returns when they are in the file too, and raises
+    that thread's first error. A file is never renamed, and is handed over for upload once, when it is closed (see
+    `TensorBoardConfig`). Kinds that torch's SummaryWriter knows are written as it writes them, for tools that read event files.
 
-    Without a step, calls for a name are counted from 0 (log_metrics: all calls). TensorBoard's fast loader, its default, takes
-    a step that goes back for a restart: it drops the points of that name from there on, and of two for one step the earlier. The
-    hparams dashboard has what log_hyperparameters() was given before the first other call, or flush: TensorBoard reads one record
-    of it. A name belongs to the kind that used it first: a histogram "loss" next to a metric "loss" is "loss (histogram)".
+    Without a step, the calls for a name are counted from 0 (log_metrics: all calls). When a step goes back, TensorBoard's
+    default loader assumes a restart: it drops the points of that name from that step on; of two points of one step it drops the
+    earlier one. The hparams dashboard shows what log_hyperparameters() was given before the first other log call or flush, as
+    TensorBoard reads only one such record. A name belongs to the kind that used it first: a histogram "loss" beside a metric
+    "loss" becomes "loss (histogram)".
 
-    Any thread may call. The child of a fork writes to files of its own in the same folder. A metric that is no number is a
-    ValueError, after the others of its call were written. After close() all calls that log raise RuntimeError.
+    Any thread may call. A forked child writes to its own files in the same folder. A metric that is not a number raises
+    ValueError after the other metrics of the call were written. After close(), log calls raise RuntimeError.
     """
 
     needs: ClassVar[Mapping[str, tuple[str, str]]] = dict.fromkeys(("images", "video"), ("PIL.Image", "Pillow"))
@@ -105,7 +109,7 @@ class TensorBoardLogger(ValueDestination):
         self._state = state
         self._now = now
         self._background = Background("tensorboard")
-        self._files: dict[str, EventFile] = {}  # one, under its folder, as soon as that is known
+        self._files: dict[str, EventFile] = {}  # none or one; a dict, as its setdefault() is atomic
         self._kinds: dict[str, str] = {}
         self._hyperparameters: dict[str, summaries.HParam] = {}
         self._session_is_due = False
@@ -118,7 +122,7 @@ class TensorBoardLogger(ValueDestination):
     # what is logged
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Add settings to the table of all; nested names are joined by "/"."""
+        """Add settings to the table of all settings; nested names are joined by "/"."""
         events = self._events()
         self._hyperparameters.update(summaries.hparams(hyperparameters))
         rows = list(self._hyperparameters.items())
@@ -147,12 +151,12 @@ class TensorBoardLogger(ValueDestination):
             raise ValueError(f"{', '.join(wrong)}; a metric is a number, or an array or tensor of one")
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Add each as text, as it is."""
+        """Add each trace as a text, shown verbatim."""
         for name, trace in traces.items():
             self.log_text(code_block(as_text(trace)), f"traces/{name}")
 
     def write(self, value: Value, step: int) -> None:
-        """Write a text now, shown as Markdown, and have our thread encode anything else."""
+        """Write a text now, which is shown as Markdown; the background thread encodes anything else."""
         match value:
             case Text():
                 text = summaries.text(self._tag(value.name, "text"), value.text)
@@ -164,7 +168,7 @@ class TensorBoardLogger(ValueDestination):
                 self._write_later(value, step, partial(_values, value, tag, self._config.n_histogram_bins))
 
     def flush(self) -> None:
-        """Return when all that was logged before is in the file. Raises the first error of encoding that was not raised yet."""
+        """Return when everything logged so far is in the file. Raises the first error of encoding that was not raised yet."""
         if self._is_closed:
             return
         try:
@@ -245,17 +249,17 @@ class TensorBoardLogger(ValueDestination):
         state = self._state or State()
         folder = Path(state.fill(self._folder)) / f"rank{state.rank}"
         events = EventFile(folder, max_file_bytes=self._config.max_file_bytes, fsync=self._config.fsync, now=self._now)
-        return self._files.setdefault("events", events)  # atomic: of several threads one wins; no file was made yet
+        return self._files.setdefault("events", events)  # atomic: of several threads one wins; no file exists yet
 
     def _tag(self, name: object, kind: str) -> str:
-        """The name in the file: readers drop what comes under a tag of another kind, so it gets another tag."""
+        """The tag for a name. Readers drop values under a tag of another kind, so a name of two kinds gets two tags."""
         tag = str(name)
         while self._kinds.setdefault(tag, kind) != kind:
             tag = f"{tag} ({kind})"
         return tag
 
     def _image_tags(self, value: Images) -> dict[str, list[str]]:
-        """A tag for each image, under the name of the images and of each mask: a tag has one image a step."""
+        """A tag for each image, and for each image with a mask over it, as a tag has one image a step."""
         names = (value.name, *(f"{value.name}/{mask}" for mask in value.masks))
         numbers = [""] if len(value.shapes) == 1 else [f"/{number}" for number in range(len(value.shapes))]
         return {name: [self._tag(f"{name}{number}", "image") for number in numbers] for name in names}

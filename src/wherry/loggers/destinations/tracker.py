@@ -1,4 +1,4 @@
-"""TrackerLogger: what the destinations in front of a tracker's own package (W&B, MLflow) have in common."""
+"""TrackerLogger: the base class of destinations that log through a tracker's own package (W&B, MLflow)."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("wherry")
 
 _Run = TypeVar("_Run")
-#: What a figure that waits takes in memory, more or less.
+#: The memory that a metric takes while it waits, roughly.
 FIGURE_BYTES = 200
 
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """What a destination in front of a tracker can be told. ConfigError for values that make no sense."""
+    """How a TrackerLogger works. ConfigError for values that make no sense."""
 
-    #: Whether only rank 0 has a run, logs and uploads. With False each rank has a run of its own, ``<run name>-rank<rank>``.
+    #: Whether only rank 0 has a run, logs and uploads. With False, each rank has its own run, ``<run name>-rank<rank>``.
     rank_zero_only: bool = True
-    #: What waits to be encoded and sent; log calls wait while there is more. A few seconds of video, or a million figures.
+    #: The memory of values that wait to be sent: a few seconds of video, or a million metrics. While it is exceeded, log calls
+    #: wait.
     max_pending_bytes: int = 256 * 2**20
-    #: Copies of files that wait to be uploaded; upload_file() waits while there is more. A few checkpoints.
+    #: The size of copied files that wait to be uploaded: a few checkpoints. While it is exceeded, upload_file() waits.
     max_staged_bytes: int = 64 * 2**30
-    #: Where those copies are made. None: beside the spool (see `SpoolConfig`), as that is on a disk and not in memory.
+    #: The folder of those copies. None: beside the spool (see `SpoolConfig`), which is on a disk and not in memory.
     staging_folder: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,17 +67,18 @@ class TrackerConfig:
 
 
 class TrackerLogger(ValueDestination, Generic[_Run]):
-    """Calls a tracker's package in threads of ours: one for what is logged, in order, and one for files.
+    """Calls a tracker's package in two background threads: one for what is logged, in order, and one for files.
 
-    A log call copies what it is given; the package encodes and sends it later. What fails there is written to the log "wherry" at
-    once, under the name of its call, and the first of it is raised by flush() and at the end of training. The calls after it have
-    no part in that; only where `on_error` is "raise" or "disable" the next one raises it, as the router learns of it by no other
-    way. The run is begun by the event INIT, or by the first call; that may wait for the tracker's server. If it cannot be begun,
-    that call raises, and each call after it raises the same at once.
+    A log call copies what it is given; the package sends it later. If that fails, a warning is logged at once, and flush() and
+    the end of training raise the first such error. Later log calls raise it only if `on_error` is "raise" or "disable", as the
+    router learns of it in no other way. The event INIT or the first call begins the run, which may wait for the tracker's server.
+    If the run cannot begin, that call raises, and so does each later call, without trying again.
 
-    Files are copied when they are handed over, and failures are written to the log "wherry" at once; flush() and the end of
-    training raise them as UploadFailed. After close() all calls raise RuntimeError; under a `Logger` that is after post_close(),
-    as other destinations hand over files in their close(). A fork's child cannot use its parent's: RuntimeError.
+    Files are copied when they are handed over. If an upload fails, a warning is logged at once, and flush() and the end of
+    training raise UploadFailed. After close(), calls raise RuntimeError; under a `Logger` only after post_close(), as other
+    destinations hand over files in their close(). In a forked child, calls raise RuntimeError.
+
+    A subclass overrides the methods below, log_metrics(), log_hyperparameters(), log_traces() and write().
     """
 
     #: As in ``pip install 'wherry[NAME]'``, and the name of the module.
@@ -107,19 +109,19 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{' closed' if self._is_closed else ''}>"
 
-    # what a subclass does; all of it in one thread at a time for each kind
+    # what a subclass does, in one thread at a time for each kind
 
     @abstractmethod
     def _begin(self, state: State, name: str) -> _Run:
-        """Begin the run of that name, or go on with it."""
+        """Begin the run of that name, or resume it."""
 
     @abstractmethod
     def _end(self, run: _Run, *, failed: bool) -> None:
-        """End the run; all that was logged has been sent."""
+        """End the run; everything logged has been sent."""
 
     @abstractmethod
     def _store(self, run: _Run, remote_file_name: str, path: Path, *, overwrite: bool) -> None:
-        """Upload the file or folder `path`, a copy of ours that is deleted afterwards. Return when it has arrived."""
+        """Upload the file or folder `path`, a copy that is deleted afterwards. Return when it has arrived."""
 
     @abstractmethod
     def _fetch(self, remote_file_name: str, folder: Path, *, progress_bar: bool) -> Path:
@@ -127,7 +129,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
 
     @abstractmethod
     def _translated(self, error: Exception, operation: str, uri: str) -> Exception:
-        """The package's errors as ours."""
+        """An error of the package as one of wherry's."""
 
     # files
 
@@ -138,7 +140,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def upload_file(
         self, state: State | None, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
     ) -> None:
-        """Copy the file or folder and upload it as an artifact later. Without `overwrite`, a name that is taken is a failure."""
+        """Copy the file or folder, and upload it as an artifact later. Without `overwrite`, the upload of a taken name fails."""
         self._see(state)
         if (run := self._open()) is None:
             if not self._said_left_out:
@@ -156,7 +158,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         overwrite: bool = False,
         progress_bar: bool = True,
     ) -> None:
-        """Download the newest artifact of that name to `destination`, which appears whole; waits for uploads of this process.
+        """Download the newest artifact of that name to `destination`, which appears whole. Waits for uploads of this process.
 
         Raises AlreadyExistsError for a destination that exists (without `overwrite`), and NotFoundError.
         """
@@ -181,7 +183,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             raise AlreadyExistsError(f"the destination {target} exists", operation="download", uri=name, hint=hint)
 
     def _stage(self, source: Path, name: str) -> tuple[Path, int]:
-        """A copy in a folder of its own, with the last part of the remote name."""
+        """A copy in a new folder, named by the last part of the remote name, and its size."""
         if not source.exists():
             raise FileNotFoundError(f"{source} does not exist, so it is not uploaded as {name}")
         parent = Path(self._common.staging_folder or default_spool_folder().parent)
@@ -218,7 +220,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def _later(
         self, log_call: str, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, *, key: str | None = None
     ) -> None:
-        """Have the run's call made by our thread. `log_call`, such as "log_images", is for whom, and `key` what it logs."""
+        """Have the background thread call `call`, which `log_call` (such as "log_images") has asked for, to log `key`."""
         if (run := self._open()) is None:
             return
         self._calls.submit(partial(self._do, log_call, call, run, key), pending_bytes=n_bytes)
@@ -226,7 +228,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             raise error
 
     def _write_later(self, value: Value, call: Callable[[_Run], object]) -> None:
-        """Have the run's call for a value made by our thread."""
+        """Have the background thread call `call`, which sends the value."""
         self._later(f"log_{value.kind}", call, FIGURE_BYTES + value.size_bytes, key=value.name)
 
     def _do(self, log_call: str, call: Callable[[_Run], object], run: _Run, key: str | None) -> None:
@@ -236,7 +238,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             self._say(log_call, error, key)
             where = repr(self) if key is None else key
             ours = self._translated(error, log_call, where)
-            if not isinstance(ours, WherryError):  # Python's own do not say which call it was
+            if not isinstance(ours, WherryError):  # errors of Python do not say which call it was
                 ours = StoreError(f"{type(error).__name__}: {error}", operation=log_call, uri=where)
             if ours is not error:
                 ours.__cause__ = error
@@ -244,7 +246,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
                 self._error = self._error or ours
 
     def _say(self, log_call: str, error: Exception, key: str | None) -> None:
-        """Write the error to the log, as the router would; each text once, and not without end."""
+        """Log a warning as the router would: each text once, and a limited number of them."""
         text = str(error) if key is None else f"{key} is not logged: {error}"
         self._warnings.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
 
@@ -258,7 +260,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         return super()._is_taking() and not self._is_left_out()
 
     def _rank(self) -> State:
-        self._state = self._state or State()  # kept, as it may have made up a run name
+        self._state = self._state or State()  # kept, as it may have generated a run name
         return self._state
 
     def _is_left_out(self) -> bool:
@@ -274,7 +276,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         super()._check_open()
 
     def _open(self) -> _Run | None:
-        """The run; None on a rank that has none."""
+        """The run, which begins now if it has not begun; None on a rank without one."""
         self._check_open()
         if self._run is None and not self._is_left_out():
             with self._mutex:
@@ -290,9 +292,9 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     # events
 
     def flush(self) -> None:
-        """Return when the package has all that was handed over before, and files have arrived.
+        """Return when the package has everything logged so far, and all files have arrived.
 
-        UploadFailed for files that did not, else the first error of a log call that was not raised yet.
+        Raises UploadFailed for files that failed, else the first error of a log call that was not raised yet.
         """
         if self._pid != os.getpid():
             return
@@ -333,7 +335,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             self._has_failed = logger.error is not None
 
     def post_close(self) -> None:
-        """Send what is left and end the run: as failed, if an exception ended it."""
+        """Send what is left and end the run, as failed if an exception ended it."""
         if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
@@ -353,7 +355,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
 
 
 def numbers_of(metrics: Mapping[str, object]) -> tuple[dict[str, int | float], ValueError | None]:
-    """The figures that are numbers, and the error to raise for the others once these were logged."""
+    """The metrics that are numbers, and the error to raise for the others once these were logged."""
     found = {str(key): to_number(value) for key, value in metrics.items()}
     wrong = [key for key, number in found.items() if number is None]
     error = ValueError(f"{', '.join(wrong)}: a metric is a number, or an array or tensor of one") if wrong else None
@@ -361,7 +363,7 @@ def numbers_of(metrics: Mapping[str, object]) -> tuple[dict[str, int | float], V
 
 
 def as_ours(error: Exception, operation: str, uri: str, kind: type[StoreError] = StoreError) -> Exception:
-    """An error of a package as `kind`; what is ours, or of Python, stays what it is."""
+    """An error of a package as `kind`; errors of wherry and of Python are returned as they are."""
     if isinstance(error, (WherryError, OSError, ValueError, TypeError, NotImplementedError)):
         return error
     return kind(f"{type(error).__name__}: {error}", operation=operation, uri=uri)
