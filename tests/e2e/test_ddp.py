@@ -47,7 +47,7 @@ def test_a_run_id_that_torchrun_does_not_keep_is_warned_of_and_run_name_is_kept(
         return done.stdout + done.stderr
 
     named, made_up = said(RUN_NAME="my-run"), said()
-    assert ("the run is my-run" in named, "made up" in named) == (True, False)
-    assert "which torchrun has made up, and at each start it makes up another" in made_up
+    assert ("the run is my-run" in named, "a random id" in named) == (True, False)
+    assert "a random id that torchrun sets anew at each start" in made_up
     assert "RUN_NAME=my-run torchrun" in made_up
     assert "the run is my-run" not in made_up

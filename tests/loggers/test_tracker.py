@@ -165,7 +165,7 @@ def test_an_error_that_comes_again_is_said_once_and_others_not_without_end(
     with pytest.raises(StoreError, match="log_text notes:"):
         tracker.flush()
     assert 10 == len(caplog.messages)
-    assert caplog.messages[-1].endswith("(others of this call are not said any more)")
+    assert caplog.messages[-1].endswith("(further ones of this call are not reported)")
     tracker.close()
 
 

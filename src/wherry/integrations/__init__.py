@@ -1,1 +1,1 @@
-"""wherry as one line in other people's trainers: a callback for Lightning, and one for the Hugging Face Trainer."""
+"""Callbacks for the trainers of Lightning and Hugging Face: one line adds wherry to them."""

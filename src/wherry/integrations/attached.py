@@ -1,4 +1,4 @@
-"""Attached: a Logger that lives as long as a trainer of somebody else's needs it."""
+"""Attached: a Logger that lives as long as the trainer of another library needs it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.logger import Logger
 from wherry.loggers.run.event import Event
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, escaped
 from wherry.loggers.run.timestamp import Timestamp
 
 
 class Attached:
-    """Makes the logger when the trainer begins, as only then the ranks are known, and closes it by whichever comes first:
+    """Makes the logger when the trainer begins, as the ranks are not known earlier. The first of three events closes it:
 
-    close(); an exception that ends the program; the end of the process, as `Logger` does. A trainer that has fitted may
-    still be asked to evaluate or to predict, so the end of the training flushes only.
+    close(); an exception that ends the program; the end of the process. The end of the training only flushes, as a trainer may
+    evaluate or predict after it.
     """
 
     def __init__(
@@ -26,23 +26,23 @@ class Attached:
     ) -> None:
         self.destinations = destinations
         self.remote_folder = remote_folder
-        #: As given, else the trainer's, else of the environment or made up, as `State` does; all ranks have rank 0's.
+        #: The given name, or the trainer's, or that of `State()`. All ranks have the name of rank 0.
         self.run_name = run_name
         self._logger: Logger | None = None
         self._undo: Callable[[], None] | None = None
-        self._uploaded: dict[str, str] = {}  # name in the remote folder -> the local path that has it
+        self._uploaded: dict[str, str] = {}  # name in the remote folder -> local path
 
     @property
     def logger(self) -> Logger:
-        """To log more than the trainer does. RuntimeError before it has begun."""
+        """The logger, to log more than the trainer does. RuntimeError before the trainer has begun."""
         if self._logger is None:
             raise RuntimeError("the trainer has not begun, so there is no logger yet: call this from its hooks, or after them")
         return self._logger
 
     def begin(self, rank: int, local_rank: int, world_size: int, broadcast: Callable[[str], str], run_name: str = "") -> None:
-        """Make the logger, and tell all that the run begins; again, it does nothing.
+        """Make the logger and begin the run. Calling it again does nothing.
 
-        All ranks call it: `broadcast` gives each of them rank 0's text. `run_name` is for want of one that was given.
+        All ranks must call it: `broadcast` returns the text of rank 0 on each. `run_name` is used if none was given before.
         """
         if self._logger is not None:
             return
@@ -54,20 +54,20 @@ class Attached:
         self._logger.run_event(Event.INIT)
 
     def notify(self, event: Event, timestamp: Timestamp, phase: str = "train") -> None:
-        """Tell all of an event, and how far the run is."""
+        """Set the timestamp and the phase, and run an event."""
         self.logger.state.timestamp, self.logger.state.phase = timestamp, phase
         self.logger.run_event(event)
 
     def upload_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Upload a file or folder to the remote folder, under a name that no other local path has there.
 
-        The first path of a name gets it. Another one of that name has its folder's name in front, and more parents where that is
-        taken, too: ``best.ckpt``, then ``by_acc/best.ckpt``. A path that is written again replaces its own object. Names are
-        known as long as this object lives.
+        The first path with a file name gets that name. Another path with the same file name gets its folder's name in front, or
+        more parents if that is taken: ``best.ckpt``, then ``by_acc/best.ckpt``. A path that is written again replaces its own
+        object. The names are remembered as long as this object lives.
         """
         local = os.path.abspath(path)
         name = self._name_for(local)
-        self.logger.upload_file(f"{self.remote_folder}/{_escaped(name)}", _escaped(local), overwrite=True)
+        self.logger.upload_file(f"{self.remote_folder}/{escaped(name)}", escaped(local), overwrite=True)
 
     def _name_for(self, local: str) -> str:
         parts = Path(local).parts[1:]  # without the root
@@ -75,14 +75,9 @@ class Attached:
         return next(name for name in names if self._uploaded.setdefault(name, local) == local)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close all destinations; `error` is what ended the run. Again, it does nothing."""
+        """Close all destinations. `error` is the exception that ended the run. Closing again does nothing."""
         if self._undo is None or self._logger is None:
             return
         self._undo()
         self._undo = None
         self._logger.__exit__(type(error) if error else None, error, None)
-
-
-def _escaped(name: str) -> str:
-    """As a template that gives `name`."""
-    return name.replace("{", "{{").replace("}", "}}")

@@ -1,4 +1,4 @@
-"""For Lightning: ``Trainer(callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])``."""
+"""WherryCallback for Lightning, the package ``lightning`` or ``pytorch_lightning``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError:
     except ImportError as error:
         raise MissingExtraError("this callback is for Lightning, which is not installed: pip install lightning") from error
 
-#: Lightning's hook -> what is told at it, and the phase.
+#: Lightning's hook -> the event that it runs, and the phase.
 _HOOKS = {
     "on_fit_start": (Event.FIT_START, "train"),
     "on_train_epoch_start": (Event.EPOCH_START, "train"),
@@ -38,10 +38,14 @@ _HOOKS = {
 
 
 class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's classes are unknown where it is not installed
-    """Logs what ``self.log`` logs, and hyperparameters; uploads each checkpoint to `remote_folder` as soon as it is saved.
+    """Logs what ``self.log`` logs, and hyperparameters. Uploads each checkpoint to `remote_folder` when it is saved::
 
-    Checkpoints of one name from several folders are all kept: see `Attached.upload_checkpoint`. The links of
-    ``save_last="link"`` are uploaded as the file that they lead to, at the next hook.
+        from wherry.integrations.lightning import WherryCallback
+
+        Trainer(callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])
+
+    Checkpoints with one file name in several folders are all kept: see `Attached.upload_checkpoint`. A link that
+    ``save_last="link"`` makes is uploaded at the next hook, as the file that it leads to.
     """
 
     def __init__(
@@ -55,14 +59,14 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin the run."""
         if "AsyncCheckpointIO" in repr(trainer.strategy.checkpoint_io):
-            raise ConfigError("AsyncCheckpointIO tells nobody when a checkpoint is written: leave it out")
+            raise ConfigError("AsyncCheckpointIO does not report when a checkpoint is written: leave it out")
         self.begin(trainer.global_rank, trainer.local_rank, trainer.world_size, trainer.strategy.broadcast)
-        if trainer not in self._trainers:  # no hook comes after a checkpoint was written, so the call itself gets one
+        if trainer not in self._trainers:  # there is no hook for a checkpoint that was written, so the method is wrapped
             self._trainers.append(trainer)
             trainer.save_checkpoint = self._uploading(trainer, trainer.save_checkpoint)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Keep it: others save checkpoints at this hook, so the close comes after it."""
+        """Keep the exception. Other callbacks save checkpoints at this hook, so close() comes later."""
         self.error = exception
 
     def _uploading(self, trainer: Any, save: Callable[..., None]) -> Callable[..., None]:
@@ -74,7 +78,7 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
         return save_checkpoint
 
     def upload_links(self, trainer: Any) -> None:
-        """Upload the links of ``save_last="link"`` that were made since the last time; nobody is told when that happens."""
+        """Upload the links of ``save_last="link"`` that were made since the last call. There is no hook for them."""
         for path in {getattr(one, "last_model_path", "") for one in trainer.checkpoint_callbacks}:
             if trainer.is_global_zero and os.path.islink(path):
                 made = os.lstat(path)
@@ -104,7 +108,7 @@ for _name, _event_and_phase in _HOOKS.items():
 
 
 class _Bridge(LightningLogger):  # type: ignore[misc]
-    """Takes what Lightning hands to loggers. It is added late, so that others' checkpoints stay where they were."""
+    """Receives what Lightning passes to loggers. It is added late, so that it does not change where checkpoints are saved."""
 
     name = "wherry"
     version = ""

@@ -1,4 +1,4 @@
-"""For the Hugging Face Trainer: ``Trainer(callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])``."""
+"""WherryCallback for the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("this callback is for the Hugging Face Trainer: pip install 'transformers[torch]'") from error
 
-#: The trainer's hook -> what is told at it.
+#: The trainer's hook -> the event that it runs.
 _HOOKS = {
     "on_epoch_begin": Event.EPOCH_START,
     "on_step_begin": Event.BATCH_START,
@@ -29,9 +29,13 @@ _HOOKS = {
 
 
 class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its class is unknown where transformers is not installed
-    """Logs what the trainer logs, and its arguments; uploads each checkpoint to `remote_folder` as soon as it is saved.
+    """Logs what the trainer logs, and its arguments. Uploads each checkpoint to `remote_folder` when it is saved::
 
-    Checkpoints of one name from several folders are all kept: see `Attached.upload_checkpoint`.
+        from wherry.integrations.transformers import WherryCallback
+
+        Trainer(model, args, callbacks=[WherryCallback(RunFolderLogger(), ObjectStoreLogger("s3://bucket/runs"))])
+
+    Checkpoints with one file name in several folders are all kept: see `Attached.upload_checkpoint`.
     """
 
     def __init__(
@@ -55,10 +59,10 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         self._notify(args, state, Event.FIT_START)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Log figures, under the names that other integrations give them: ``train/loss``, ``eval/loss``."""
+        """Log metrics under the names that other integrations use: ``train/loss``, ``eval/loss``."""
         self._begin(args)
-        figures = {name: number for name, value in rewrite_logs(logs or {}).items() if (number := to_number(value)) is not None}
-        self.logger.log_metrics(figures, state.global_step)
+        metrics = {name: number for name, value in rewrite_logs(logs or {}).items() if (number := to_number(value)) is not None}
+        self.logger.log_metrics(metrics, state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Upload the checkpoint, once all ranks have written theirs."""
@@ -67,7 +71,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
             self.upload_checkpoint(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The first one begins an evaluation."""
+        """Begin the evaluation at its first step."""
         if not self._is_evaluating:
             self._is_evaluating = True
             self._notify(args, state, Event.EVAL_START, "valid")
@@ -78,7 +82,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
         self._notify(args, state, Event.EVAL_END)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
-        """End the prediction, which began as an evaluation."""
+        """End the prediction, whose steps began an evaluation."""
         self.on_evaluate(args, state, control)
 
 

@@ -8,10 +8,17 @@ from wherry.loggers.run.state import State
 
 
 class Callback:
-    """Something that acts at events of a training loop. Override the methods of those events; the others do nothing.
+    """Acts at events of a training loop. Override the methods of those events; the others do nothing::
 
-    At the end close() of all is called, then post_close() of those whose close() did not raise: what is still handed over in
-    one callback's close() is sent in another's post_close().
+        class Checkpoints(Callback):
+            def epoch_end(self, state: State, logger: Logger) -> None:
+                torch.save(model.state_dict(), "last.pt")
+                logger.upload_file("{run_name}/ep{epoch}.pt", "last.pt")
+
+        logger = Logger(State(), [ObjectStoreLogger("s3://bucket/runs")], [Checkpoints()])
+
+    At the end the `Logger` calls close() of all callbacks and destinations, then post_close() of those whose close() did not
+    raise. So a destination still sends in its post_close() what another hands over in its close().
     """
 
     def run_event(self, event: Event, state: State, logger: Logger) -> None:
@@ -19,14 +26,14 @@ class Callback:
         getattr(self, to_event(event).value)(state, logger)
 
     def _overrides(self, method: str) -> bool:
-        """Whether `method` is not the default, which does nothing."""
+        """Whether the class or the object has a `method` of its own in place of the default."""
         return overrides(self, method, Callback)
 
     def close(self, state: State, logger: Logger) -> None:
-        """Finish writing. Others can still be used; may be called again."""
+        """Finish writing. Other callbacks and destinations can still be used. May be called again."""
 
     def post_close(self) -> None:
-        """Free what is held; nothing is called after it."""
+        """Release all resources. No other method is called afterwards."""
 
     def init(self, state: State, logger: Logger) -> None:
         """The run begins; nothing has been loaded or trained."""
@@ -56,7 +63,7 @@ class Callback:
         """A batch begins."""
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Before the forward and backward passes of a batch, once however many parts the batch is split into."""
+        """Before the forward and backward passes of a batch: once a batch, also when it is split into microbatches."""
 
     def before_forward(self, state: State, logger: Logger) -> None:
         """Before the model's forward pass."""
@@ -83,19 +90,19 @@ class Callback:
         """A batch has ended; the timestamp already counts it."""
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """After batch_end of all: the moment to save a checkpoint."""
+        """After batch_end() of all callbacks: the moment to save a checkpoint."""
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """An epoch has ended; the timestamp already counts it."""
 
     def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        """After epoch_end of all: the moment to save a checkpoint."""
+        """After epoch_end() of all callbacks: the moment to save a checkpoint."""
 
     def iteration_end(self, state: State, logger: Logger) -> None:
         """An iteration has ended."""
 
     def iteration_checkpoint(self, state: State, logger: Logger) -> None:
-        """After iteration_end of all: the moment to save a checkpoint."""
+        """After iteration_end() of all callbacks: the moment to save a checkpoint."""
 
     def fit_end(self, state: State, logger: Logger) -> None:
         """Training has ended."""
@@ -150,5 +157,5 @@ class Callback:
 
 
 def overrides(who: object, name: str, base: type) -> bool:
-    """Whether `who` has a `name` that is not the one of `base`, in its class or set on itself."""
+    """Whether the class of `who`, or the object itself, has another attribute `name` than the class `base`."""
     return name in vars(who) or getattr(type(who), name, None) is not getattr(base, name)

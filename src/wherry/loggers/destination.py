@@ -1,9 +1,9 @@
-"""LoggerDestination: where logged things go. The base class of the family; its calls are those of Composer's, exactly.
+"""LoggerDestination: the base class of all destinations. Its methods have the names and parameters of Composer's.
 
-Two older generations of these calls still work, called from outside and overridden alike: ``log_metric(epoch, step, log_level,
-data)`` of Composer 0.3, and the artifact names of 0.6 to 0.10 (``log_file_artifact`` is upload_file, ``get_file_artifact``
-download_file, ``can_log_file_artifacts`` can_upload_files). A class overrides the old name or the new one; the other leads to it,
-also where a class that it derives from has overridden the other.
+Two older generations of these methods still work, both when they are called and when they are overridden: ``log_metric(epoch,
+step, log_level, data)`` of Composer 0.3, and the artifact names of 0.6 to 0.10 (``log_file_artifact`` is upload_file(),
+``get_file_artifact`` download_file(), ``can_log_file_artifacts`` can_upload_files()). A class overrides the old name or the new
+one, and each name calls the method that was overridden last, also by a base class.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from wherry.loggers.run.state import State
 
 
 class LoggerDestination(Callback):
-    """Takes what a run logs. Override what the destination can take: the rest does nothing, except download_file().
+    """Takes what a run logs. Override the methods of what the destination can take::
 
-    Every method of `Callback` can be overridden as well, for example ``epoch_end`` to flush.
+        class PrintLogger(LoggerDestination):
+            def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+                print(step, dict(metrics))
 
-    What a log call is given belongs to the caller: take a copy of what is kept after the call. Calls come from any thread.
-    `Logger` looks once at which methods a class overrides; it does not call the others.
+        with Logger(State(), PrintLogger()) as logger:
+            logger.log_metrics({"loss": 0.5})
 
-    `formats_names`: set it to True in a class that fills the templates of remote names itself (see `Logger.upload_file`).
+    Methods that are not overridden do nothing, except download_file(), which raises. The methods of `Callback` can be overridden
+    as well, for example ``epoch_end`` to flush. `Logger` finds out once, when it is made, which methods are overridden, and does
+    not call the others.
+
+    Log calls may come from several threads. Their arguments belong to the caller: copy what is kept after the call.
     """
 
+    #: True in a class that fills the templates of remote names itself (see `Logger.upload_file`).
     formats_names: bool = False
-    #: Whether what is logged (not: files and events) is taken from rank 0 only. The router sees to it, not the destination.
+    #: Whether log calls are made on rank 0 only; files and events come from every rank. `Logger` decides by it.
     rank_zero_only: bool = True
-    #: What the router does when a call raises: "warn" says it once a kind of call, "disable" says it and makes no more log calls
-    #: and events until the close, "raise" lets it through once all destinations had their turn.
+    #: What `Logger` does when a call raises. "warn": report it once for each kind of call. "disable": report it, and make no more
+    #: log calls and events until the close. "raise": raise it once all destinations had their turn.
     on_error: OnError = "warn"
 
     def __init_subclass__(cls) -> None:
@@ -42,39 +49,39 @@ class LoggerDestination(Callback):
         tie_old_names(cls)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        """Ignore all arguments, as Composer's base class does, so that a subclass may hand on its own to all of its bases."""
+        """Ignore all arguments, as Composer's base class does, so that a subclass may pass its own to all of its bases."""
         del args, kwargs
 
     def _overrides(self, method: str) -> bool:
         return overrides(self, method, LoggerDestination)
 
     def name_templates(self) -> Iterable[str]:
-        """The templates of names that it fills with the state (see `State.fill`), all or some of them.
+        """The templates of names that the destination fills with the state (see `State.fill`), all or some of them.
 
-        If one has ``{run_name}`` and the run has no name, `Logger` says so when the run begins, and not when the first figure is
-        lost. Not overridden, these are the texts among its attributes.
+        If one has ``{run_name}`` and the run has no name, `Logger` raises ConfigError when the run begins, before a metric is
+        lost. By default these are all attributes that are texts.
         """
         return [value for value in vars(self).values() if isinstance(value, str)]
 
     def is_ready(self, state: State) -> bool:
-        """Whether log calls can be taken now. Until this is True the router keeps them, and replays them in order then.
+        """Whether log calls can be taken now. Until this returns True, `Logger` keeps them; then it replays them in order.
 
-        It is asked before each log call and around each event, and not again once it was True. What is still kept at the
-        close is replayed right before close(). Events and files are never kept back.
+        It is called before each log call and around each event, until it has returned True. What is still kept at the close is
+        replayed right before close(). Events and files are never kept.
         """
         return True
 
     def will_log(self, state: State, level: LogLevel) -> bool:
-        """Whether figures of this level are wanted now; asked by `Logger.metric` before it computes them."""
+        """Whether metrics of this level are wanted now. `Logger.metric` calls it before it computes them."""
         return True
 
     def log_metric(self, epoch: int, step: int, log_level: LogLevel, data: Mapping[str, object]) -> None:
         """Log what `Logger.metric` was given: names to numbers, texts, tensors, lists and mappings of these.
 
-        `epoch` and `step` (batches) are those of the call, and `data` is a deep copy of its own: keep or change it as you like.
-        Not overridden, it makes today's calls of it: log_metrics() of all numbers, with the names joined by "/" where
-        they were nested (``{"lr": [0.1, 0.2]}`` is ``lr/0`` and ``lr/1``), log_text() of each text, log_traces() of the rest,
-        and of the texts where the class does not override log_text().
+        `epoch` and `step` (batches) are those of the call. `data` is a deep copy, which may be kept and changed. By default it is
+        logged by the newer methods: log_metrics() with all numbers, the names of nested ones joined by "/"
+        (``{"lr": [0.1, 0.2]}`` becomes ``lr/0`` and ``lr/1``), log_text() with each text, and log_traces() with the rest, which
+        includes the texts if the class does not override log_text().
         """
         metrics, texts, others = sort_leaves(data)
         if metrics:
@@ -91,7 +98,7 @@ class LoggerDestination(Callback):
         """Log settings that do not change during the run: name -> value."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log figures that change during the run: name -> value. `step=None`: the destination counts itself."""
+        """Log metrics, which change during the run: name -> number. `step=None`: the destination counts by itself."""
 
     def log_images(
         self,
@@ -105,10 +112,10 @@ class LoggerDestination(Callback):
     ) -> None:
         """Log an image or a sequence of them: arrays or tensors, height x width, channels x height x width, or a batch of these.
 
-        `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks,
-        with labels that `mask_class_labels` names: whole numbers from 0 to 255; map an ignore label such as -100 to 255. If a
-        mask has others, the images are logged without it, and a ValueError says so. `use_table`: show them as a table, where
-        the destination has tables.
+        `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks.
+        Their labels are whole numbers from 0 to 255, which `mask_class_labels` names; map an ignore label such as -100 to 255.
+        If a mask has other labels, the images are logged without it and ValueError is raised. `use_table`: show the images as a
+        table, if the destination has tables.
         """
 
     def log_table(
@@ -117,16 +124,16 @@ class LoggerDestination(Callback):
         """Log a table: `rows` is n x len(columns)."""
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Log what helps in debugging: name -> anything."""
+        """Log values for debugging: name -> anything."""
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Log a text."""
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Log how the numbers of an array or tensor of any shape are distributed."""
+        """Log the distribution of the numbers in an array or tensor of any shape."""
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Log sound: samples, channels x samples, or samples x channels; a channel is mixed into one."""
+        """Log a sound: samples, channels x samples, or samples x channels. Several channels are mixed into one."""
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Log a video: frames x height x width, with channels second or last."""
@@ -137,22 +144,22 @@ class LoggerDestination(Callback):
     def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> object:
         """Upload the file `file_path` under the name `remote_file_name`.
 
-        The file may be changed or deleted as soon as this returns, so take a snapshot of it first. Keep it short: the training
-        loop waits. What is returned is the destination's own; None where there is nothing to say.
+        The caller may change or delete the file as soon as this returns, so take a snapshot first. Return soon: the training
+        loop waits. What is returned is up to the destination; `Logger` ignores it.
         """
         return None
 
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
-        """Download the file `remote_file_name` to the path `destination`; an existing file is an error without `overwrite`.
+        """Download the file `remote_file_name` to the path `destination`. Without `overwrite` an existing file is an error.
 
-        Raises NotImplementedError in destinations that keep no files.
+        Destinations that store no files raise NotImplementedError.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot download files: ask a destination that uploads them")
 
     def can_upload_files(self) -> bool:
-        """Whether upload_file() uploads. Not overridden, it is whether the class overrides upload_file(), by either name.
+        """Whether upload_file() uploads. By default: whether the class overrides upload_file(), by the new name or the old one.
 
-        Where this is False, `Logger.upload_file` hands over nothing. A class with the old names only is asked by the old name.
+        If this is False, `Logger.upload_file` does not call upload_file().
         """
         return self._overrides("upload_file")
 

@@ -1,4 +1,4 @@
-"""Which of several errors is raised, and what is said of the others."""
+"""Which of several errors is raised, and how the others are reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wherry.loggers.run.state import State
 
 
 def raise_first(errors: Sequence[Exception], state: State, warn: Callable[..., object], *, is_asked_for: bool) -> None:
-    """Raise one error for all: the uploads that failed, else the first. `warn` gets the others.
+    """Raise one error for all: UploadFailed with all uploads that failed, if there are any, otherwise the first error.
 
-    Of several ranks one that loses the race for a name is not told by an error, unless that `is_asked_for`.
+    `warn` gets the others. With several ranks, a name that another rank had first is no error, unless `is_asked_for`.
     """
     if state.world_size > 1 and not is_asked_for:
         errors = without_lost_names(errors, state.rank, warn)

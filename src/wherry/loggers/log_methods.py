@@ -1,4 +1,4 @@
-"""The calls of `Logger` that need no more than to be handed on, each with its defaults."""
+"""LogMethods: the log methods of `Logger` that only pass their arguments on, with their defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Data = Mapping[str, object]
 
 
 class LogMethods(ABC):
-    """Log calls on top of `_log`, which gets the name of the destinations' method and its arguments, and `metric`."""
+    """Log methods on top of `metric` and of `_log`, which gets the name of the destinations' method and its arguments."""
 
     state: State
 
@@ -24,7 +24,7 @@ class LogMethods(ABC):
 
     @abstractmethod
     def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
-        """Log figures of a level."""
+        """Log metrics of a level."""
 
     def metric_fit(self, data: Data | Callable[[], Data]) -> None:
         """metric() of the level FIT."""
@@ -51,7 +51,7 @@ class LogMethods(ABC):
         self._log("log_hyperparameters", hyperparameters)
 
     def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Log how the numbers of an array or tensor are distributed."""
+        """Log the distribution of the numbers in an array or tensor."""
         self._log("log_histogram", values, name, self._step(step))
 
     def log_images(
@@ -70,11 +70,11 @@ class LogMethods(ABC):
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
     ) -> None:
-        """Log a table, `rows` is n x len(columns)."""
+        """Log a table; `rows` is n x len(columns)."""
         self._log("log_table", columns, rows, name, self._step(step))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Log what helps in debugging."""
+        """Log values for debugging."""
         self._log("log_traces", traces)
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
@@ -82,7 +82,7 @@ class LogMethods(ABC):
         self._log("log_text", text, name, self._step(step))
 
     def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Log sound as `LoggerDestination.log_audio` describes."""
+        """Log a sound as `LoggerDestination.log_audio` describes."""
         self._log("log_audio", audio, name, sample_rate_hz, self._step(step))
 
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:

@@ -227,8 +227,8 @@ class Logger(LogMethods, OldLoggerNames):
         if is_init:
             check_run_name(self.state, (name for one in self.destinations for name in one.name_templates()))
             self._has_begun = True
-        else:
-            self._run_callbacks(callbacks, event)
+        for callback in () if is_init else callbacks:
+            callback.run_event(event, self.state, self)
         errors: list[Exception] = []
         self._wake(errors)
         for route in routes:
@@ -237,8 +237,8 @@ class Logger(LogMethods, OldLoggerNames):
         self._wake(errors)
         self._close_first(event.value)
         self._raise(errors)
-        if is_init:
-            self._run_callbacks(callbacks, event)
+        for callback in callbacks if is_init else ():
+            callback.run_event(event, self.state, self)
 
     def time_left_s(self) -> float | None:
         """How many seconds closing may still take, at least 0; None: each destination has its own limit. For destinations."""
@@ -261,10 +261,16 @@ class Logger(LogMethods, OldLoggerNames):
         self._forget_exit()
         errors: list[Exception] = []
 
+        def callback_failed(callback: Listener, what: str, error: Exception) -> None:
+            if isinstance(error, UploadFailed):
+                errors.append(error)
+            else:
+                self._warnings.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
+
         def closing(who: Listener, failed: Callable[[str, Exception], object]) -> Closing:
             return Closing(partial(who.close, self.state, self), who.post_close, failed)
 
-        callbacks = [closing(one, partial(self._callback_failed, one, errors=errors)) for one in self.callbacks]
+        callbacks = [closing(one, partial(callback_failed, one)) for one in self.callbacks]
         destinations = [closing(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
         try:
             close_in_rounds(callbacks, partial(self._wake, errors, even_if_not_ready=True), destinations)
@@ -273,12 +279,6 @@ class Logger(LogMethods, OldLoggerNames):
                 self._warnings.each(f"at the close: {error}")
             raise
         self._raise(errors)
-
-    def _callback_failed(self, callback: Listener, what: str, error: Exception, errors: list[Exception]) -> None:
-        if isinstance(error, UploadFailed):
-            errors.append(error)
-        else:
-            self._warnings.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
 
     def __enter__(self: _Self) -> _Self:
         try:
@@ -372,10 +372,6 @@ class Logger(LogMethods, OldLoggerNames):
         )
         self._listening[event.value] = found
         return found
-
-    def _run_callbacks(self, callbacks: Sequence[Listener], event: Event) -> None:
-        for callback in callbacks:
-            callback.run_event(event, self.state, self)
 
     def _wake(self, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
         for route in self._routes:

@@ -1,4 +1,4 @@
-"""One destination as the router sees it: when it may be called, what waits for it, and what becomes of its errors."""
+"""Route: how a `Logger` calls one destination: whether it may be called now, which calls wait, what is done with its errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 OnError = Literal["warn", "raise", "disable"]
-#: So many kept calls are no start-up any more: their destination was forgotten. They are still kept, and that is said.
+#: When so many calls are kept for a destination, somebody forgot to begin the run. They are still kept, with a warning.
 MANY_KEPT_CALLS = 10_000
 
 
 @runtime_checkable
 class RoutedDestination(Protocol):
-    """What a route uses of a `LoggerDestination`, which says more. Imports go up from there: its events give a `Logger`."""
+    """What a route calls of a `LoggerDestination`. It cannot be imported here, as it imports `Logger`, which imports this."""
 
     formats_names: bool
     rank_zero_only: bool
@@ -32,13 +32,13 @@ class RoutedDestination(Protocol):
     def _overrides(self, method: str) -> bool: ...
 
     def name_templates(self) -> Iterable[str]:
-        """The templates of names that it fills."""
+        """The templates of names that the destination fills."""
 
     def is_ready(self, state: State) -> bool:
         """Whether log calls can be taken now."""
 
     def will_log(self, state: State, level: LogLevel) -> bool:
-        """Whether figures of this level are wanted now."""
+        """Whether metrics of this level are wanted now."""
 
     def can_upload_files(self) -> bool:
         """Whether upload_file() uploads."""
@@ -56,10 +56,10 @@ _DestinationT = TypeVar("_DestinationT", bound=RoutedDestination)
 
 
 class Route(Generic[_DestinationT]):
-    """Calls one destination for all threads; errors that must come through are appended to the caller's list.
+    """Calls one destination, for all threads. Errors that have to be raised are appended to the caller's list.
 
-    States: closed, while is_ready() was never True: log calls are kept, as deep copies, in the order of their arrival. Open: they
-    are made at once. Disabled: after an error, by the destination's own policy, neither log calls nor events are made.
+    States: closed, until is_ready() returns True: log calls are kept, as deep copies, in the order of their arrival. Open: log
+    calls are made at once. Disabled, after an error if `on_error` is "disable": neither log calls nor events are made.
     """
 
     def __init__(self, destination: _DestinationT, warnings: WarnOnce) -> None:
@@ -80,7 +80,7 @@ class Route(Generic[_DestinationT]):
         return any(self.destination._overrides(call) for call in calls)
 
     def wants(self, state: State, level: LogLevel) -> bool:
-        """Whether a figure of this level would be taken. Asked at every figure, so it is kept short."""
+        """Whether a metric of this level would be taken. Called for each metric, so it is short."""
         if self.is_disabled or (state.rank and self.destination.rank_zero_only):
             return False
         try:
@@ -94,14 +94,14 @@ class Route(Generic[_DestinationT]):
     def log(
         self, state: State, what: str, arguments: tuple[object, ...], errors: list[Exception], *, is_own: bool = False
     ) -> None:
-        """Make a log call, or keep it until the destination is ready. `is_own`: nobody else holds the arguments."""
+        """Make a log call, or keep it until the destination is ready. `is_own`: the arguments are copies already."""
         if self.is_disabled or (state.rank and self.destination.rank_zero_only):
             return
         if self.is_open or not self._keep(state, what, arguments, errors, is_own=is_own):
             self.call(what, arguments, errors)
 
     def takes_files(self, path: Path) -> bool:
-        """Whether the destination can upload files. One that could, but not here (on this rank, say), is named once."""
+        """Whether the destination can upload files. One that can, but not here (for example on this rank), is reported once."""
         if self.destination.can_upload_files():
             return True
         if self.serves("upload_file"):
@@ -111,10 +111,10 @@ class Route(Generic[_DestinationT]):
         return False
 
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
-        """Hand a file over, by the call that the destination knows."""
+        """Hand a file over, by the method that the destination overrides."""
         arguments: tuple[object, ...] = (state, name, path)
         upload: Callable[..., object] = self.destination.upload_file
-        if leads_to_old_name(upload):  # which is told the level
+        if leads_to_old_name(upload):  # it has a parameter for the level
             arguments, upload = (state, level, name, path), self.destination.log_file_artifact
         self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
 
@@ -123,15 +123,15 @@ class Route(Generic[_DestinationT]):
         self.attempt(what, lambda: getattr(self.destination, what)(*arguments), errors)
 
     def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> None:
-        """Make a call of the destination that `what` names in messages."""
+        """Call the destination. `what` names the call in messages."""
         try:
             call()
         except Exception as error:
             self.failed(what, error, errors)
 
     def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
-        """Do with an error what the destination's policy says. UploadFailed and AlreadyExistsError come through always: they are
-        said on purpose.
+        """Treat an error as `on_error` of the destination says. UploadFailed and AlreadyExistsError are always raised: a
+        destination raises them on purpose.
         """
         policy = self.destination.on_error
         if isinstance(error, (UploadFailed, AlreadyExistsError)) or policy == "raise":
@@ -139,7 +139,7 @@ class Route(Generic[_DestinationT]):
             return
         text = f"{type(self.destination).__name__}.{what} failed: {error}"
         if what == "upload_file":
-            self._warnings.each(text, error)  # a file is lost each time
+            self._warnings.each(text, error)  # each time a file is lost
             return
         if policy == "disable" and not self.is_disabled:
             self.is_disabled = True
@@ -147,13 +147,13 @@ class Route(Generic[_DestinationT]):
         self._warnings.once_each((id(self), what), str(error), text, error)
 
     def wake(self, state: State, errors: list[Exception], *, even_if_not_ready: bool = False) -> None:
-        """Replay what was kept, in order, if the destination is ready; from then on calls are made at once."""
+        """If the destination is ready, replay what was kept, in order. From then on calls are made at once."""
         with self._lock:
             if self.is_open or self._is_replaying or not (even_if_not_ready or self._is_ready(state, errors)):
                 return
             self._is_replaying = True
             try:
-                while self._kept:  # also what the destination itself logs meanwhile, and other threads, which wait for the lock
+                while self._kept:  # includes what the destination itself logs meanwhile; other threads wait for the lock
                     what, arguments = self._kept.popleft()
                     if not self.is_disabled:
                         self.call(what, arguments, errors)
@@ -169,7 +169,7 @@ class Route(Generic[_DestinationT]):
             return False
 
     def _keep(self, state: State, what: str, arguments: tuple[object, ...], errors: list[Exception], *, is_own: bool) -> bool:
-        """Keep a call. False: the destination is ready by now, and has got all that was kept."""
+        """Keep a call. False: the destination is ready by now, and all kept calls were made."""
         with self._lock:
             self.wake(state, errors)
             if self.is_open:

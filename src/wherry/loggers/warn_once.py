@@ -1,4 +1,4 @@
-"""Troubles that are said once, and not at every batch."""
+"""WarnOnce: warnings that are logged once, and not at every batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wherry.loggers.capture.terminal import printable
 
 log = logging.getLogger("wherry")
 
-#: So many different errors of one log call are said.
-_MOST_WORDS = 10
+#: Of one log call so many different errors are reported.
+_MOST_ERRORS = 10
 
 
 class WarnOnce:
-    """Writes to the log "wherry" what was not said before. Safe from several threads."""
+    """Writes a warning to the log "wherry" if it was not written before. Threads may share it."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, object] = {}
@@ -24,20 +24,20 @@ class WarnOnce:
     def once(self, key: Hashable, text: str, error: BaseException | None = None) -> None:
         """Warn with `text`, and the traceback of `error`, the first time that `key` is given."""
         mine = object()
-        if self._said.setdefault(key, mine) is mine:  # atomic: of several threads one speaks
+        if self._said.setdefault(key, mine) is mine:  # setdefault is atomic: one thread warns
             self.each(text, error)
 
     def once_each(self, where: Hashable, words: str, text: str, error: BaseException | None = None) -> None:
-        """Warn with `text` for each new `words` of one place: another table, another image, each is a loss of its own.
+        """Warn with `text` for each new `words` of one place, as each error there may be about another table or image.
 
-        Not without end: words with a number in them must not fill the log.
+        After ten it stops: errors with a changing number in them must not fill the log.
         """
         said = self._words.setdefault(where, set())
-        if words not in said and len(said) < _MOST_WORDS:
+        if words not in said and len(said) < _MOST_ERRORS:
             said.add(words)
-            more = "" if len(said) < _MOST_WORDS else " (others of this call are not said any more)"
+            more = "" if len(said) < _MOST_ERRORS else " (further ones of this call are not reported)"
             self.once((where, words), text + more, error)
 
     def each(self, text: str, error: BaseException | None = None) -> None:
-        """Warn every time. What the user has to mend, such as a library to install, is said without a traceback."""
+        """Warn every time. A ConfigError, which names what the user has to change, is written without its traceback."""
         log.warning("%s", printable(text), exc_info=None if isinstance(error, ConfigError) else error)

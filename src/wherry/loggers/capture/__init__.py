@@ -1,1 +1,1 @@
-"""What the program prints, and how it ends."""
+"""Capturing what the program prints, and calling functions when it ends."""

@@ -1,4 +1,4 @@
-"""Whether anybody watches what is printed, and what a screen may be given."""
+"""Whether the output goes to a terminal or notebook, and text that is safe to print there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 import sys
 from typing import TextIO
 
-#: What a terminal obeys instead of showing it: controls (C0, DEL, C1), and those that turn the direction of writing.
+#: Characters that control a terminal (C0, DEL, C1), and those that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""The text with control characters but those in `keep` as Python writes them, ``\x1b``: what is logged may be a model's
-    output, or anybody's, and must not move the cursor, set a title or hide what stands before it.
+    r"""The text with its control characters, except those in `keep`, escaped as Python writes them: ``\x1b``. Logged texts may be
+    a model's output, which must not move the cursor, set a title or hide earlier output.
     """
     if text.isprintable():
         return text
@@ -20,14 +20,14 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel. IPython is asked only if it is there already."""
+    """Whether this is a Jupyter kernel. Does not import IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether it leads to a terminal; not if it is closed, or None as in a daemon."""
+    """Whether it leads to a terminal. False if it is closed, or None as in a daemon."""
     try:
         return stream is not None and stream.isatty()
     except (OSError, ValueError, AttributeError):
@@ -35,5 +35,5 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def is_watched(stream: TextIO | None) -> bool:
-    """Whether it leads to a terminal, or to a notebook."""
+    """Whether it leads to a terminal or to a notebook."""
     return is_terminal(stream) or (in_notebook() and stream in (sys.stdout, sys.stderr))

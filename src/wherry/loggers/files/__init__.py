@@ -1,1 +1,1 @@
-"""Files of a run on disk: JSON Lines, Parquet, media, and who may write them."""
+"""Files of a run on disk: JSON Lines, Parquet, media; and the lock of their folder."""

@@ -1,4 +1,4 @@
-"""Background: work that the training loop hands over and does not wait for, such as encoding a video."""
+"""Background: a thread for work that the training loop does not wait for, such as encoding a video."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Job:
 
 
 class Background:
-    """Does what is submitted, in order, in one thread, which lives while there is something to do.
+    """Does what is submitted, in order, in one thread, which ends when there is nothing to do.
 
-    The thread is no daemon: an interpreter that ends waits for it, also in a child of multiprocessing, where no atexit function
-    would be called. So nothing that was accepted is lost, except by a signal that kills. Where no thread can be started (at
-    the very end of the interpreter, or at the system's limit), submit() does the work itself.
+    The thread is no daemon: an interpreter that ends waits for it, also in a child of multiprocessing, which may call no atexit
+    functions. So accepted work is lost only by a signal that kills. If no thread can be started (at the very end of the
+    interpreter, or at the system's limit), submit() does the work itself.
 
-    Any thread may call, also the work itself, before the close; it then waits neither for room nor for itself. The child of a
-    fork begins with nothing to do: what was submitted before is done by the parent.
+    Any thread may call until the close. The work itself may submit more; it then does not wait for room. A forked child begins
+    with nothing to do: the parent does what was submitted before.
     """
 
     def __init__(self, name: str, *, max_pending_bytes: int = 256 * 2**20) -> None:
@@ -40,8 +40,8 @@ class Background:
         call_in_children(self, Background._start_afresh)
 
     def _start_afresh(self) -> None:
-        """Also in a fork's child: the thread is the parent's, and the lock may have been held by it."""
-        self._changed = threading.Condition()  # its lock is re-entrant: a signal's handler may submit
+        """At the start, and in a forked child, where the thread does not exist and nobody would release its lock."""
+        self._changed = threading.Condition()  # its lock is re-entrant, as a signal handler may submit
         self._jobs: deque[_Job] = deque()
         self._thread: threading.Thread | None = None
         self._pending_bytes = 0
@@ -53,9 +53,9 @@ class Background:
         return f"<Background {self._name}: {self._n_accepted - self._n_done} to do>"
 
     def submit(self, work: Callable[[], object], *, pending_bytes: int = 0, what: str = "") -> None:
-        """Accept `work`, which keeps `pending_bytes` of memory alive until it is done. `what` names it, if it fails, in the log.
+        """Accept `work`, which keeps `pending_bytes` of memory until it is done. `what` names it in the log if it fails.
 
-        Blocks while that would be more than `max_pending_bytes` in all, and something is still to do. RuntimeError after close().
+        Blocks while other work waits, if with this one it would have more than `max_pending_bytes`. RuntimeError after close().
         """
         with self._changed:
             if self._is_closed:
@@ -68,9 +68,9 @@ class Background:
             self._ensure_thread()
 
     def flush(self) -> None:
-        """Return when all that was submitted before has been done. Raises the first error that was not raised yet.
+        """Return when all work that was submitted before is done. Raise the first error that was not raised yet.
 
-        Errors after that one mostly have the same cause; they are in the log "wherry", at level DEBUG.
+        Later errors, which mostly have the same cause, are in the log "wherry" at level DEBUG.
         """
         with self._changed:
             if threading.current_thread() is not self._thread:
@@ -82,7 +82,7 @@ class Background:
             raise error
 
     def close(self) -> None:
-        """Accept nothing more, and flush. Closing again does no harm."""
+        """Accept no more work, and flush. May be called again."""
         self._is_closed = True
         self.flush()
 
@@ -90,7 +90,7 @@ class Background:
         return self._pending_bytes + pending_bytes <= self._max_pending_bytes
 
     def _ensure_thread(self) -> None:
-        """Have somebody do what is to do. Called with the lock held, on which the new thread waits: it delays nobody here."""
+        """Start the thread if there is work and no thread. Called with the lock held: the new thread waits for that."""
         if not self._jobs or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._run, name=f"wherry-{self._name}", daemon=False)
@@ -111,7 +111,7 @@ class Background:
             try:
                 self._do(job.work, job.what)
             finally:
-                del job  # and with it the arrays, before anybody hears that there is room
+                del job  # frees its arrays before another thread is told that there is room
                 with self._changed:
                     self._pending_bytes -= pending_bytes
                     self._n_done += 1
@@ -120,7 +120,7 @@ class Background:
     def _do(self, work: Callable[[], object], what: str) -> None:
         try:
             work()
-        except BaseException as error:  # SystemExit too: it must not end the thread, on which flush() waits
+        except BaseException as error:  # also SystemExit: it must not end the thread, which flush() waits for
             if what:
                 log.warning("%s: %s is not logged: %s", self._name, printable(what), printable(str(error)))
             if self._error is None:

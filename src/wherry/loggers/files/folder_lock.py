@@ -1,4 +1,4 @@
-"""FolderLock: one process writes a folder at a time."""
+"""FolderLock: lets only one process at a time write a folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class FolderLock:
-    """Locks `folder`, which it makes if there is none, until release(), or until this process ends in whatever way.
+    """Locks `folder` until release() or the end of this process, and makes it if it does not exist.
 
-    RuntimeError, which names the other process, if there is one. The child of a fork does not hold the lock, so that
-    a loader's worker that outlives its parent does not keep the next run out. Where the file system has no locks, that is said
-    in the log "wherry", and there is none.
+    RuntimeError, which names the other process, if the folder is locked. A forked child does not hold the lock: a DataLoader's
+    worker that outlives its parent must not keep the next run out. If the file system has no locks, a warning in the log "wherry"
+    is all that happens.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,22 +36,22 @@ class FolderLock:
         call_in_children(self, FolderLock.forget)
 
     def is_held(self) -> bool:
-        """Whether the folder is still locked; it, or the lock's file, may have been removed."""
+        """Whether the folder is still locked: somebody may have removed it or the lock's file."""
         return self._descriptor >= 0 and is_same_file(self._descriptor, self._path)
 
     def has_folder(self) -> bool:
-        """Whether the folder is still the one that was locked, which is open, so that no other has its number."""
+        """Whether the folder is still the one that was locked. That one is open, so no other has its inode number."""
         return self._folder_descriptor >= 0 and is_same_file(self._folder_descriptor, self.folder)
 
     def release(self) -> None:
-        """Unlock, and leave no trace: a folder that it has made and that is empty is removed. Again, it does nothing."""
+        """Unlock. Remove the lock's file, and the folder if it is empty and was made for the lock. May be called again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             try:
                 if is_same_file(descriptor, self._path):
-                    self._path.unlink()  # first, for who finds it afterwards makes a new one
+                    self._path.unlink()  # before unlocking: a process that opens it later makes a new one
                     if self._has_made_folder and not any(self.folder.iterdir()):
-                        with suppress(OSError):  # somebody has put something there just now
+                        with suppress(OSError):  # another process has put a file there just now
                             self.folder.rmdir()
             finally:
                 os.close(descriptor)
@@ -70,13 +70,13 @@ class FolderLock:
             except FileNotFoundError:
                 if self.folder.exists():
                     raise
-                continue  # who released it just now has removed the folder
+                continue  # the process that released the lock has just removed the folder
             try:
                 self._lock(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
-            if is_same_file(descriptor, self._path):  # and not one that was removed by who released it just now
+            if is_same_file(descriptor, self._path):  # and not a file that the process which released it has just removed
                 return descriptor
             os.close(descriptor)
 
@@ -93,7 +93,7 @@ class FolderLock:
             raise RuntimeError(text)
 
     def forget(self) -> None:
-        """Close the descriptor that a fork's child got; the lock stays its parent's."""
+        """In a forked child: close the descriptors. The parent keeps the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

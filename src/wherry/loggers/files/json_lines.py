@@ -1,4 +1,4 @@
-"""JSON Lines: a file that only grows, a record a line, which jq, pandas and DuckDB read while it is being written."""
+"""JSON Lines: a growing file with a record a line, which jq, pandas and DuckDB can read while it is written."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _BLOCK_BYTES = 2**16
 
 
 def json_line(record: Mapping[str, object]) -> bytes:
-    """One line of strict JSON, floats with all their digits; never raises.
+    """One line of strict JSON, floats with all their digits. Never raises.
 
-    Arrays and tensors of one element are numbers; NaN, infinities and what JSON has not are written as `format_json` does.
+    Arrays and tensors of one element are numbers. NaN, infinities and objects that JSON lacks are written as by `format_json`.
     """
     try:
         return _encode(record).encode() + b"\n"
-    except Exception:  # NaN; half of a surrogate pair; what is no number; somebody else's class
+    except Exception:  # NaN, half of a surrogate pair, an array, an object of another class
         return _careful_line(record)
 
 
 def _number(value: object) -> int | float:
-    """The number in an array scalar, or an array or tensor of one element; else an error, and with it the careful way."""
+    """The number in an array scalar, or in an array or tensor of one element. Any error leads to `_careful_line`."""
     number = value.item()  # type: ignore[attr-defined]
     if not isinstance(number, (int, float)):
         raise TypeError("not a number")
     return number
 
 
-#: What holds itself is a RecursionError then, and goes the careful way as well; the check would cost some of each call.
+#: Without the check for circles, which would slow down each call, one is a RecursionError, which leads to `_careful_line`.
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, default=_number).encode
 
 
@@ -45,29 +45,29 @@ def _careful_line(record: Mapping[str, object]) -> bytes:
     for key, value in record.items():
         try:
             number = to_number(value)
-        except Exception:  # a tensor without content, say
+        except Exception:  # for example a tensor without data
             number = None
         plain[key] = value if number is None else number
     return format_json(plain, significant_digits=None).encode() + b"\n"
 
 
 def warn_removed(path: Path) -> None:
-    """Say in the log "wherry" that somebody removed a file that was being written."""
+    """Warn in the log "wherry" that a file was removed while it was written."""
     log.warning(
         "%s was removed or replaced while it was being written: its lines are lost, and what comes goes to a new file", path
     )
 
 
 class JsonLines:
-    """Appends lines to the file `path`, which is made by the first. Any thread of this process may call.
+    """Appends lines to the file `path`, which the first line makes. Any thread of this process may call.
 
-    Guarantees: a line is in the operating system's hands when append() returns, by one system call, so that SIGKILL loses none
-    of them. The file holds whole lines only: what a full disk cut off is taken back and append() raises OSError; what an earlier
-    process left of a last line is taken off when the file is opened again, and that is said in the log "wherry". Whole lines
-    are never touched. The next append() after an error tries again.
+    Guarantees: when append() returns, the operating system has the line, by one system call, so that SIGKILL loses no line. The
+    file holds whole lines only: if the disk is full, append() removes the part that was written and raises OSError. If an earlier
+    process left a part of a last line, it is removed when the file is opened, with a warning in the log "wherry". Whole lines are
+    never changed. After an error the next append() tries again.
 
-    When somebody removes the file while it is open, the line that finds out goes to a new file, and `on_removed` is called
-    first, with the path. What that raises append() raises, and the line is in no file.
+    If the file was removed while it was open, the next append() calls `on_removed` with the path and writes its lines to a new
+    file. If `on_removed` raises, append() raises the same and the lines are in no file.
     """
 
     def __init__(self, path: Path, *, on_removed: Callable[[Path], object] = warn_removed) -> None:
@@ -77,11 +77,11 @@ class JsonLines:
         self._lock = threading.RLock()
 
     def append(self, lines: bytes) -> None:
-        """Add one line, or several, each with its end."""
+        """Add one or several lines, each with its newline."""
         with self._lock:
             descriptor = self._descriptor if self._descriptor >= 0 else self._open()
             self._write(descriptor, lines)
-            if not os.fstat(descriptor).st_nlink:  # it went to a file that nobody can open any more
+            if not os.fstat(descriptor).st_nlink:  # it was written to a file that has no name any more
                 self._on_removed(self.path)
                 self.close()
                 self._write(self._open(), lines)
@@ -90,17 +90,15 @@ class JsonLines:
         written = 0
         try:
             written = os.write(descriptor, lines)
-            while written < len(lines):  # a disk that is full takes a part, and then refuses
+            while written < len(lines):  # a disk that gets full takes a part
                 written += os.write(descriptor, lines[written:])
         except OSError as error:
             self._take_back(descriptor, written)
-            text = (
-                f"{error.strerror}; what was to be written is lost, the file is whole without it, and later calls are tried again"
-            )
+            text = f"{error.strerror}; these lines are lost, the file is whole without them, and later calls are tried again"
             raise OSError(error.errno, text, str(self.path)) from error
 
     def check(self, *, fsync: bool = False) -> None:
-        """See whether the file was removed, replaced or renamed: then the next line makes a new one."""
+        """If the file was removed, replaced or renamed, close it, so that the next line makes a new one. Otherwise `fsync` it."""
         with self._lock:
             if self._descriptor < 0:
                 return
@@ -111,7 +109,7 @@ class JsonLines:
                 os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file; the next line opens it again."""
+        """Close the file. The next line opens it again."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
@@ -134,7 +132,7 @@ class JsonLines:
 
     @staticmethod
     def _take_back(descriptor: int, n_bytes: int) -> None:
-        end = os.lseek(descriptor, 0, os.SEEK_CUR)  # of what we wrote, as the file is in append mode
+        end = os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of what was written, as the file is in append mode
         if n_bytes and os.fstat(descriptor).st_size == end:
             os.ftruncate(descriptor, end - n_bytes)
 
@@ -148,7 +146,7 @@ def is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _repair(descriptor: int, path: Path) -> None:
-    """Have the file end with the end of a line: complete the last one, or take off what is left of it."""
+    """Make the file end with a newline: add it to a whole last line, or remove the part of one."""
     size = start = os.fstat(descriptor).st_size
     tail = b""
     while start and b"\n" not in tail:
@@ -161,7 +159,7 @@ def _repair(descriptor: int, path: Path) -> None:
     try:
         json.loads(torn)
     except ValueError:
-        log.warning("%s: its last line was cut off when it was being written: %d bytes of it are taken off", path, len(torn))
+        log.warning("%s: its last line was cut off while it was written: %d bytes of it are removed", path, len(torn))
         os.ftruncate(descriptor, size - len(torn))
     else:
         os.write(descriptor, b"\n")

@@ -1,4 +1,4 @@
-"""Media of a run: a file each, in a folder of its kind and key, and a line for each in an index, which is what readers read."""
+"""MediaIndex: a file for each image, sound or video of a run, and a line for each in an index that readers follow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Media:
-    """A picture, mask, sound, video or cloud, as the index says it. `t`: seconds since the epoch, when it was logged."""
+    """The entry of an image, mask, sound, video or point cloud in the index. `t`: when it was logged, in seconds since 1970."""
 
     kind: str
     key: str
@@ -32,17 +32,17 @@ class Media:
     t: float
     shape: Sequence[int]
     is_one_of_several: bool = False
-    #: Below that of its kind; by default made of the key.
+    #: The folder inside that of the kind; by default made of the key.
     folder: str = ""
-    #: Added to the index's line.
+    #: Further items of the line in the index.
     more: Mapping[str, object] = field(default_factory=dict)
 
 
 class MediaIndex:
     """Adds media to `folder` (``media``), and a line for each to the index there.
 
-    Their files: ``<kind>/<key>/<step>.<suffix>``; several of one call, and those for whose step there is one already, are
-    ``<step>-<number>``: the first number that is free, from 0 or 1 on. No file is replaced.
+    A file is named ``<kind>/<key>/<step>.<suffix>``. Several of one call are ``<step>-<number>`` with numbers from 0 on, and the
+    next ones at a step that has a file already have numbers from 1 on. No file is replaced.
     """
 
     def __init__(self, folder: Path, index: JsonLines, files: AtomicFiles) -> None:
@@ -52,7 +52,7 @@ class MediaIndex:
         self._next_free: dict[Path, tuple[int, int]] = {}  # folder -> the last step there, and the next number for it
 
     def add(self, media: Media, write: Callable[[Path], object]) -> Path:
-        """Have `write` write the file, and index it. Only one thread may call."""
+        """Have `write` write the file, and add its line to the index. Only one thread may call."""
         kind, suffix = _KINDS[media.kind]
         with self._files.temporary(suffix) as temporary:
             write(temporary)

@@ -1,4 +1,4 @@
-"""JSON Lines as Parquet: a column a key, for the end of a run. A torn Parquet file is lost, so it is never the live format."""
+"""JSON Lines as Parquet, a column a key, at the end of a run. Incomplete Parquet files are unreadable, so they never grow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 #: So many rows are in memory at a time, and in a row group.
 _ROWS = 50_000
-#: How `format_json` writes the numbers that JSON has not.
+#: How `format_json` writes the numbers that JSON lacks.
 _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _INT64 = range(-(2**63), 2**63)
 
 
 def has_parquet() -> bool:
-    """Whether pyarrow is installed; nothing is imported."""
+    """Whether pyarrow is installed. It is not imported."""
     return find_spec("pyarrow") is not None
 
 
 def write_parquet(source: Path, destination: Path) -> int:
-    """Write what is in the JSON Lines file `source` to `destination`, and return how many rows that is; 0: no file was made.
+    """Write the records of the JSON Lines file `source` to `destination`. Return their number; for 0 no file is made.
 
-    Columns come in the order in which their keys do first. A column is of booleans, of whole numbers, of floats (also if some are
-    whole, or of the strings for NaN and infinities) or, for everything else and mixtures, of texts: JSON for what is none.
-    Lines that are no JSON object are left out. Two passes over the file; the memory is bounded by the rows of a group.
+    Columns have the order in which their keys appear. A column has booleans, whole numbers, floats (also if some are whole, or
+    strings for NaN and infinities) or, in all other cases, texts: objects that are no text are written as JSON. Lines that are no
+    JSON object are skipped. The file is read twice; the rows of one group are in memory at a time.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -52,7 +52,7 @@ def _records(source: Path) -> Iterator[dict[str, object]]:
         for line in lines:
             try:
                 record = json.loads(line)
-            except ValueError:  # half a line, of a process that was killed
+            except ValueError:  # a part of a line, from a process that was killed
                 continue
             if isinstance(record, dict):
                 yield record
@@ -85,7 +85,7 @@ def _kind(value: object) -> str:
 
 
 def _joined(one: str, other: str) -> str:
-    """The kind that holds both."""
+    """The kind of a column that holds both."""
     if one == other or other == "none":
         return one
     if one == "none":

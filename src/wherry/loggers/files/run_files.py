@@ -28,10 +28,10 @@ _FILES = ("hparams.json", "metrics.jsonl", "metrics.parquet", "text.jsonl", "tra
 class RunFiles:
     """The folder `root`, which this process alone writes. Any thread of it may call.
 
-    What grows is JSON Lines (see `JsonLines`); all other files appear whole (see `AtomicFiles`, whose folder is ``.tmp``).
+    Growing files are JSON Lines (see `JsonLines`); all others appear whole (see `AtomicFiles`, whose folder is ``.tmp``).
 
-    When somebody removes the folder, the next call that writes finds out, says it in the log "wherry", makes and locks the
-    folder anew, with the files of merge_json() as they were, and goes on there.
+    If the folder is removed, the next call that writes makes and locks it again, with a warning in the log "wherry", writes the
+    files of merge_json() again, and goes on there.
     """
 
     def __init__(self, root: Path, lock: FolderLock | None, *, fsync: bool = False) -> None:
@@ -42,7 +42,7 @@ class RunFiles:
         self._whole = AtomicFiles(root / ".tmp", fsync=fsync)
         self._lines: dict[str, JsonLines] = {}
         self._merged: dict[Path, dict[str, object]] = {}  # what merge_json() has written, in the order of the first calls
-        #: Files that went with a removed folder, which was said once for all.
+        #: Files that went with a removed folder, for which there was one warning.
         self._gone: set[Path] = set()
         self.media = MediaIndex(root / "media", self.lines(_INDEX), self._whole)
         self._whole.sweep()
@@ -56,18 +56,18 @@ class RunFiles:
     def of_child(cls, run: Path, *, fsync: bool = False) -> RunFiles:
         """For a process forked from the one that writes the folder `run`: a new folder in that, ``children/<process>``.
 
-        Nobody else writes there, so it needs no lock, which would be one more thing that outlives a child.
+        It needs no lock, as no other process writes there.
         """
         return cls(_new_folder(run / _CHILDREN), None, fsync=fsync)
 
     def lines(self, name: str) -> JsonLines:
-        """The JSON Lines file of that name, which stays open."""
+        """The JSON Lines file of that name. It stays open."""
         if name not in self._lines:
             self._lines.setdefault(name, JsonLines(self.root / name, on_removed=self._see_removed))
         return self._lines[name]
 
     def append_table(self, key: str, rows: bytes) -> None:
-        """Add lines to a table. Its file is closed again: there may be more tables than a process may have files open."""
+        """Add lines to a table. Its file is closed afterwards: a run may have more tables than a process may have open files."""
         with self._mutex:
             self._keep_folder()
             file = JsonLines(self.root / "tables" / f"{safe_name(key)}.jsonl", on_removed=self._see_removed)
@@ -76,18 +76,18 @@ class RunFiles:
             file.close()
 
     def merge_json(self, name: str, items: Mapping[str, object]) -> None:
-        """Add `items` to the JSON object in the file of that name, which is whole at any time. ValueError if it is no object."""
+        """Add `items` to the JSON object in the file of that name, replaced as a whole. ValueError if it has no object."""
         path = self.root / name
         with self._mutex:
             self._keep_folder()
             before = _object(path) if path.exists() else {}
             known = {**before, **json.loads(format_json(items, significant_digits=None))}
             self._merged[path] = known
-            if known != before or not path.exists():  # equal are the classes of masks, at every step
+            if known != before or not path.exists():  # the classes of masks are the same at every step
                 self._write_object(path, known)
 
     def write_parquet(self) -> None:
-        """Write the metrics and all tables as Parquet beside them, where they changed since then, if pyarrow is there."""
+        """If pyarrow is installed, write the metrics and tables that have changed as Parquet files beside them."""
         if not has_parquet():
             return
         for source in (self.root / "metrics.jsonl", *sorted((self.root / "tables").rglob("*.jsonl"))):
@@ -98,7 +98,7 @@ class RunFiles:
                         self._whole.replace(temporary, destination)
 
     def all_but_media(self) -> list[Path]:
-        """The files that are finished when the run is, and those of children. What else is in the folder belongs to others."""
+        """The files that are finished at the end of the run, and those of children. Other files are not the run's."""
         tables = (path for path in (self.root / "tables").rglob("*") if path.suffix in (".jsonl", ".parquet"))
         children = (path for path in (self.root / _CHILDREN).rglob("*") if path.parent.name != ".tmp")
         named = (self.root / name for name in _FILES)
@@ -110,16 +110,16 @@ class RunFiles:
         return path.relative_to(self.root).as_posix()
 
     def flush(self) -> None:
-        """See whether the folder, or a file of it that is being written, was removed or replaced, or its name changed.
+        """Find out whether the folder or one of its open files was removed, replaced or renamed.
 
-        That is said, and what comes then goes to a new folder or file. With `fsync`, what was written is on the disk.
+        If so, a warning is logged, and what is written later goes to a new folder or file. With `fsync`, sync the files.
         """
         self._keep_folder()
-        for lines in list(self._lines.values()):  # not under our lock, which on_removed takes under theirs
+        for lines in list(self._lines.values()):  # without our lock: on_removed takes it while it holds theirs
             lines.check(fsync=self._fsync)
 
     def close(self) -> None:
-        """Close all files and unlock the folder. Again, it does nothing."""
+        """Close all files and unlock the folder. May be called again."""
         for lines in list(self._lines.values()):
             lines.close()
         self._whole.close()
@@ -127,7 +127,7 @@ class RunFiles:
             self._lock.release()
 
     def _see_removed(self, path: Path) -> None:
-        """A file that was open has lost its name, and perhaps with the folder."""
+        """Treat an open file that has lost its name, perhaps together with the folder."""
         with self._mutex:
             self._keep_folder()
             if path in self._gone:
@@ -136,7 +136,7 @@ class RunFiles:
                 warn_removed(path)
 
     def _keep_folder(self) -> None:
-        """Have the folder, and our lock on it: RuntimeError if another process has it by now."""
+        """Make and lock the folder again if it was removed. RuntimeError if another process has locked it by now."""
         with self._mutex:
             if self._lock is None or self._lock.is_held():
                 return
@@ -201,10 +201,10 @@ class RunPlace:
 
 
 def _new_folder(parent: Path) -> Path:
-    """A folder that nobody had: in containers an earlier run's processes may have had the same number."""
+    """A new folder. In containers a process of an earlier run may have had the same number."""
     parent.mkdir(parents=True, exist_ok=True)
     numbers, folder = count(2), parent / f"{os.getpid()}"
-    while folder.exists():  # no other process has our number now
+    while folder.exists():  # from an earlier run, as no other process has our number now
         folder = parent / f"{os.getpid()}-{next(numbers)}"
     folder.mkdir()
     return folder
@@ -216,7 +216,7 @@ def _object(path: Path) -> dict[str, object]:
     except ValueError:
         known = None
     if not isinstance(known, dict):
-        raise ValueError(f"{path} is no JSON object, so that nothing can be added to it: move it away")
+        raise ValueError(f"{path} is no JSON object, so nothing can be added to it: move it away")
     return known
 
 

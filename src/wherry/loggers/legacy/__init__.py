@@ -1,1 +1,1 @@
-"""Names and calls of earlier versions of Composer."""
+"""Method names of earlier versions of Composer."""

@@ -1,4 +1,4 @@
-"""The nested data of `Logger.metric`, sorted by what the calls of today can carry."""
+"""The nested data of `Logger.metric`, sorted for the log methods of today."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wherry.loggers.values.arrays import to_number
 
 
 class Leaves(NamedTuple):
-    """The leaves of nested data by their paths, ``loss/train``: numbers, texts, and what is neither."""
+    """The leaves of nested data by path, ``loss/train``: numbers, texts, and other objects."""
 
     metrics: dict[str, float]
     texts: dict[str, str]
@@ -17,9 +17,9 @@ class Leaves(NamedTuple):
 
 
 def sort_leaves(data: Mapping[str, object]) -> Leaves:
-    """Sort the leaves of `data` out: mappings, lists and tuples are gone into, keys and positions joined by "/".
+    """Sort the leaves of `data`. The path of a leaf joins the keys of mappings and the positions in lists and tuples by "/".
 
-    Array scalars and one-element tensors are numbers; a larger array is one leaf, which is neither number nor text.
+    Array scalars and one-element tensors are numbers. A larger array is one leaf, among the other objects.
     """
     found = Leaves({}, {}, {})
     for path, leaf in _leaves(data, ""):

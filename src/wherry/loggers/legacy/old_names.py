@@ -1,4 +1,4 @@
-"""The names that calls had in Composer 0.6 to 0.10, log_file_artifact and others, tied to those of today."""
+"""The method names of Composer 0.6 to 0.10, log_file_artifact and others, tied to those of today."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _running: ContextVar[frozenset[tuple[int, type, str]]] = ContextVar("_running", 
 
 
 def tie_old_names(kind: type) -> None:
-    """Have both names of each call lead to the one that `kind` overrides: for ``__init_subclass__`` of the base class.
+    """Make both names of each method call the one that `kind` overrides. For ``__init_subclass__`` of the base class.
 
-    So whichever name was overridden last, on the way from the base class to the object's own, is what runs by either. An override
-    that calls ``super()``, by either name, or the other name on ``self``, gets what it has overridden.
+    Of all overrides by either name, the one in the most derived class runs for both names. An override that calls ``super()`` by
+    either name, or the other name on ``self``, gets the method that it has overridden.
     """
     for pair in _PAIRS:
         new, old = _depth(kind, pair.new), _depth(kind, pair.old)
@@ -46,7 +46,7 @@ def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
 
 
 def _depth(kind: type, name: str) -> int:
-    """How far from `kind` the class is that has the method."""
+    """The position in the MRO of `kind` of the class that defines the method."""
     return next(depth for depth, one in enumerate(kind.__mro__) if name in vars(one))
 
 
@@ -63,7 +63,7 @@ def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> No
 
     @functools.wraps(getattr(kind, name))
     def tied(self: Any, *arguments: Any, **options: Any) -> Any:
-        if (id(self), kind, name) in _running.get():  # from the override itself
+        if (id(self), kind, name) in _running.get():  # called by the override itself
             return getattr(super(kind, self), name)(*arguments, **options)
         return call(functools.partial(marked, self), *arguments, **options)
 
@@ -97,7 +97,7 @@ class OldLoggerNames(ABC):
 
 
 class _Pair(NamedTuple):
-    """Two names of a call, and how the one is called with the arguments of the other."""
+    """Two names of a method, and functions that call one with the arguments of the other."""
 
     new: str
     old: str

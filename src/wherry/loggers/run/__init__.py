@@ -1,1 +1,1 @@
-"""What a training loop tells its loggers: state, time, events, levels."""
+"""What a training loop passes to its loggers: state, timestamp, events, levels, settings."""

@@ -1,4 +1,4 @@
-"""The moments of a training loop, by the names that Composer gave them."""
+"""Event: the moments of a training loop, with Composer's names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from wherry.errors import ConfigError
 
 
 class Event(str, Enum):
-    """One moment of a training loop; its value is the name of the `Callback` method that is called then.
+    """One moment of a training loop. Its value is the name of the `Callback` method that is called then::
 
-    In the order of a run: an iteration has epochs, an epoch has batches, evaluations may come between batches.
+        logger.run_event(Event.EPOCH_END)  # calls epoch_end() of all callbacks and destinations
+
+    They are listed in the order of a run: an iteration has epochs, an epoch has batches, evaluations may come between batches.
     """
 
     INIT = "init"
@@ -60,9 +62,9 @@ class Event(str, Enum):
 
 
 def to_event(event: object) -> Event:
-    """The event of that name: of a text in any case, or of another library's enum with the same values, such as Composer's.
+    """The event of that name. `event` is a text in any case, or a member of another library's enum, such as Composer's.
 
-    ConfigError, which is a ValueError here, for any other.
+    ConfigError, which is a ValueError, for other names.
     """
     if isinstance(event, Event):
         return event

@@ -1,4 +1,4 @@
-"""Where in the training loop a message comes from, coarse to fine: the levels of Composer's first loggers."""
+"""LogLevel: from which level of the training loop a message comes, as in Composer's first loggers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wherry.errors import ConfigError
 
 
 class _NoBooleans(EnumMeta):
-    """Looks members up by value, but not by True, which to a dict is 1."""
+    """Looks members up by value, but not by True, which equals 1."""
 
     def __call__(cls, value: object, *more: Any, **options: Any) -> Any:
         if isinstance(value, bool):
@@ -18,7 +18,9 @@ class _NoBooleans(EnumMeta):
 
 
 class LogLevel(IntEnum, metaclass=_NoBooleans):
-    """A threshold keeps the levels up to it: the larger, the noisier.
+    """How often something is logged, from rare to frequent. A threshold keeps the levels up to its own::
+
+        logger.metric(LogLevel.EPOCH, {"accuracy": 0.9})
 
     LogLevel("epoch"), LogLevel("EPOCH") and LogLevel(2) are the same. ConfigError, a ValueError, for anything else.
     """
@@ -38,7 +40,7 @@ class LogLevel(IntEnum, metaclass=_NoBooleans):
         return member
 
 
-#: The spellings that loops use, for calls that are made once a batch: the enum's own look-up takes microseconds.
+#: The common spellings, for calls that are made at each batch: the lookup of the enum itself takes microseconds.
 _KNOWN: dict[object, LogLevel] = {
     spelling: level for level in LogLevel for spelling in (level.value, level.name, level.name.lower())
 }

@@ -9,10 +9,10 @@ from typing import Any
 
 
 def config_as_dict(config: object) -> dict[str, Any]:
-    """The settings of a run as a plain dict: of an OmegaConf DictConfig, any mapping, a dataclass or an argparse Namespace.
+    """The settings of a run as a plain dict. `config`: an OmegaConf DictConfig, a mapping, a dataclass or an argparse Namespace.
 
-    So are those that it holds, at any depth; OmegaConf's interpolations are resolved, or left as they are written where one
-    of a config cannot be. Raises TypeError for anything else.
+    Nested ones become plain dicts, too. OmegaConf's interpolations are resolved; if one of a config cannot be resolved, all of
+    that config stay as they are written. TypeError for anything else.
     """
     found = _plain(config)
     if not isinstance(found, dict):

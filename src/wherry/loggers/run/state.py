@@ -1,4 +1,4 @@
-"""What a training loop tells its loggers: the run's name, this process's place among the ranks, and how far the run is."""
+"""State: the run's name, the rank of this process, and the progress of the run, which a training loop gives to its loggers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PHASES = ("train", "valid", "test")
 _RUN_NAME_VARIABLES = ("RUN_NAME", "COMPOSER_RUN_NAME", "TORCHELASTIC_RUN_ID")
 #: torchrun sets TORCHELASTIC_RUN_ID to this when no --rdzv-id was given: equal for all jobs, so it names none of them.
 _NO_RUN_ID = "none"
-#: What torchrun makes up instead, in torch 2.13 also where --rdzv-id was given, if there is one node and neither
-#: --rdzv-endpoint nor --master-port was given (torch/distributed/run.py, run()): a random UUID.
-_MADE_UP = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+#: With one node and neither --rdzv-endpoint nor --master-port, torchrun sets it to a random UUID, in torch 2.13 even if --rdzv-id
+#: was given (torch/distributed/run.py, run()).
+_RANDOM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _QUALITIES = ("amber", "brisk", "calm", "deep", "early", "fair", "green", "keen", "light", "merry", "quiet", "swift")
 _WATERS = ("bay", "brook", "creek", "delta", "fjord", "harbor", "inlet", "lagoon", "mere", "reach", "sound", "strait")
 
@@ -44,13 +44,17 @@ def _from_variables(*names: str, default: int, least: int = 0) -> int:
 
 @dataclass
 class State:
-    """The state of a run, as its training loop keeps it: the loop sets `timestamp` as it goes on.
+    """The state of a run. The training loop sets `timestamp` as it goes on::
 
-    What is not given is read from the environment, as torchrun sets it (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, and
-    GROUP_RANK or NODE_RANK). `run_name` is then RUN_NAME, COMPOSER_RUN_NAME or TORCHELASTIC_RUN_ID, which are the same on
-    every rank; without them a single process makes one up, from the time and two words. Several ranks would each make up
-    another, so they have none, "", and a template with ``{run_name}`` is an error: set RUN_NAME. An id that torchrun makes up at
-    each start (see `_MADE_UP`) names the run all the same, and that is said in the log "wherry".
+        state = State()  # in "RUN_NAME=my-run torchrun train.py": my-run, with the rank that torchrun sets
+        state.timestamp = state.timestamp.to_next_batch(samples=32)
+        state.fill("{run_name}/ep{epoch}-ba{batch}.pt")  # "my-run/ep0-ba1.pt"
+
+    Fields that are not given are read from the environment, as torchrun sets it: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+    and GROUP_RANK or NODE_RANK. `run_name` is the first of RUN_NAME, COMPOSER_RUN_NAME and TORCHELASTIC_RUN_ID, which are the
+    same on every rank. Without them a single process invents a name from the time and two words. Several ranks would each
+    invent another, so their run has no name, "", and a template with ``{run_name}`` is an error: set RUN_NAME. A random id that
+    torchrun sets at each start is used as the name, with a warning in the log "wherry".
     """
 
     run_name: str = ""
@@ -62,9 +66,9 @@ class State:
     node_rank: int = field(default_factory=lambda: _from_variables("GROUP_RANK", "NODE_RANK", default=0))
     #: What the loop is doing: "train", "valid" or "test". ConfigError for anything else, also when it is set later.
     phase: str = "train"
-    #: How long the run lasted before this process took it up: what `elapsed_s` was when the loop saved its checkpoint.
+    #: How many seconds the run took before this process resumed it: `elapsed_s` when the loop saved its checkpoint.
     elapsed_before_s: float = 0.0
-    #: The clock of `elapsed_s`, in seconds; where it starts does not matter.
+    #: The clock of `elapsed_s`, in seconds from any start.
     now: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +87,7 @@ class State:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the run has lasted, in seconds, over restarts: set it to what the checkpoint says when the run is resumed."""
+        """How many seconds the run has taken, over all restarts. When a run is resumed, set it to the value in the checkpoint."""
         return self.elapsed_before_s + self.now() - self._started_s
 
     @elapsed_s.setter
@@ -94,8 +98,8 @@ class State:
         for variable in _RUN_NAME_VARIABLES:
             name = os.environ.get(variable, "").strip()
             if name and not (variable == "TORCHELASTIC_RUN_ID" and name == _NO_RUN_ID):
-                if variable == "TORCHELASTIC_RUN_ID" and _MADE_UP.fullmatch(name) and self.rank == 0:
-                    _warn_made_up(name)
+                if variable == "TORCHELASTIC_RUN_ID" and _RANDOM_ID.fullmatch(name) and self.rank == 0:
+                    _warn_of_random_name(name)
                 return name
         return generate_run_name() if self.world_size == 1 else ""
 
@@ -112,7 +116,7 @@ class State:
         }
 
     def fill(self, template: str, **more: str) -> str:
-        """Fill a template with the name fields and `more`. ConfigError for an unknown field, or a run name that there is not."""
+        """Fill a template with the name fields and `more`. ConfigError for an unknown field, or for a run without a name."""
         if not self.run_name and needs_run_name(template):
             raise ConfigError(
                 f"{template!r} needs a run name, and the {self.world_size} ranks have none that they share: set the environment "
@@ -131,10 +135,10 @@ def escaped(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-@cache  # one line, however many states are made
-def _warn_made_up(name: str) -> None:
+@cache  # one warning, however many states are made
+def _warn_of_random_name(name: str) -> None:
     log.warning(
-        "the run is called %s, which torchrun has made up, and at each start it makes up another: a restart will find neither "
+        "the run is called %s, a random id that torchrun sets anew at each start: a restart will find neither "
         "this run's files nor its checkpoints. Give it a name in the environment: RUN_NAME=my-run torchrun ... "
         "(on one node torchrun ignores --rdzv-id, unless --rdzv-endpoint is given, too)",
         name,
@@ -154,7 +158,7 @@ def check_run_name(state: State, templates: Iterable[str]) -> None:
 
 
 def generate_run_name(now_s: float | None = None, rng: random.Random | None = None) -> str:
-    """A name that sorts by time (UTC) and can be said: ``20260401-120000-swift-harbor``."""
+    """A name that sorts by time (UTC) and is easy to pronounce: ``20260401-120000-swift-harbor``."""
     rng = rng or random.Random()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
     return f"{stamp}-{rng.choice(_QUALITIES)}-{rng.choice(_WATERS)}"

@@ -1,4 +1,4 @@
-"""How far a training run is."""
+"""Timestamp: the progress of a training run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Timestamp:
-    """What a run has finished so far: counts since its start, and since the start of the epoch that is under way.
+    """What a run has finished so far: counts since its start, and since the start of the current epoch::
 
-    It never changes: each step gives a new one, so that one that was kept stays what it was.
+        timestamp = Timestamp().to_next_batch(samples=32)  # batch=1, sample=32, batch_in_epoch=1, sample_in_epoch=32
+        timestamp = timestamp.to_next_epoch()  # epoch=1, batch_in_epoch=0, sample_in_epoch=0; batch and sample stay
+
+    It is immutable: each step returns a new one.
     """
 
     epoch: int = 0
@@ -21,7 +24,7 @@ class Timestamp:
     token_in_epoch: int = 0
 
     def to_next_batch(self, samples: int = 0, tokens: int = 0) -> Timestamp:
-        """One batch, of so many samples and tokens, later."""
+        """The timestamp after one more batch with so many samples and tokens."""
         return replace(
             self,
             batch=self.batch + 1,
@@ -33,5 +36,5 @@ class Timestamp:
         )
 
     def to_next_epoch(self) -> Timestamp:
-        """The epoch has ended: it is counted, and the counts in the epoch start again at 0."""
+        """The timestamp after the end of the epoch: the counts in the epoch begin at 0 again."""
         return replace(self, epoch=self.epoch + 1, batch_in_epoch=0, sample_in_epoch=0, token_in_epoch=0)

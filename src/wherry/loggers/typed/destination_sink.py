@@ -15,7 +15,7 @@ from wherry.loggers.typed.multi import FRAMES_PER_S
 from wherry.loggers.typed.sink import BaseLoggerConfig, CollectingLogger
 from wherry.loggers.values.deep_copy import deep_copy
 
-#: Kind of value, see `Collected` -> the calls of which a destination must have one to take it.
+#: Kind of value (see `Collected`) -> the methods of which a destination must override one to take it.
 _CALLS = {
     "scalars": ("log_metrics", "log_metric"),
     "strings": ("log_text",),
@@ -28,23 +28,23 @@ _CALLS = {
 
 
 class DestinationSink(CollectingLogger[BaseLoggerConfig]):
-    """Has a destination, or a `Logger` with several, log what a `MultiLogger` hands over.
+    """Logs what a `MultiLogger` passes on to a destination, or to all destinations of a `Logger`.
 
-    Names are ``namespace/key``, in the phases "valid" and "test" with the phase in front; the step is the batch. Figures go in
-    one call. Values that no destination takes, or takes on this rank, are not computed.
+    Names are ``namespace/key``; the phases "valid" and "test" are put in front. The step is the batch. All scalars are logged in
+    one call. Values that no destination takes on this rank are not computed.
 
-    A destination that is given alone gets a `Logger` of its own, which begins with the first state that is seen, and is closed
-    with the sink. One that is a `Logger`'s already is given by that `Logger`, which stays open.
+    A destination gets a `Logger` of its own, which begins with the first state and is closed with the sink. Give a destination
+    that a `Logger` has already by that `Logger`, which stays open.
     """
 
     def __init__(self, destination: LoggerDestination | Logger, config: BaseLoggerConfig | None = None) -> None:
         super().__init__(config or BaseLoggerConfig(name=type(destination).__name__))
         self._destination = destination
         self._logger = destination if isinstance(destination, Logger) else None
-        self._settings: list[dict[str, Any]] = []  # until there is a Logger
+        self._settings: list[dict[str, Any]] = []  # those that were logged before there was a Logger
 
     def log_config(self, config: Any) -> None:
-        """Log the settings as hyperparameters; before any state was seen, they are kept until then."""
+        """Log the settings as hyperparameters. Before the first state they are kept until then."""
         settings = config_as_dict(config)
         if self._logger is not None:
             self._logger.log_hyperparameters(settings)
@@ -52,7 +52,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
             self._settings.append(deep_copy(settings))
 
     def write(self, state: State) -> None:
-        """Log everything that was collected. An error that its `Logger` lets through is raised when all was logged."""
+        """Log everything that was collected. An error that the `Logger` raises is raised when all is logged."""
         logger = self._begun(state)
         wanting = [one for one in logger.destinations if not (state.rank and one.rank_zero_only)]
         for kind in self.kept_kinds(state.phase) - _served(logger.destinations):
@@ -79,7 +79,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
             raise errors[0]
 
     def close(self) -> None:
-        """Write what is still held, and close the destination if it was given alone; a second time nothing is done."""
+        """Write what was not written, and close the `Logger` if it is the sink's own. Closing again does nothing."""
         try:
             super().close()
         finally:
@@ -88,12 +88,12 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
 
     def _end(self) -> None:
         if self._settings:
-            self._begun(State())  # no step was ever made: the settings are logged all the same
+            self._begun(State())  # no step was made: log the settings nevertheless
         if self._logger is not None:
             self._logger.close()
 
     def _begun(self, state: State) -> Logger:
-        """The Logger, which has seen the state and has been given the settings."""
+        """The Logger, with this state, and with the settings logged."""
         if isinstance(self._destination, Logger):
             return self._destination
         if self._logger is None:
@@ -107,13 +107,13 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
 
 
 def _served(destinations: Sequence[Destination]) -> set[str]:
-    """The kinds that any of them takes."""
+    """The kinds that any of the destinations takes."""
     return {kind for kind, calls in _CALLS.items() if any(one._overrides(call) for one in destinations for call in calls)}
 
 
 def _error_of(call: Callable[[], None]) -> Exception | None:
     try:
         call()
-    except Exception as error:  # of a destination whose on_error is "raise"; the rest is logged all the same
+    except Exception as error:  # of a destination whose on_error is "raise"; the rest is logged
         return error
     return None

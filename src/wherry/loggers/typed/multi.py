@@ -1,4 +1,4 @@
-"""MultiLogger: what a component of a training (model, task, trainer) logs with, on the way to sinks."""
+"""MultiLogger: a component of a training (model, task, trainer) logs values with it, which sinks write."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 _T = TypeVar("_T")
-#: Videos are logged at this rate, whatever theirs is.
+#: Videos are converted to this rate.
 FRAMES_PER_S = 12.0
-#: So many values of one scalar wait for a write, for sinks that aggregate: a loop that never writes must not fill the memory.
+#: Sinks that aggregate get the newest so many values of a scalar: a loop that never writes must not fill the memory.
 MOST_REPLACED = 10_000
-#: The names that namespace_context() has put on top, of this thread or task; None where one has cleared them.
+#: The names that namespace_context() adds in this thread or task; None inside namespace_context(None).
 _stack: ContextVar[tuple[str, ...] | None] = ContextVar("wherry_namespaces", default=())
-#: The MultiLoggers that nobody has called write() of yet: a close says what they hold.
+#: The MultiLoggers without a call of write() so far. Closing `Sinks` reports the values that they hold.
 _never_written: weakref.WeakSet[MultiLogger] = weakref.WeakSet()
 _never_written_lock = threading.Lock()
 
 
 @contextmanager
 def namespace_context(name: str | None) -> Iterator[None]:
-    """Within the block, in this thread or task only, `name` is added to every namespace; None: nothing is, nor what was."""
+    """Within the block, in this thread or task only, add `name` to every namespace. None: add none."""
     above = _stack.get() or ()
     token = _stack.set(None if name is None else (*above, name))
     try:
@@ -45,25 +45,34 @@ def namespace_context(name: str | None) -> Iterator[None]:
 
 
 def never_written() -> list[str]:
-    """The names of the values that wait in MultiLoggers which nobody has called write() of."""
+    """The names of the values in MultiLoggers without a call of write()."""
     with _never_written_lock:
         loggers = list(_never_written)
     return [name for logger in loggers for name in logger._names()]
 
 
 class MultiLogger:
-    """Takes values by kind and hands them, computed at most once and only if some sink writes, to all sinks.
+    """Takes values by kind and passes them to all sinks. Each is computed at most once, and only if a sink writes it::
 
-    A value is given as it is, and then copied at once, so that nobody's later changes are seen; or as a function, which is
-    called late or never, and then sees what its variables hold by then. So what is large or takes long is best given as a
-    function: the copy of an array is made at every call, also of one that no sink will write. A function that raises, and a
-    value that has not the shape of its kind (see `wherry.loggers.values.canonical`), is reported once for its name, and left out.
+        from wherry.loggers.typed import DestinationSink, Sinks
 
-    Of several values of a name between two calls of write() the last counts, and the others are not computed. A sink whose
-    `BaseLoggerConfig.aggregate` says otherwise gets all of a scalar's, the newest `MOST_REPLACED` of them: so all, and what
-    functions hold, stay in memory until then.
+        log, sinks = MultiLogger("model"), Sinks([DestinationSink(RunFolderLogger("runs"))])
+        for batch in loader:
+            log.log_scalar("loss", train(batch))
+            log.log_histogram("weights", lambda: model.weight)
+            sinks.step(state, log)
+        sinks.close()
 
-    Values are of the phase that the state has in write(). Safe from several threads.
+    A value is given as an object, which is copied at once; or as a function, which is called later or never, and then uses what
+    its variables hold at that time. Give large and expensive values as functions: an array is copied at every call, even if no
+    sink will write it. A function that raises is reported once for its name, and so is a value without the shape of its kind
+    (see `wherry.loggers.values.canonical`); they are not logged.
+
+    Of several values of a name between two calls of write() the last one counts, and the others are not computed. Sinks with
+    another `BaseLoggerConfig.aggregate` get all values of a scalar, at most the newest `MOST_REPLACED`. So these, and what their
+    functions refer to, stay in memory until write().
+
+    Values belong to the phase that the state has in write(). Threads may share a MultiLogger.
     """
 
     def __init__(self, default_namespace: str = "value") -> None:
@@ -77,7 +86,7 @@ class MultiLogger:
             _never_written.add(self)
 
     def namespace(self, namespace: str | None = None) -> str:
-        """The namespace of a value that is logged now: the given or the default one, and what namespace_context() adds."""
+        """The namespace of a value that is logged now: the given or default one, with the names of namespace_context()."""
         return "_".join([namespace or self.default_namespace, *(_stack.get() or ())])
 
     def log_scalar(self, key: str, value: object, *, namespace: str | None = None) -> None:
@@ -97,7 +106,7 @@ class MultiLogger:
         self._log("audio", key, value, namespace, lambda given, name: (_munge().to_audio(given, name), sample_rate))
 
     def log_video(self, key: str, value: object, *, namespace: str | None = None, fps: float = FRAMES_PER_S) -> None:
-        """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C) at `fps` frames a second; frames are left out or doubled to make it 12."""
+        """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C) at `fps` frames a second. Frames are dropped or doubled to make it 12."""
         check_rate(fps)
         self._log("video", key, value, namespace, lambda given, name: at_rate(_munge().to_video(given, name), fps))
 
@@ -113,7 +122,7 @@ class MultiLogger:
     ) -> None:
         """Log a batch or sequence of images as one: a grid, with `sep` pixels between them.
 
-        (B,H,W), (B,C,H,W) or (B,H,W,C). Of more than `max_images`, so many are shown, evenly spaced.
+        (B,H,W), (B,C,H,W) or (B,H,W,C). If there are more than `max_images`, so many are taken, evenly spaced.
         """
 
         def form(given: object, name: str) -> Any:
@@ -133,7 +142,7 @@ class MultiLogger:
     ) -> None:
         """Log a batch or sequence of sounds as one, with `sep_ms` milliseconds of silence between them.
 
-        (B,T), (B,C,T) or (B,T,C). Of more than `max_audios`, so many are taken, evenly spaced.
+        (B,T), (B,C,T) or (B,T,C). If there are more than `max_audios`, so many are taken, evenly spaced.
         """
 
         def form(given: object, name: str) -> Any:
@@ -151,9 +160,9 @@ class MultiLogger:
         max_videos: int | None = None,
         sep: int = 0,
     ) -> None:
-        """Log a batch or sequence of videos as one: a grid as in log_images(); shorter ones stay at their last frame.
+        """Log a batch or sequence of videos as one: a grid as in log_images(). Shorter videos repeat their last frame.
 
-        (B,T,C,H,W) or (B,T,H,W,C). Of more than `max_videos`, so many are shown, evenly spaced.
+        (B,T,C,H,W) or (B,T,H,W,C). If there are more than `max_videos`, so many are taken, evenly spaced.
         """
         check_rate(fps)
 
@@ -167,7 +176,7 @@ class MultiLogger:
         self._log("histogram", key, value, namespace, lambda given, name: _munge().to_values(given, name))
 
     def log_point_cloud(self, key: str, value: object, *, namespace: str | None = None, max_points: int | None = 1000) -> None:
-        """Log points, (N,3), (3,N), (B,N,3) ...; of more than `max_points` the same random ones of each cloud."""
+        """Log points, (N,3), (3,N), (B,N,3) ... Of more than `max_points`, the same random ones of each cloud are taken."""
         self._log(
             "point_cloud",
             key,
@@ -178,7 +187,7 @@ class MultiLogger:
 
     @contextmanager
     def timer(self, key: str, *, namespace: str | None = "timers") -> Iterator[None]:
-        """Log how long the block takes, in seconds; also when it raises."""
+        """Log how many seconds the block takes, also when it raises."""
         started_s = time.perf_counter()
         try:
             yield
@@ -186,7 +195,7 @@ class MultiLogger:
             self.log_scalar(key, time.perf_counter() - started_s, namespace=namespace)
 
     def write(self, sinks: Sequence[BaseLogger[Any]], state: State) -> None:
-        """Hand what was logged since the last call to all sinks. A sink that raises is reported once; the others get theirs."""
+        """Pass what was logged since the last call to all sinks. A sink that raises is reported once; the others go on."""
         with _never_written_lock:
             _never_written.discard(self)
         aggregating = {id(sink) for sink in sinks if _aggregates(sink)}
@@ -215,7 +224,7 @@ class MultiLogger:
     ) -> None:
         try:
             getattr(sink, f"log_{kind}")(key, value, state, namespace)
-        except Exception as error:  # of a sink, whose errors stop nobody else
+        except Exception as error:  # of a sink; the others go on
             self._warnings.once((id(sink), kind), f"{type(sink).__name__}.log_{kind} failed: {error}", error)
 
     def _log(self, kind: str, key: str, value: object, namespace: str | None, form: Callable[[Any, str], Any]) -> None:
@@ -235,7 +244,7 @@ class MultiLogger:
 
 
 def at_rate(frames: Any, fps: float) -> Any:
-    """The frames of a video at `fps`, so many of them, evenly spaced, that it lasts as long at `FRAMES_PER_S`."""
+    """Evenly spaced frames of a video at `fps`: as many as last equally long at `FRAMES_PER_S`."""
     if fps == FRAMES_PER_S:
         return frames
     n_frames = max(1, round(len(frames) * FRAMES_PER_S / fps))
@@ -243,13 +252,13 @@ def at_rate(frames: Any, fps: float) -> Any:
 
 
 def check_rate(fps: float) -> None:
-    """ConfigError for what is no rate of frames."""
+    """ConfigError unless `fps` is a positive number."""
     if not 0 < fps < math.inf:
         raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
 
 
 def _aggregates(sink: BaseLogger[Any]) -> bool:
-    """Whether it wants all values of a scalar; one whose configuration has no such field does not."""
+    """Whether the sink wants all values of a scalar. Its configuration may lack the field."""
     return getattr(getattr(sink, "config", None), "aggregate", "last") != "last"
 
 
@@ -258,7 +267,7 @@ def _identity(value: _T) -> _T:
 
 
 def _mosaic() -> Any:
-    _munge()  # says what to install where there is no numpy
+    _munge()  # its ImportError names what to install if numpy is missing
     from wherry.loggers.values import grid as mosaic
 
     return mosaic

@@ -1,7 +1,7 @@
-"""The typed API: sinks that take lazily computed values by kind, and write when their time has come.
+"""Sinks of the typed API: they take lazily computed values by kind, and write them at intervals.
 
-The interface is that of ml-starter's loggers: a `MultiLogger` hands functions to every sink; a sink calls those that it
-writes. Values have one form a kind, see `wherry.loggers.values.canonical`.
+The interface is that of ml-starter's loggers. A `MultiLogger` passes functions to all sinks, and a sink calls those whose values
+it writes. Each kind of value has one form, see `wherry.loggers.values.canonical`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wherry.posix.fork import ChildLock
 
 Aggregate = Literal["last", "mean", "min", "max"]
 _AGGREGATES = ("last", "mean", "min", "max")
-#: From here on a run is long, and its curves need no point a second.
+#: From so many batches on, a run is long and its curves need fewer points than one a second.
 _MANY_BATCHES = 5_000
 
 
 @dataclass(frozen=True)
 class BaseLoggerConfig:
-    """How often a sink writes, in seconds of the run; 0: at every step. None: see `BaseLogger.should_write`."""
+    """How often a sink writes: seconds of the run; 0: at every step; None: see `BaseLogger.should_write`."""
 
     name: str = "???"
     write_every_n_seconds: float | None = None
@@ -54,14 +54,18 @@ ConfigT = TypeVar("ConfigT", bound=BaseLoggerConfig)
 
 
 class BaseLogger(ABC, Generic[ConfigT]):
-    """A sink. Override the log_ methods of the kinds that it can take: the others do nothing.
+    """A sink. Override write() and the log_ methods of the kinds that the sink can take; the others do nothing::
 
-    `value` is a function that computes the value, at most once for all sinks; it may raise what the user's own function
-    raises. Call it in write(), so that nothing is computed that nobody writes. What it returns is shared with the other sinks:
-    do not change it. To keep the values until then, derive from `CollectingLogger`.
+        class PrintSink(CollectingLogger[BaseLoggerConfig]):
+            def write(self, state: State) -> None:
+                print(state.timestamp.batch, self.take(state.phase).scalars)
+
+    `value` is a function that computes the value, at most once for all sinks. It may raise any error of the user's function. Call
+    it in write(), so that only values that are written are computed. Do not change what it returns: other sinks get the same
+    object. `CollectingLogger` keeps the values until write().
     """
 
-    #: Where a sink that writes files puts them: the working directory, until somebody sets it.
+    #: The folder for the files of a sink. The working directory, until it is set.
     log_directory: Path
 
     def __init__(self, config: ConfigT) -> None:
@@ -94,14 +98,15 @@ class BaseLogger(ABC, Generic[ConfigT]):
         """Log the settings of the run: an OmegaConf DictConfig, any mapping, or a dataclass (see `config_as_dict`)."""
 
     def default_write_every_n_seconds(self, state: State) -> float:
-        """How often to write where the configuration does not say: each second, and each ten when the run is long or large."""
+        """The interval where the configuration has none: 1 s; 10 s when the run is long or has several ranks."""
         return 10.0 if state.world_size > 1 or state.timestamp.batch >= _MANY_BATCHES else 1.0
 
     def should_write(self, state: State) -> bool:
-        """Whether the time for a write in the state's phase has come. Asked once a step: True counts as written.
+        """Whether a write in the state's phase is due. Call it once a step: True counts as a write.
 
-        The first time in a phase it has. After that when the interval has passed: for "train" the train interval, for any
-        other phase the val interval, else the common one, else default_write_every_n_seconds().
+        The first write of a phase is due at once, the next ones when the interval has passed. It is the train interval in the
+        phase "train" and the val interval in others; without it the common one, and without that
+        default_write_every_n_seconds().
         """
         now_s, last_s = state.elapsed_s, self._last_write_s.get(state.phase)
         if last_s is not None and 0 <= now_s - last_s < self._interval_s(state):
@@ -122,12 +127,12 @@ class BaseLogger(ABC, Generic[ConfigT]):
         """Write what was logged since the last write in the state's phase."""
 
     def close(self) -> None:
-        """End. What was logged and not written is lost, unless the sink writes it here, as a `CollectingLogger` does."""
+        """End. Values that were not written are lost, unless the sink writes them here, as a `CollectingLogger` does."""
 
 
 @dataclass
 class Collected:
-    """What was logged in one phase, by (namespace, key): computed, each kind in its form."""
+    """The computed values of one phase, by kind and (namespace, key)."""
 
     scalars: dict[tuple[str, str], float] = field(default_factory=dict)
     strings: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -142,7 +147,7 @@ KINDS = tuple(one.name for one in dataclasses.fields(Collected))
 
 
 class CollectingLogger(BaseLogger[ConfigT]):
-    """A sink that keeps the newest value of each key until it writes; of scalars what `BaseLoggerConfig.aggregate` says.
+    """A sink that keeps the newest value of each key until it writes; for scalars `BaseLoggerConfig.aggregate` decides.
 
     Override write() and call take() in it. A value whose function raises is reported once, and the others are written.
     Safe from several threads. What it still holds at the close is written then: one that overrides close() calls this one first.
@@ -158,7 +163,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
         self._lock = ChildLock()
 
     def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
-        """What was logged in the phase since the last call, computed now. What is not of the `kinds` goes uncomputed."""
+        """Compute and return what was logged in the phase since the last call. Values of other kinds than `kinds` are dropped."""
         with self._lock:
             kept = {where[1:]: self._kept.pop(where) for where in [one for one in self._kept if one[0] == phase]}
             running = {where[1:]: self._running.pop(where) for where in [one for one in self._running if one[0] == phase]}
@@ -171,15 +176,15 @@ class CollectingLogger(BaseLogger[ConfigT]):
         return collected
 
     def kept_kinds(self, phase: str) -> set[str]:
-        """Of which kinds, see `Collected`, anything was logged in the phase since the last take()."""
+        """The kinds (see `Collected`) of the values that were logged in the phase since the last take()."""
         with self._lock:
             found = {where[1] for where in self._kept if where[0] == phase}
             return found | ({"scalars"} if any(where[0] == phase for where in self._running) else set())
 
     def close(self) -> None:
-        """Write what is still held of each phase, due or not, at the step of its last value. Closing again does nothing.
+        """Write the values of each phase that were not written, at the step of its last value. Closing again does nothing.
 
-        Of several errors of write() the first is raised, after all phases had their turn.
+        Of several errors of write() the first is raised, after all phases were tried.
         """
         with self._lock:
             seen = list(self._seen.items())
@@ -191,7 +196,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
             last.phase, last.timestamp = phase, timestamp
             try:
                 self.write(last)
-            except Exception as error:  # the other phases are written
+            except Exception as error:  # write the other phases
                 errors.append(error)
         for later in errors[1:]:
             self._warnings.each(f"{type(self).__name__}.write failed: {later}", later)
@@ -201,11 +206,11 @@ class CollectingLogger(BaseLogger[ConfigT]):
     def _compute(self, values: dict[tuple[str, str], Any], namespace: str, key: str, value: Callable[[], Any]) -> None:
         try:
             values[namespace, key] = value()
-        except Exception as error:  # of the user's function, or a shape that is refused; the others are written
+        except Exception as error:  # of the user's function, or a shape that is no such value; the others are written
             self._report(namespace, key, value, error)
 
     def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
-        """Keep it; unless the last one counts, compute it now."""
+        """Keep the number, or add it to the mean, minimum or maximum."""
         if self.config.aggregate == "last":
             self._keep("scalars", key, value, state, namespace)
             return
@@ -219,27 +224,27 @@ class CollectingLogger(BaseLogger[ConfigT]):
             self._running.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(number)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("strings", key, value, state, namespace)
 
     def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("images", key, value, state, namespace)
 
     def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("audios", key, value, state, namespace)
 
     def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("videos", key, value, state, namespace)
 
     def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("histograms", key, value, state, namespace)
 
     def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep it."""
+        """Keep the newest."""
         self._keep("point_clouds", key, value, state, namespace)
 
     def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
@@ -248,12 +253,12 @@ class CollectingLogger(BaseLogger[ConfigT]):
             self._kept[state.phase, kind, namespace, key] = value
 
     def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:
-        if not getattr(value, "reports_itself", False):  # as those of a MultiLogger do: once for all sinks
+        if not getattr(value, "reports_itself", False):  # a MultiLogger reports the error once for all sinks
             self._warnings.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
 
 
 class _Running:
-    """The mean, least or greatest of the numbers so far. A NaN among them makes it NaN, in whatever order they come."""
+    """The mean, minimum or maximum of the numbers so far. If one of them is NaN, it is NaN."""
 
     def __init__(self, aggregate: Aggregate) -> None:
         self._aggregate = aggregate
@@ -267,7 +272,7 @@ class _Running:
         elif self._aggregate == "mean":
             self._so_far += number
         elif math.isnan(number) or (number < self._so_far if self._aggregate == "min" else number > self._so_far):
-            self._so_far = number  # once it is NaN, neither comparison is true any more
+            self._so_far = number  # NaN stays: no comparison with it is true
 
     @property
     def value(self) -> float:

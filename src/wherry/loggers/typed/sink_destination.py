@@ -24,15 +24,16 @@ from wherry.posix.fork import ChildLock
 
 
 class SinkDestination(ValueDestination):
-    """Hands what a run logs to a sink of the typed API, which writes after batches, epochs and evaluations when it is due.
+    """Passes what a run logs to a sink of the typed API, which writes after batches, epochs and evaluations when it is due::
+
+        logger = Logger(state, SinkDestination(PrintSink(BaseLoggerConfig())))
 
     A name is split at its first slash into namespace and key; without one the namespace is "value". In evaluations the phase is
-    "valid" and in predictions "test", unless the state says otherwise. Everything of a phase is written when it ends, and at the
-    end of training and at the close. Without a `Logger` in front give it a `state`.
+    "valid" and in predictions "test", unless the state has another. Everything of a phase is written when it ends, at the end of
+    training and at the close. Give it a `state` if it is used without a `Logger`.
 
-    Tables are Markdown texts, traces JSON texts. Sinks have no kind for masks, which are left out with one warning. What
-    is given is checked and copied; images, sounds and videos get their form when the sink computes them. The sink is called by
-    one thread at a time. After close() all calls that log raise RuntimeError.
+    Tables become Markdown texts, traces JSON texts. Sinks have no kind for masks; they are dropped with one warning. The sink is
+    called by one thread at a time. After close() log calls raise RuntimeError.
     """
 
     needs: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -125,7 +126,7 @@ class SinkDestination(ValueDestination):
         self._write_if_due(state)
 
     def eval_start(self, state: State, logger: Logger) -> None:
-        """Write what was logged so far; from here on the phase is "valid"."""
+        """Write what was logged so far. The phase is "valid" from now on."""
         self._begin("valid", state)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
@@ -137,7 +138,7 @@ class SinkDestination(ValueDestination):
         self._begin("train", state)
 
     def predict_start(self, state: State, logger: Logger) -> None:
-        """Write what was logged so far; from here on the phase is "test"."""
+        """Write what was logged so far. The phase is "test" from now on."""
         self._begin("test", state)
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
@@ -171,7 +172,7 @@ class SinkDestination(ValueDestination):
         with self._lock:
             self._check_open()
             if step is not None and (at := to_step(step, str(name))) != self._last_step:
-                if self._has_news:  # the step before is over, also in a loop that tells of no batch's end
+                if self._has_news:  # the previous step is over, also in a loop without batch_end events
                     self._write_if_due(self._now())
                 self._last_step = at
             self._has_news = True
@@ -188,7 +189,7 @@ class SinkDestination(ValueDestination):
                 self.sink.write(now)
 
     def _begin(self, phase: str, state: State) -> None:
-        """Write all of the phase that was, and go over to this one."""
+        """Write all of the last phase, and begin this one."""
         with self._lock:
             if self._is_closed:
                 return
@@ -200,7 +201,7 @@ class SinkDestination(ValueDestination):
                 self._last = None
 
     def _now(self) -> State:
-        """A copy of the state, in its phase. Where the loop has set another one, what is left of the last one is written."""
+        """A copy of the state, with the phase. If the phase is new, what is left of the last one is written first."""
         if self._state is None:
             self._state = State()
         now = copy.copy(self._state)

@@ -1,4 +1,4 @@
-"""Sinks: those of a run, which write what its MultiLoggers took."""
+"""Sinks: the sinks of a run, which write the values of its MultiLoggers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,46 @@ from wherry.loggers.typed.multi import MultiLogger, never_written
 from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.warn_once import WarnOnce
 
-#: A message names so many values.
+#: A message names at most so many values.
 _MOST_NAMES = 5
 
 
 class Sinks:
-    """The sinks of a run. Call step() after each step: it hands over what was logged and has the sinks write that are due.
+    """The sinks of a run. Call step() after each step: it passes on what was logged, and sinks that are due write::
 
-    The last values of a phase are written when the phase changes, and at end_phase() and close(), whether due or not. A sink
-    that raises is reported, once for each kind of call, and stops neither the others nor the training. UploadFailed comes
-    through, after all had their turn: by it a destination says on purpose that accepted files did not arrive.
+        with Sinks([DestinationSink(logger)]) as sinks:
+            for batch in loader:
+                log.log_scalar("loss", train(batch))
+                sinks.step(state, log)
 
-    ``with Sinks([...]) as sinks:`` closes at the end. One thread calls; values may be logged by any.
+    The last values of a phase are written when the phase changes, at end_phase() and at close(), due or not. An error of a sink
+    stops neither the others nor the training; it is reported once for each kind of call. UploadFailed is raised after all sinks
+    had their turn: a destination reports by it that accepted files did not arrive.
+
+    One thread makes the calls of this class. Any thread may log values.
     """
 
     def __init__(self, sinks: Sequence[BaseLogger[Any]]) -> None:
         self.sinks = tuple(sinks)
         self._warnings = WarnOnce()
-        self._loggers: dict[int, MultiLogger] = {}  # all that were seen: at the close their last values are written, too
+        self._loggers: dict[int, MultiLogger] = {}  # all that were given: close() writes their last values, too
         self._last: State | None = None
         self._has_open_phase = False
         self._is_closed = False
 
     def log_config(self, config: object) -> None:
-        """Hand the settings of the run to all sinks: a mapping, an OmegaConf DictConfig, a dataclass or an argparse Namespace."""
+        """Pass the settings of the run to all sinks: a mapping, an OmegaConf DictConfig, a dataclass or an argparse Namespace."""
         self._each("log_config", lambda sink: sink.log_config(config))
 
     def step(self, state: State, *loggers: MultiLogger) -> None:
-        """A step of the loop is over; what was logged belongs to the phase of `state`."""
+        """End a step of the loop. What was logged belongs to the phase of `state`."""
         self._end_other_phase(state)
         self._see(loggers)
         self._hand_over(state, loggers)
         self._each("write", lambda sink: sink.write(state) if sink.should_write(state) else None)
 
     def end_phase(self, state: State, *loggers: MultiLogger) -> None:
-        """The state's phase is over: everything is written, also what was logged since the last step by any logger of a step."""
+        """End the phase of `state`: write everything, also what loggers of earlier steps have logged since."""
         self._end_other_phase(state)
         self._see(loggers)
         self._hand_over(state, tuple(self._loggers.values()))
@@ -58,12 +63,13 @@ class Sinks:
     def close(self) -> None:
         """Write what is left, also what was logged after the last step, and close the sinks. Closing again does nothing.
 
-        What a MultiLogger holds that was never given to step() or end_phase() is of no known state: it is reported, not written.
+        Values of a MultiLogger that was never given to step() or end_phase() belong to no known state. They are reported and not
+        written.
         """
         if self._is_closed:
             return
         self._is_closed = True
-        with ExitStack() as stack:  # closes them all, also after Ctrl-C
+        with ExitStack() as stack:  # makes all calls, also after Ctrl-C
             stack.callback(self._each, "close", lambda sink: sink.close())
             if self._last is not None:
                 self._has_open_phase |= any(logger.has_values() for logger in self._loggers.values())
@@ -108,7 +114,7 @@ class Sinks:
         self._each("write", lambda sink: sink.write(state))
 
     def _each(self, what: str, call: Callable[[BaseLogger[Any]], object]) -> None:
-        """Make a call to every sink; after Ctrl-C in a close() the others are closed, too."""
+        """Make a call of every sink. After Ctrl-C in a close() the others are closed, too."""
         uploads: list[UploadFailed] = []
         with ExitStack() as stack:
             for sink in reversed(self.sinks):
@@ -123,5 +129,5 @@ class Sinks:
             call(sink)
         except UploadFailed as error:
             uploads.append(error)
-        except Exception as error:  # of a sink, whose errors stop neither the others nor the training
+        except Exception as error:  # of a sink; the others and the training go on
             self._warnings.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)
