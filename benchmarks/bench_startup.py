@@ -1,4 +1,4 @@
-"""Start-up and standing costs: import, first byte on a socket, an idle agent, memory while a large file goes to S3.
+"""Standing costs: first byte on a socket, an idle agent, memory while a large file goes to S3. Start-up: bench_size.py.
 
 $SIZES_MIB (256,1024) are the sizes of the large files; with 4096 it takes a minute more.
 """
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import psutil
-from measure import MIB, folder, machine, make_file, seconds, spread, table
+from measure import MIB, folder, machine, make_file, spread, table
 
 import wherry
 from servers.real import fast_folder, seaweedfs
@@ -31,21 +31,6 @@ wherry.Uploader("s3://bucket", storage_options=options, spool=sys.argv[3]).put(s
 print(started, flush=True)
 os._exit(0)
 """
-
-
-def run(*arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], check=True)
-
-
-def imports() -> list[list[str]]:
-    bare = [seconds(lambda: run("-c", "pass")) for _ in range(ROUNDS)]
-    whole = [seconds(lambda: run("-c", "import wherry")) for _ in range(ROUNDS)]
-    used = [seconds(lambda: run("-c", "import wherry; wherry.Uploader")) for _ in range(ROUNDS)]
-    return [
-        ["python -c pass", spread(bare, 1000, 0), "ms"],
-        ["... import wherry", spread(whole, 1000, 0), "ms, with the interpreter"],
-        ["... and its Uploader", spread(used, 1000, 0), "ms, with the interpreter"],
-    ]
 
 
 def first_byte(base: Path) -> list[str]:
@@ -107,11 +92,10 @@ def memory(base: Path, size_mib: int) -> list[str]:
 
 def main() -> None:
     with folder() as base:
-        rows = imports()
-        rows.append(first_byte(base))
+        rows = [first_byte(base)]
         rows += idle(base)
         rows += [memory(base, size) for size in SIZES_MIB]
-    table(f"Start-up and standing costs ({machine()})", ["what", "median [min-max]", "unit"], rows)
+    table(f"Standing costs ({machine()})", ["what", "median [min-max]", "unit"], rows)
 
 
 if __name__ == "__main__":
