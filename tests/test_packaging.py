@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,8 +24,12 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist, and the wheel that was built from it."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-W", "ignore", "-m", "build", "--outdir", str(folder), str(ROOT)]
+    folder, tree = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("build") / "tree"
+    # A copy: setuptools writes beside what it builds, and takes what an earlier build left there.
+    shutil.copytree(
+        ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "*.egg-info")
+    )
+    command = [sys.executable, "-W", "ignore", "-m", "build", "--outdir", str(folder), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert 0 == done.returncode, done.stdout + done.stderr
     return folder
@@ -125,7 +130,7 @@ def test_sdist_mirrors_the_repository(built: Path) -> None:
 
 
 def test_metadata_says_what_wherry_is(metadata: Message) -> None:
-    assert {"s3", "gcs", "torch", "media", "mirror", "wandb", "mlflow", "dev", "dev-extra", "dev-release", "all"} == set(
+    assert {"s3", "gcs", "torch", "media", "mirror", "wandb", "mlflow", "dev", "dev-extra", "dev-release", "test", "all"} == set(
         metadata.get_all("Provides-Extra", [])
     )
     assert ("wherry", wherry.__version__, "Apache-2.0") == (metadata["Name"], metadata["Version"], metadata["License-Expression"])
