@@ -56,7 +56,9 @@ ROOMS = (
 #: These use the standard library only, and one another.
 CONTRACT = ("store/contract", "clock", "config", "errors", "uri", "spool/journal/jobs")
 #: What a backend may import of wherry besides the files of its own folder.
-BACKENDS_MAY_IMPORT = frozenset({"errors", "store", "store.options", "uri", "backends.concurrent_calls", "backends.pages"})
+BACKENDS_MAY_IMPORT = frozenset(
+    {"errors", "store", "store.options", "uri", "backends.pages", "backends.tally", "posix.thread_pool"}
+)
 HEAVY = (
     "boto3",
     "botocore",

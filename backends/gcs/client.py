@@ -29,8 +29,8 @@ from requests.exceptions import InvalidJSONError
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import InsecureRequestWarning
 
-from wherry.backends.concurrent_calls import Tally
 from wherry.backends.gcs.options import GCSOptions
+from wherry.backends.tally import Tally
 from wherry.errors import ConfigError
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)

@@ -25,10 +25,10 @@ from urllib.parse import quote, unquote
 
 from google.cloud.storage import Blob
 
-from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.gcs.body import opened
 from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, describe, generation_match
 from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
 
 _MAX_SOURCES = 32

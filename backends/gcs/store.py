@@ -22,13 +22,13 @@ from pathlib import Path
 
 from google.api_core.exceptions import from_http_response
 
-from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.gcs.body import announced, beyond, opened, write
 from wherry.backends.gcs.bucket import Bucket, generation_match
 from wherry.backends.gcs.compose import ComposedUploads
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
 from wherry.errors import IntegrityError, NotFoundError, TransientError
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import (
     TEMPORARY_MARK,
     Capabilities,

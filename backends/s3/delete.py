@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.s3.error_table import Translator
 from wherry.errors import AccessDeniedError, BucketNotFoundError, NotFoundError, PermanentError, TransientError
+from wherry.posix.thread_pool import each_at_once
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions as sdk
 import google_crc32c
 
-from wherry.backends.concurrent_calls import each_at_once
 from wherry.backends.s3.digests import crc32c_of, encode_crc32c, etag_of
 from wherry.backends.s3.error_table import DigestError, Translator, status_of
 from wherry.errors import AlreadyExistsError, BucketNotFoundError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import TOKEN_METADATA
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
 
-from wherry.backends.concurrent_calls import Tally, each_at_once
 from wherry.backends.s3.body import sending
 from wherry.backends.s3.client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
@@ -28,6 +27,7 @@ from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
 from wherry.backends.s3.options import S3Options
 from wherry.backends.s3.probe import AMAZON, Findings, Trial
+from wherry.backends.tally import Tally
 from wherry.errors import (
     AccessDeniedError,
     BucketNotFoundError,
@@ -37,6 +37,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
 )
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import (
     CRC32C_METADATA,
     TEMPORARY_MARK,

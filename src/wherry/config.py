@@ -45,6 +45,17 @@ class RetryConfig:
     def __post_init__(self) -> None:
         _at_least(self, 0, "job_deadline_s", "call_deadline_s", "first_wait_s", "longest_wait_s")
 
+    @property
+    def longest_job_wait_s(self) -> float:
+        """What the waits of a job between its attempts grow to: five minutes with the defaults."""
+        return 15 * self.longest_wait_s
+
+
+#: For a command that only looks: somebody waits for it.
+TERMINAL_RETRY = RetryConfig(call_deadline_s=4.0, first_wait_s=0.2, longest_wait_s=1.0)
+#: For a pull that follows a mirror: a store that is back finds it a minute behind at most. (Of a mirror itself: MirrorConfig.)
+FOLLOW_RETRY = RetryConfig(longest_wait_s=4.0)
+
 
 @dataclass(frozen=True)
 class TransferConfig:

@@ -17,6 +17,7 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedView, explain_missing
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.transfer.download import check_destination, download, place
@@ -25,8 +26,6 @@ from wherry.uri import StoreURI, check_name
 
 #: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
 _LOST_FILE_S = 0.05
-#: Calls at once, of all threads that read through one Reader.
-_MAX_IN_FLIGHT = 32
 
 
 class Reader(ABC):
@@ -146,5 +145,5 @@ class Reader(ABC):
         self._forget_after_fork()
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
-            self._store = RetryStore(LimitStore(store, max_in_flight=_MAX_IN_FLIGHT), self.config.retry)
+            self._store = RetryStore(LimitStore(store, max_in_flight=MOST_IN_FLIGHT), self.config.retry)
         return self._store

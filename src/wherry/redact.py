@@ -42,6 +42,25 @@ class Redactor:
         return text if pattern is None else pattern.sub(_HIDDEN, text)
 
 
+#: Of this process.
+_redactor = Redactor()
+
+
+def register_secret(value: object) -> None:
+    """From now on redact() hides the texts in `value`, however deep they lie.
+
+    >>> register_secret({"aws_secret_access_key": "wJalrXUtnFEMI"})
+    >>> redact("denied: wJalrXUtnFEMI")
+    'denied: ***'
+    """
+    _redactor.learn(value)
+
+
+def redact(text: str) -> str:
+    """The text without any secret that was registered in this process."""
+    return _redactor.scrub(text)
+
+
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for inner in value.values():

@@ -273,7 +273,7 @@ def test_exit_codes_tell_why_a_put_failed(line: CommandLine, seaweedfs_server: S
 #: A command with a mistake of ours in it.
 MISTAKEN = r"""
 from wherry.cli import app as cli, arguments
-arguments.keep_quiet_about({"secret": "hunter2hunter2"})
+arguments.register_secret({"secret": "hunter2hunter2"})
 @cli.app.command()
 def mistaken():
     raise RuntimeError("hunter2hunter2 in \x1b[31m")

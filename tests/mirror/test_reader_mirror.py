@@ -15,10 +15,11 @@ from wherry.errors import IntegrityError, NotFoundError, TransientError
 from wherry.mirror import MirrorConfig, Rule
 from wherry.mirror.format.layout import segment_name
 from wherry.mirror.format.rules import Rules
-from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader, find_mirror
+from wherry.mirror.reader.reader import MirrorReader, find_mirror
 from wherry.mirror.reader.seal_remote import Sealed, seal, writers
 from wherry.mirror.reader.verify import summary, verify
 from wherry.store import ObjectStore, PutOptions
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.wrappers import WrappedStore
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
@@ -64,8 +65,8 @@ class Together(WrappedStore):
 
 def test_segments_are_fetched_side_by_side(tmp_path: Path) -> None:
     store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
-    whole = many_segments(store, "run", 4 * IN_FLIGHT, tmp_path)
-    with MirrorReader(Together(store, IN_FLIGHT), "run", scratch=tmp_path) as reader:
+    whole = many_segments(store, "run", 4 * MOST_IN_FLIGHT, tmp_path)
+    with MirrorReader(Together(store, MOST_IN_FLIGHT), "run", scratch=tmp_path) as reader:
         assert whole == b"".join(reader.read("a.log"))
 
 
@@ -85,7 +86,7 @@ def test_what_is_ahead_is_bounded_in_memory_and_files(tmp_path: Path) -> None:
     with MirrorReader(counted, "run", scratch=tmp_path) as reader:
         blocks = reader.read("a.log")
         first = next(blocks)
-        assert counted.calls["get"] <= IN_FLIGHT + 1
+        assert counted.calls["get"] <= MOST_IN_FLIGHT + 1
         assert whole == first + b"".join(blocks)
 
 

@@ -12,9 +12,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from support import SETTINGS
-from wherry.cli.arguments import without_secrets
 from wherry.cli.spool_commands import secrets_for
-from wherry.redact import Redactor
+from wherry.redact import Redactor, redact
 from wherry.spool.journal.journal import Journal
 
 SECRET = 'wJalr/XUtn+FEMI=K7 "MDENG\\ü'
@@ -86,4 +85,4 @@ def test_secrets_of_an_options_file_are_hidden_in_all_that_the_command_says(tmp_
     options = {"password": [secret], "pkey": {"deep": f"{secret}/key"}}
     secrets_for(journal, {str(store_id): options} if is_by_store else options)
     journal.close()
-    assert "refused: *** *** ***" == without_secrets(f"refused: {secret}/key {secret} {quote(secret)}")
+    assert "refused: *** *** ***" == redact(f"refused: {secret}/key {secret} {quote(secret)}")

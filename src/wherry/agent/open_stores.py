@@ -19,6 +19,7 @@ from wherry.errors import JournalError, TransientError, kind_of
 from wherry.redact import Redactor
 from wherry.spool.journal.queries import StoreRecord
 from wherry.store import ObjectStore
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
 from wherry.store.server_features import Endpoints
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
@@ -101,7 +102,7 @@ class Stores:
                 self._endpoints.tell(backend)
                 note_retry = functools.partial(self._note_retry, record.id)
                 found = OpenStore(
-                    RetryStore(LimitStore(backend, max_in_flight=32), retry, on_retry=note_retry),
+                    RetryStore(LimitStore(backend, max_in_flight=MOST_IN_FLIGHT), retry, on_retry=note_retry),
                     retry,
                     transfer,
                     record.settings,

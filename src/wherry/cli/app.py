@@ -32,10 +32,10 @@ from wherry.cli.arguments import (
     say,
     spool_folder,
     storage_options,
-    without_secrets,
 )
 from wherry.cli.exit_codes import MEANINGS, Exit, exit_for
 from wherry.errors import WherryError
+from wherry.redact import redact
 
 if TYPE_CHECKING:
     from wherry.cli.doctor import Finding
@@ -77,7 +77,7 @@ def main() -> None:
 
 def _show_traceback(error: BaseException) -> None:
     """On stderr, without secrets; names in it are anybody's."""
-    lines = without_secrets("".join(traceback.format_exception(error))).splitlines()
+    lines = redact("".join(traceback.format_exception(error))).splitlines()
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
 
 
@@ -159,7 +159,7 @@ def doctor(
             {"what": f.what, "level": f.level.value, "text": f.text, "remedy": f.remedy, "took_ms": f.took_ms} for f in findings
         ]
         healthy = all(finding.level is not Level.BAD for finding in findings)
-        typer.echo(without_secrets(json.dumps({"healthy": healthy, "findings": shown})))
+        typer.echo(redact(json.dumps({"healthy": healthy, "findings": shown})))
     raise typer.Exit(next((finding.exit for finding in findings if finding.level is Level.BAD), Exit.OK))
 
 
@@ -172,7 +172,7 @@ def _show_finding(finding: Finding) -> None:
     head = f"{finding.level.value:<4} {finding.what:<12} {took:>8} "
     console = Console(highlight=False)
     text = [finding.text] + ([f"-> {finding.remedy}"] if finding.remedy else [])
-    lines = [line for part in text for line in _wrapped(printable(without_secrets(part)), console.width - len(head))]
+    lines = [line for part in text for line in _wrapped(printable(redact(part)), console.width - len(head))]
     first, *others = lines or [""]
     shown = Text(head + first)
     shown.stylize(style, 0, len(finding.level.value))

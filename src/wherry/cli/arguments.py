@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from wherry.config import AgentConfig, Config, default_spool_folder
 from wherry.errors import ConfigError, WherryError
-from wherry.redact import Redactor
+from wherry.redact import redact, register_secret
 from wherry.store.registry import BACKENDS
 from wherry.uri import StoreURI, hide_login, parse_uri
 
@@ -46,9 +46,6 @@ TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", m
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
-
-#: Knows the secret option values of this command: every message is cleaned of them before it is shown.
-_redactor = Redactor()
 
 
 class Flags:
@@ -138,7 +135,7 @@ def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None)
     options |= given
     if options.get("verify") is False and "verify" in entry.public_options:
         warn_unverified(scheme)  # before anybody lowers what is logged
-    keep_quiet_about(split_options(scheme, options)[1])
+    register_secret(split_options(scheme, options)[1])
     return options
 
 
@@ -149,16 +146,6 @@ def _value(text: str) -> object:
     except ValueError:
         return text
     return text if isinstance(found, (dict, list)) else found
-
-
-def keep_quiet_about(value: object) -> None:
-    """From now on without_secrets() hides the texts in `value`, however deep they lie."""
-    _redactor.learn(value)
-
-
-def without_secrets(text: str) -> str:
-    """The text without any secret option of this command in it."""
-    return _redactor.scrub(text)
 
 
 def spool_folder(given: Path | None) -> Path:
@@ -191,7 +178,7 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iter
 def say(text: str) -> None:
     """One message on stderr, without secrets."""
     sys.stdout.flush()
-    sys.stderr.write("wherry: " + "\n".join(map(printable, without_secrets(text).split("\n"))) + "\n")
+    sys.stderr.write("wherry: " + "\n".join(map(printable, redact(text).split("\n"))) + "\n")
 
 
 def show(line: str) -> None:

@@ -18,7 +18,7 @@ from wherry.checksum import crc32c, format_crc32c
 from wherry.cli.doctor import Finding, Level, ms_since
 from wherry.cli.doctor_remedies import remedy_for
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.config import RetryConfig
+from wherry.config import TERMINAL_RETRY
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -31,8 +31,6 @@ from wherry.store.registry import check_usable, open_store
 from wherry.store.wrappers import RetryStore
 from wherry.uri import StoreURI
 
-#: Somebody waits for the answer: a dead endpoint is found out in seconds.
-_PATIENCE = RetryConfig(call_deadline_s=4.0, first_wait_s=0.2, longest_wait_s=1.0)
 #: Amazon refuses requests that are signed a quarter of an hour too early or late; a minute is worth a word.
 _SKEW_S = 60.0
 
@@ -86,7 +84,7 @@ def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Fin
     with ExitStack() as stack:
         try:
             check_usable(uri.scheme, options)
-            store = RetryStore(open_store(uri, options), _PATIENCE)
+            store = RetryStore(open_store(uri, options), TERMINAL_RETRY)
         except (WherryError, ImportError) as error:
             yield Finding("settings", Level.BAD, str(error), exit=exit_for(error))
             return

@@ -21,7 +21,6 @@ from wherry.cli.arguments import (
     YesOption,
     command,
     confirm,
-    keep_quiet_about,
     read_options_file,
     say,
     show,
@@ -29,6 +28,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.exit_codes import Exit
 from wherry.errors import ConfigError, NotFoundError, SpoolError
+from wherry.redact import register_secret
 
 if TYPE_CHECKING:
     from wherry.spool.journal.jobs import Counts, Job, JobId
@@ -201,7 +201,7 @@ def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
 
     found = secrets_here(journal.queries.stores().values(), os.environ)
     for options in found.values():
-        keep_quiet_about(options)
+        register_secret(options)
     return {store_id: dict(options) for store_id, options in found.items()}
 
 
@@ -214,7 +214,7 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     stores = journal.queries.stores()
     is_by_store = bool(given) and all(isinstance(options, dict) and key.isdecimal() for key, options in given.items())
     secret = [given[name] for store in stores.values() for name in store.secret_names if name in given]
-    keep_quiet_about(list(given.values()) if is_by_store else secret)
+    register_secret(list(given.values()) if is_by_store else secret)
     if not any(stores[store_id].secret_names for store_id in journal.overview.by_store() if store_id in stores):
         return {}  # nothing that is left needs any: whatever was given, there is no harm in it
     found: dict[int, dict[str, object]] = {}

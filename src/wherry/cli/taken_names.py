@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from wherry.config import RetryConfig
+from wherry.config import TERMINAL_RETRY
 from wherry.errors import AlreadyExistsError, NotFoundError, StoreError
 from wherry.store import ObjectStore
 from wherry.store.environment import with_environment
@@ -15,8 +15,6 @@ from wherry.store.registry import check_usable, open_store
 from wherry.store.wrappers import RetryStore
 from wherry.uri import StoreURI, check_new_name
 
-#: The question is a courtesy: a store that is slow to answer it is not waited for.
-_PATIENCE = RetryConfig(call_deadline_s=3.0, first_wait_s=0.2, longest_wait_s=1.0)
 _STALL_S = 5.0
 _LOOKS_AT_ONCE = 8
 
@@ -29,7 +27,7 @@ def refuse_taken(target: StoreURI, options: Mapping[str, object], sources: Seque
     options = with_environment(target.scheme, options, os.environ)
     check_usable(target.scheme, options, target.root)
     try:
-        with RetryStore(open_store(target, options, stall_timeout_s=_STALL_S), _PATIENCE) as store:
+        with RetryStore(open_store(target, options, stall_timeout_s=_STALL_S), TERMINAL_RETRY) as store:
             taken = _first_taken(store, target, sources)
     except (StoreError, OSError):
         return

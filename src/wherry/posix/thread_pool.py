@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
+#: Of each_at_once(). Its calls are small ones: lists, copies and deletes inside the store.
+_AT_ONCE = 16
 
 
 @dataclass
@@ -110,6 +114,27 @@ class DaemonThreadPool(Executor):
         """Threads of a pool that nobody has any more end as those of a ThreadPoolExecutor do."""
         for _ in self._threads:
             self._calls.put(None)
+
+
+def each_at_once(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
+    """Call with each argument, 16 at once, and return what came of it in their order: for calls that wait for an answer.
+
+    The first error is raised when all that was begun has ended. After it nothing more is begun, unless `all_of_them` are wanted
+    all the same, as where they clean up.
+    """
+    results: list[_T] = []
+    with DaemonThreadPool(_AT_ONCE, "wherry-call") as pool:
+        futures = deque(pool.submit(call, argument) for argument in arguments)
+        try:
+            # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
+            while futures:
+                results.append(futures.popleft().result())
+        finally:
+            while futures:
+                future = futures.pop()
+                if not all_of_them:
+                    future.cancel()
+    return results
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:

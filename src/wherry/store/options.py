@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from wherry.errors import ConfigError
 
 _T = TypeVar("_T")
-#: The connections of one process to one server, unless an option says otherwise.
+#: The calls, and so the connections, of one process to one store at a time. At a round trip of 50 ms one alone
+#: fetches 20 small objects a second; 32 fill what a connection carries.
 MOST_IN_FLIGHT = 32
 #: Scheme, host, port and perhaps a path; no user, query or fragment.
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")

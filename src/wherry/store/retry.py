@@ -17,9 +17,6 @@ from wherry.errors import StoreError, ThrottledError, TransientError
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-#: A job's own waits grow to this many times `longest_wait_s`: five minutes with the defaults.
-_JOB_WAIT_FACTOR = 15
-
 _T = TypeVar("_T")
 
 
@@ -40,66 +37,59 @@ def call_with_retry(
 
     The last error is raised as it is; if there was more than one attempt, its hint says how many there were and for how long.
     """
-    started = clock()
+    started, limit_s = clock(), config.call_deadline_s if deadline_s is None else deadline_s
     # The first call does without tenacity: importing it costs 50 ms, which a process whose calls all succeed never pays.
     try:
         return fn()
     except TransientError as error:
-        first = error
+        first = [error]
 
     from tenacity import Retrying, retry_if_exception_type
 
-    limit_s = config.call_deadline_s if deadline_s is None else deadline_s
     dice = rng or random.Random()
-    attempts = 0
 
     def attempt() -> _T:
-        nonlocal attempts
-        attempts += 1
-        if attempts == 1:
-            raise first
+        if first:
+            raise first.pop()
         return fn()
-
-    def wait_s(state: RetryCallState) -> float:
-        drawn = _full_jitter_s(attempts, config.first_wait_s, config.longest_wait_s, dice)
-        error = state.outcome.exception() if state.outcome else None
-        # On top of the store's own figure, so that clients told the same one do not come back at one instant.
-        return drawn + (error.retry_after_s or 0.0 if isinstance(error, ThrottledError) else 0.0)
-
-    def is_late(state: RetryCallState) -> bool:
-        # tenacity's stop_before_delay, on our own clock
-        return clock() - started + state.upcoming_sleep >= limit_s
-
-    def before_sleep(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if on_retry is not None and isinstance(error, TransientError):
-            on_retry(error, attempts, state.upcoming_sleep)
 
     retrying = Retrying(
         retry=retry_if_exception_type(TransientError),
-        wait=wait_s,
-        stop=is_late,
+        wait=lambda state: _wait_s(_error_of(state), state.attempt_number, config, dice),
+        stop=lambda state: clock() - started + state.upcoming_sleep >= limit_s,
+        before_sleep=lambda state: on_retry and on_retry(_error_of(state), state.attempt_number, state.upcoming_sleep),
         sleep=sleep,
-        before_sleep=before_sleep,
         reraise=True,
     )
     try:
         return retrying(attempt)
     except StoreError as error:
-        if attempts > 1:
+        if (attempts := retrying.statistics["attempt_number"]) > 1:
             tried = f"tried {attempts} times in {clock() - started:.1f} s"
             error.hint = f"{error.hint}; {tried}" if error.hint else tried
         raise
 
 
+def _error_of(state: RetryCallState) -> TransientError:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, TransientError), "no other error is tried again"
+    return error
+
+
+def _wait_s(error: TransientError, attempts: int, config: RetryConfig, rng: random.Random) -> float:
+    """On top of the store's own wait, so that clients that were told the same one do not come back at one instant."""
+    asked_s = error.retry_after_s if isinstance(error, ThrottledError) else None
+    return (asked_s or 0.0) + _full_jitter_s(attempts, config.first_wait_s, config.longest_wait_s, rng)
+
+
 def job_wait_s(attempts: int, config: RetryConfig, rng: random.Random | None = None) -> float:
     """How long a job that failed `attempts` times (1 or more) waits in the queue before it is leased again.
 
-    Drawn from [first_wait_s, w]. A job comes back only after `call_deadline_s` of short waits, so w goes on where those
-    ended: it doubles from `longest_wait_s` to 15 times that.
+    Drawn from [first_wait_s, w], where w doubles from `longest_wait_s` to `longest_job_wait_s`: a job comes back only after
+    `call_deadline_s` of short waits, so its own continue the backoff of those.
     """
     longest_s = config.longest_wait_s
-    drawn = _full_jitter_s(attempts, longest_s, _JOB_WAIT_FACTOR * longest_s, rng or random.Random())
+    drawn = _full_jitter_s(attempts, longest_s, config.longest_job_wait_s, rng or random.Random())
     return max(drawn, min(config.first_wait_s, longest_s))
 
 

@@ -52,6 +52,7 @@ from wherry.store import (
     PutOptions,
     StoredPart,
 )
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
 
 log = logging.getLogger("wherry.transfer.upload")
@@ -69,7 +70,7 @@ _PARTS_WANTED = 512
 #: Beyond this size a part gains no speed, and costs more when it fails.
 _LARGE_PART_BYTES = 64 * MIB
 #: Threads of the pool that a process should give a Sender: the parts of all its large files share them.
-POOL_THREADS = 32
+POOL_THREADS = MOST_IN_FLIGHT
 
 
 def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capabilities) -> int:

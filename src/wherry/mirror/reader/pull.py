@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from wherry.checksum import crc32c_of_file
-from wherry.config import RetryConfig, TransferConfig
+from wherry.config import FOLLOW_RETRY, RetryConfig, TransferConfig
 from wherry.errors import (
     BucketNotFoundError,
     ConfigError,
@@ -36,7 +36,7 @@ from wherry.mirror.reader.disk_room import DiskRoomStore, full_disk
 from wherry.mirror.reader.growing import GrowingFile, not_ours, source_of, version_of
 from wherry.mirror.reader.local_names import check_local_path, file_name_problem, folders_of
 from wherry.mirror.reader.pull_state import Copied, PullState
-from wherry.mirror.reader.reader import IN_FLIGHT, MirrorReader
+from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.report import PullReport as PullReport
 from wherry.mirror.report import first_few, printable
@@ -45,6 +45,7 @@ from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.environment import with_environment
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.transfer.download import download
@@ -52,7 +53,7 @@ from wherry.uri import StoreURI, parse_uri
 
 log = logging.getLogger("wherry.mirror")
 
-#: Files that are brought up to date side by side; the pieces of all of them together are `reader.IN_FLIGHT`.
+#: Files that are brought up to date side by side; the pieces of all of them together are `MOST_IN_FLIGHT`.
 _FILES_AT_ONCE = 8
 #: While much is fetched the state is written down so often: what came since is fetched again after a kill, and compared.
 _SAVE_EVERY_S = 2.0
@@ -62,8 +63,6 @@ _SNAPSHOT_SHARE = 0.2
 _MAX_ATTEMPTS = 5
 #: More requests than any pull makes: they are counted, and not limited.
 _ANY = 10**9
-#: A store that was down finds us a minute behind at most.
-_FOLLOW_RETRY = RetryConfig(longest_wait_s=4.0)
 
 _T = TypeVar("_T")
 
@@ -111,7 +110,7 @@ def open_for_reading(uri: StoreURI, storage_options: Mapping[str, object] | None
     """The store of a mirror, with retries and a limit of calls at once."""
     options = with_environment(uri.scheme, storage_options or {}, os.environ)
     store = open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
-    return RetryStore(LimitStore(DiskRoomStore(store), IN_FLIGHT), RetryConfig())
+    return RetryStore(LimitStore(DiskRoomStore(store), MOST_IN_FLIGHT), RetryConfig())
 
 
 def _lie_in_one_another(one: Path, other: Path) -> bool:
@@ -187,11 +186,11 @@ class Puller:
         self.uri = uri
         self.folder = folder
         self._overwrite = overwrite
-        self.retry = retry or _FOLLOW_RETRY
+        self.retry = retry or FOLLOW_RETRY
         self._now = now
         self._stop = threading.Event()
         self._requests = Budget(_ANY)
-        self._store = _Stoppable(LimitStore(DiskRoomStore(CountedStore(store, self._requests)), IN_FLIGHT), self._stop)
+        self._store = _Stoppable(LimitStore(DiskRoomStore(CountedStore(store, self._requests)), MOST_IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
         self._pool = DaemonThreadPool(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)

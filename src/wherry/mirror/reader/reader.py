@@ -20,9 +20,8 @@ from wherry.mirror.format.manifest import FileEntry
 from wherry.mirror.reader.snapshot import Snapshot, SnapshotReader
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.options import MOST_IN_FLIGHT
 
-#: Requests under way at once. One a round trip of 50 ms makes 20 segments a second; so many make what a connection carries.
-IN_FLIGHT = 32
 #: Of one file so many bytes are fetched ahead of their turn, and one piece more. Small pieces wait in memory, others in files.
 _MOST_AHEAD_BYTES = 64 * 2**20
 _SMALL_BYTES = 128 * 2**10
@@ -81,7 +80,7 @@ class MirrorReader:
     Memory, and the room taken in `scratch`, are bounded. look() is for one thread, the rest for any.
     """
 
-    def __init__(self, store: ObjectStore, prefix: str, *, scratch: Path | None = None, in_flight: int = IN_FLIGHT) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, *, scratch: Path | None = None, in_flight: int = MOST_IN_FLIGHT) -> None:
         self.store = store
         self.prefix = prefix
         self.scratch = scratch

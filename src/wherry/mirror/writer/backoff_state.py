@@ -32,7 +32,7 @@ class BackoffState:
         self._rng = rng
         self._not_before_s = self._failed_s = 0.0
         self._since_s: float | None = None
-        self._fatal_wait_s = min(_FATAL_WAIT_S, 15 * config.longest_wait_s)
+        self._fatal_wait_s = min(_FATAL_WAIT_S, config.longest_job_wait_s)
         self._warned: set[str] = set()
         #: Errors in a row.
         self.n_errors = 0

@@ -30,6 +30,7 @@ from wherry.mirror.writer.watcher import Watcher, can_watch
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
+from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import check_usable, open_store
 from wherry.store.server_features import Endpoints
 from wherry.store.wrappers import LimitStore, RetryStore
@@ -95,7 +96,7 @@ class Mirror:
             self._endpoints = Endpoints(opened_spool.folder / "endpoints.json")
             self._endpoints.tell(self._backend)
             budget = Budget(self.config.max_requests_per_hour)
-            limited = LimitStore(CountedStore(self._backend, budget), max_in_flight=32)
+            limited = LimitStore(CountedStore(self._backend, budget), max_in_flight=MOST_IN_FLIGHT)
             sender = SegmentSender(
                 self.folder,
                 self.uri,
