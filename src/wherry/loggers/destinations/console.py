@@ -17,7 +17,7 @@ from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.steps import to_step
 from wherry.loggers.values.tables import check_table
-from wherry.loggers.values.text import format_json
+from wherry.loggers.values.text import as_text, format_json
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
@@ -195,7 +195,7 @@ class ConsoleLogger(LoggerDestination):
         number = to_number(value)
         if number is not None and not isinstance(number, bool):
             return f"{number:.5g}" if isinstance(number, float) else self._short(format_json(number))
-        return self._short(value if isinstance(value, str) else format_json(value))
+        return self._short(as_text(value))
 
     def _short(self, text: str) -> str:
         most = self._config.max_value_chars

@@ -1,4 +1,4 @@
-"""MLflowLogger: everything a run logs, in MLflow, by its own package (the extra ``mlflow``)."""
+"""MLflowLogger: logs everything to MLflow through its own package (the extra ``mlflow``)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _FILES = {
     "video": ("video", "mp4"),
     "point_cloud": ("pointclouds", "ply"),
 }
-#: MLflow's limits of one request, and of the text of a parameter.
+#: MLflow's limits: metrics and parameters in one request, characters of a parameter.
 _MAX_METRICS, _MAX_PARAMS, _MAX_PARAM_CHARS = 1000, 100, 6000
-#: What MLflow refuses in names: in all, and in those of images.
+#: The characters that MLflow refuses in all names, and in names of images.
 _REFUSED, _REFUSED_IN_IMAGES = re.compile(r"[^\w\-./ ]"), re.compile(r"[^\w\-./ ]", re.ASCII)
-#: MLflow makes one file name of an image's name, step, time and a number of its own.
+#: MLflow makes one file name of an image's name, step, time and a random number.
 _MAX_IMAGE_NAME_BYTES = 120
 _PROGRESS = "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"
 _progress_lock = threading.Lock()
@@ -61,43 +61,46 @@ _ERRORS: dict[str, Callable[[Exception, str, str], Exception]] = {
 class MLflowConfig(TrackerConfig):
     """How an MLflowLogger works. ConfigError for values that make no sense."""
 
-    #: A server, or ``sqlite:///mlflow.db``. None: what MLflow takes, from MLFLOW_TRACKING_URI among others.
+    #: A server, or ``sqlite:///mlflow.db``. None: MLflow's default, such as MLFLOW_TRACKING_URI.
     tracking_uri: str | None = None
-    #: Go on with this run.
+    #: The run to resume.
     run_id: str | None = None
-    #: Go on with the newest run of the experiment that has the run's name, if there is one. Off, as MLflow's names may be alike.
+    #: Whether to resume the newest run of the experiment with the run's name, if there is one. Off, as names need not be unique.
     resume: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class MLflowRun:
-    """A run that has begun, and whom to call for it."""
+    """A run that has begun, and the client for it."""
 
     client: MlflowClient
     run_id: str
 
 
 class MLflowLogger(TrackerLogger[MLflowRun]):
-    """Logs to a run of MLflow's `experiment`, which is made if it is missing; the run's name is the state's.
+    """Logs to a run of MLflow's `experiment`, which is made if it is missing. The run has the state's run name::
+
+        with MLflowLogger("my-experiment", config=MLflowConfig(tracking_uri="sqlite:///mlflow.db")) as log:
+            log.log_metrics({"loss": 0.5}, step=1)
 
     | call | in MLflow |
     | --- | --- |
     | log_metrics | metrics, up to 1000 in a request; steps may go back |
-    | log_hyperparameters | parameters, nested names joined by "/"; MLflow never changes one, so a new value becomes a tag |
-    | log_images | the image grid; of several, "name/0" ...; masks drawn over them, "name/mask", and as ``masks/..png`` |
+    | log_hyperparameters | parameters, nested names joined by "/"; MLflow never changes one, so a new value is a tag |
+    | log_images | the image grid; several as "name/0" ...; masks drawn over them as "name/mask", and in ``masks/..png`` |
     | log_table | ``tables/name.json``, with a column "step"; ``mlflow.load_table`` reads it |
     | log_text, log_traces, log_histogram | ``text/name/step.txt``, ``traces/name/n.json``, ``histograms/name/step.json`` |
     | log_audio, log_video, log_point_cloud | ``audio/..wav``, ``video/..mp4``, ``pointclouds/..ply`` |
     | upload_file | an artifact of the run, under the remote name |
 
-    In names, what MLflow refuses becomes "_" and a hash is added (`mlflow_name`), so different names stay different. NaN is kept;
-    of infinity MLflow's databases make the largest number. MLflow writes a table anew for each log_table(): our thread waits
-    for that, the training does not.
+    In names, characters that MLflow refuses become "_", and a hash is added (`mlflow_name`), so that different names stay
+    different. NaN is kept; MLflow's databases replace an infinity by the largest number. MLflow rewrites a table at each
+    log_table(): the background thread waits for that, the training does not.
 
-    The run is made with MLflow's client: ``mlflow.active_run()`` does not know it, and autologging has a run of its own.
-    ``overwrite=False`` looks whether the artifact is there: of two processes that do so at once the later one wins, as MLflow
-    has nothing better. See `TrackerLogger` for threads, errors and the end.
+    The run is made by MLflow's client, so ``mlflow.active_run()`` does not know it, and autologging uses a run of its own.
+    ``overwrite=False`` checks whether the artifact exists. If two processes check at once, the later one replaces the other's
+    artifact, as MLflow has no conditional upload. See `TrackerLogger` for threads, errors and the end.
     """
 
     package = "mlflow"
@@ -123,13 +126,13 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     # what is logged
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Add parameters. A text of more than 6000 characters is cut there, and whole in ``hyperparameters/name.txt``."""
+        """Add parameters. A text longer than 6000 characters is cut, and stored whole in ``hyperparameters/name.txt``."""
         texts = {mlflow_name(name): text for name, text in _texts(hyperparameters)}
         n_bytes = sum(FIGURE_BYTES + len(text) for text in texts.values())
         self._later("log_hyperparameters", lambda run: self._send_params(run, texts), n_bytes)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a point to each metric; `step=None` counts the calls. ValueError for what is no number, after the others."""
+        """Add a point to each metric; `step=None` counts the calls. ValueError for what is not a number, after the others."""
         numbers, wrong = numbers_of(metrics)
         at, now_ms = self._step(step, "metrics"), int(self._now() * 1000)
         self._figures.extend((mlflow_name(key), to_float(number), now_ms, at) for key, number in numbers.items())
@@ -138,7 +141,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             raise wrong
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Add a file for each."""
+        """Add a file for each trace."""
         for name, trace in traces.items():
             text = Text(str(name), format_json(trace, significant_digits=None))
             file = self._file("traces", text.name, self._step(None, f"trace {name}"), "json")
@@ -146,7 +149,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             self._later("log_traces", send, len(text.text), key=text.name)
 
     def write(self, value: Value, step: int) -> None:
-        """Have our thread send the value; all but images and tables are files."""
+        """Have the background thread send the value; all kinds but images and tables are files."""
         match value:
             case Images():
                 self._write_later(value, partial(self._send_images, value=value, step=step, now_ms=int(self._now() * 1000)))
@@ -164,10 +167,10 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         file = self._file(folder, value.name, step, suffix)
         self._write_later(value, partial(self._send_file, file=file, write=partial(_write, value)))
 
-    # our threads
+    # in the background threads
 
     def _send_figures(self, run: MLflowRun) -> None:
-        """Send all that wait, also those of later calls, which then find nothing to do."""
+        """Send all metrics that wait, also those of later calls, which then have nothing to send."""
         from mlflow.entities import Metric
 
         while self._figures:
@@ -215,7 +218,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             run.client.log_artifact(run.run_id, str(temporary / name), folder)
 
     def _file(self, kind: str, key: str, step: int, suffix: str) -> str:
-        """The artifact's name; a second one of the same step gets a number."""
+        """The artifact's name; a second one of a step gets a number."""
         stem = f"{kind}/{mlflow_name(key)}/{step}"
         number = self._step(None, f"file {stem}.{suffix}")
         return f"{stem}-{number}.{suffix}" if number else f"{stem}.{suffix}"
@@ -229,7 +232,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         client = MlflowClient(tracking_uri=self._config.tracking_uri)
         run_id = self._config.run_id or self._known_run(client, name)
         if run_id is None:
-            tags = resolve_tags(dict(self._config.tags))  # the user, the source and so on, as for any run of MLflow
+            tags = resolve_tags(dict(self._config.tags))  # the user, the source and so on, as in any run of MLflow
             run = client.create_run(self._experiment_id(client), run_name=name or None, tags=tags)
             return MLflowRun(client, run.info.run_id)
         client.update_run(run_id, status="RUNNING")
@@ -246,7 +249,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         if (found := client.get_experiment_by_name(name)) is None:
             try:
                 return str(client.create_experiment(name))
-            except MlflowException:  # another process was faster
+            except MlflowException:  # another process made it first
                 if (found := client.get_experiment_by_name(name)) is None:
                     raise
         return str(found.experiment_id)
@@ -283,7 +286,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             return Path(run.client.download_artifacts(run.run_id, remote_file_name, str(folder)))
 
     def _run_elsewhere(self) -> MLflowRun | None:
-        """On a rank that has no run: rank 0's, if it can be known."""
+        """On a rank without a run: rank 0's, if the config says how to find it."""
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=self._config.tracking_uri)
@@ -299,7 +302,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
 
 
 def mlflow_name(key: object, refused: re.Pattern[str] = _REFUSED, max_bytes: int = 200) -> str:
-    """The key as MLflow takes it: letters, digits, spaces and ``_-./``, no more than 250 of them (see also `safe_name`)."""
+    """The key as a name that MLflow accepts: letters, digits, spaces and ``_-./``, at most 250 (see also `safe_name`)."""
     name = safe_name(key, max_bytes)
     accepted = refused.sub("_", name)
     if accepted == name:
@@ -309,7 +312,7 @@ def mlflow_name(key: object, refused: re.Pattern[str] = _REFUSED, max_bytes: int
 
 @contextmanager
 def _progress(*, shown: bool) -> Iterator[None]:
-    """Without the progress bar, which MLflow has a variable for and no argument. What the user has set, stays."""
+    """Hide MLflow's progress bar, for which it has only an environment variable. If the user has set that, it stays."""
     if shown:
         yield
         return

@@ -1,4 +1,4 @@
-"""Names in the stores for what a run writes, so that nothing is replaced that an earlier process put there from another disk."""
+"""Remote names of what a run writes, chosen so that files of earlier processes on other disks are not replaced."""
 
 from __future__ import annotations
 
@@ -27,46 +27,47 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-#: In a run's folder, here and in the stores: whose it is.
+#: The file that says to whom a run's folder belongs, on the disk and in the stores.
 _RECORD = ".wherry-run.json"
 
 
 class RemoteNames(Protocol):
-    """Says under which name a file is uploaded. What raises asked a store that did not answer: ask again."""
+    """Decides under which name a file is uploaded. If a call raises, a store did not answer: call again."""
 
-    #: Whether an object of that name is this run's own, to be replaced.
+    #: Whether an existing object of the name belongs to this run, and is replaced.
     overwrite: bool
 
     def is_known(self, logger: Logger) -> bool:
-        """Whether find() asks no store."""
+        """Whether find() can answer without asking a store."""
 
     def ask(self, logger: Logger) -> None:
-        """Find out what is the same for all files. It may take as long as the store takes."""
+        """Ask the stores for what is the same for all files. May take long."""
 
     def find(self, logger: Logger, name: str) -> str:
-        """The template of the remote name for `name`. It may take as long as the store takes."""
+        """The template of the remote name for `name`. May take long."""
 
     def aside(self, logger: Logger, name: str) -> str:
-        """One that nobody else can have, for which no store has to be asked."""
+        """A template that is unique, so that no store has to be asked."""
 
 
 @dataclass(frozen=True)
 class _Record:
-    """Who writes a folder: a random id that is made with the local one, and where below the remote folder its files go."""
+    """To whom a folder belongs: a random id, made with the local folder, and the subfolder of the remote folder for its files."""
 
     id: str
     attempt: str
     host: str
-    #: Where the folder is known to be ours, and need not be asked for when the store is down.
+    #: The stores in which the remote folder is known to be ours, so that they need not be asked when they are down.
     claimed: tuple[str, ...] = ()
 
 
 class RunNames:
     """One remote folder for all files of the local folder `root`: `folder` (a template), else ``<folder>/attempt-2`` and so on.
 
-    The first that no other local folder has: each leaves its id in the remote folder, in an object that is created and
-    never replaced. So of two processes that ask at once one gets it, and who goes on in a local folder goes on in its
-    remote one. With several destinations it is the first folder that is free in all.
+    It is the first one that does not belong to another local folder. Each local folder leaves its id in its remote folder, in
+    an object that is created and never replaced. So only one of two processes that ask at once gets the remote folder, and a
+    run that continues a local folder continues its remote folder. With several destinations, it is the first that is free in
+    all of them.
     """
 
     overwrite = True
@@ -77,7 +78,7 @@ class RunNames:
         self._attempt: str | None = None
 
     def is_known(self, logger: Logger) -> bool:
-        """Whether the folder is known, or nobody can be asked."""
+        """Whether the folder is known, or there is no destination to ask."""
         if self._attempt is None and not destinations_to_ask(logger):
             self._attempt = known.attempt if (known := self._known()) else ""
         return self._attempt is not None
@@ -96,7 +97,7 @@ class RunNames:
             record, name = self._root() / _RECORD, self._in(attempt, _RECORD)
             if all(_is_claimed(one, logger.state, name, record, mine.id) for one in destinations):
                 break
-        if self._attempt is None:  # else nobody waits for the answer any more
+        if self._attempt is None:  # else aside() has chosen a name meanwhile
             self._attempt = mine.attempt
             self._keep(replace(mine, claimed=tuple(self._where(logger, mine.attempt))))
             if mine.attempt and (known is None or known.attempt != mine.attempt):
@@ -111,7 +112,7 @@ class RunNames:
         return self._in(self._attempt or "", name)
 
     def aside(self, logger: Logger, name: str) -> str:
-        """The name in the folder that is ours since earlier, else in one named by our id."""
+        """The name in the folder that is known to be ours, else in a folder named by our id."""
         if self._attempt is None:
             known = self._known()
             if known and set(self._where(logger, known.attempt)) <= set(known.claimed):
@@ -121,7 +122,7 @@ class RunNames:
                 self._attempt = f"attempt-{mine.id[:8]}"
                 try:
                     self._keep(replace(mine, attempt=self._attempt))
-                except OSError as error:  # as of a full disk: the files are uploaded all the same
+                except OSError as error:  # such as a full disk; the files are uploaded all the same
                     log.warning("%s will not go on in %s in the stores: %s", self._root(), self._attempt, error)
         return self._in(self._attempt, name)
 
@@ -129,7 +130,7 @@ class RunNames:
         return "/".join(part for part in (self._folder, attempt, escaped(name)) if part)
 
     def _where(self, logger: Logger, attempt: str) -> list[str]:
-        """The URIs of the records; of destinations that have none, something that is never equal."""
+        """The URIs of the records; for a destination without URIs, a random text that equals no other."""
         name = escaped(logger.state.fill(self._in(attempt, _RECORD)))
         return [
             one.get_uri_for_file(name) if isinstance(one, ObjectStoreLogger) else secrets.token_hex(16)
@@ -148,7 +149,7 @@ class RunNames:
 class FreeNames:
     """For files that are uploaded once: the name, else the first of ``name.0001.txt``, ``name.0002.txt``... that is free.
 
-    Of several destinations, in all. With `overwrite` every name is as it is given.
+    With several destinations, it is free in all of them. With `overwrite`, every name is used as it is given.
     """
 
     def __init__(self, *, overwrite: bool = False) -> None:
@@ -156,14 +157,14 @@ class FreeNames:
         self._next: dict[str, int] = {}
 
     def is_known(self, logger: Logger) -> bool:
-        """Whether nobody is asked."""
+        """Whether there is no destination to ask, or no need to."""
         return self.overwrite or not destinations_to_ask(logger)
 
     def ask(self, logger: Logger) -> None:
-        """Nothing: every file has a name of its own."""
+        """Do nothing: there is nothing that is the same for all files."""
 
     def find(self, logger: Logger, name: str) -> str:
-        """The first free name from that of the file before on."""
+        """The first free name after that of the last file."""
         if self.is_known(logger):
             return escaped(name)
         stem, given, suffix = _split(name)
@@ -177,13 +178,13 @@ class FreeNames:
         return escaped(found)
 
     def aside(self, logger: Logger, name: str) -> str:
-        """The name with a random part."""
+        """The name with a random suffix."""
         path = Path(name)
         return escaped(str(path.with_name(f"{path.stem}.{secrets.token_hex(4)}{path.suffix}")))
 
 
 def destinations_to_ask(logger: Logger) -> list[LoggerDestination]:
-    """Those that upload and can say what they have. Trackers need not: they keep runs apart by themselves."""
+    """The destinations that upload and can say what they have. Not trackers, as they keep runs apart themselves."""
     return [
         one
         for one in logger.destinations
@@ -211,7 +212,7 @@ def _split(name: str) -> tuple[str, int, str]:
 
 
 def _has(destination: LoggerDestination, state: State, name: str) -> bool:
-    """Whether there is an object of that name. "Forbidden" may mean that there is none: creating it will tell."""
+    """Whether there is an object of that name. A store may answer "forbidden" if there is none; creating it will tell."""
     try:
         if isinstance(destination, ObjectStoreLogger):
             return destination.exists(state, name)
@@ -227,7 +228,7 @@ def _download(destination: LoggerDestination, state: State, name: str, path: Pat
 
 
 def _holder(destination: LoggerDestination, state: State, name: str) -> str | None:
-    """The id that the object holds; None if there is no such object, or we may not read it."""
+    """The id that the object holds; None if there is no such object, or no permission to read it."""
     if isinstance(destination, ObjectStoreLogger) and not _has(destination, state, name):
         return None
     with temporary_folder() as folder:
@@ -241,7 +242,7 @@ def _holder(destination: LoggerDestination, state: State, name: str) -> str | No
 
 
 def _is_claimed(destination: LoggerDestination, state: State, name: str, record: Path, own_id: str) -> bool:
-    """Whether the object of that name holds our id; it is created if there is none."""
+    """Whether the object of that name holds our id. It is created if there is none."""
     holder = _holder(destination, state, name)
     if holder is None:
         given = name if destination.formats_names else state.fill(name)
@@ -253,13 +254,13 @@ def _is_claimed(destination: LoggerDestination, state: State, name: str, record:
             try:
                 handle.result()
             except UploadFailed as error:
-                if isinstance(destination, ObjectStoreLogger):  # it must not stay in the spool as a file that was not sent
+                if isinstance(destination, ObjectStoreLogger):  # else it would stay in the spool as a failed upload
                     destination.uploader.withdraw(destination.remote_name(name))
                 holder = _holder(destination, state, name)
                 if holder is None:
                     text = f"the object that says whose folder it is cannot be made: {error}"
                     raise PermanentError(text, operation="claim", uri=handle.uri) from error
-        holder = holder or _holder(destination, state, name) or own_id  # not readable: but it was created
+        holder = holder or _holder(destination, state, name) or own_id  # created, but not readable
     return holder == own_id
 
 

@@ -272,7 +272,7 @@ class TensorBoardLogger(ValueDestination):
 
     def _put(self, value: Value, step: int | None) -> None:
         if isinstance(value, Table):  # shown, and counted, as a text
-            value = Text(value.name, markdown_table(value.columns, value.rows, value.name, max_rows=self._config.max_table_rows))
+            value = Text(value.name, markdown_table(value.columns, value.rows, max_rows=self._config.max_table_rows))
         super()._put(value, step)
 
     def _hand_over(self, state: State | None, logger: Logger) -> None:

@@ -1,4 +1,4 @@
-"""WandbLogger: everything a run logs, in Weights & Biases, by its own package (the extra ``wandb``)."""
+"""WandbLogger: logs everything to Weights & Biases through its own package (the extra ``wandb``)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from wandb import Run
 
 _Mode = Literal["online", "offline", "shared", "disabled"]
-#: W&B writes these into each record itself, over what has such a name.
+#: W&B writes these itself into each record, and replaces what has such a name.
 _TAKEN = frozenset({"_step", "_runtime", "_timestamp", "_wandb"})
 _MAX_ARTIFACT_NAME = 128
-#: W&B keeps tables and the like in artifacts called "run-<id>-<name>".
+#: W&B stores tables and some media in artifacts called "run-<id>-<name>".
 _MAX_MEDIA_BYTES = 90
 _NOT_IN_ARTIFACT_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 _ENDS_IN_HASH = re.compile(r"-[0-9a-f]{8}\Z")
@@ -42,19 +42,19 @@ _ENDS_IN_HASH = re.compile(r"-[0-9a-f]{8}\Z")
 class WandbConfig(TrackerConfig):
     """How a WandbLogger works. ConfigError for values that make no sense."""
 
-    #: The user or team. None: what the environment or the login says, here and below.
+    #: The user or team. None, here and below: what the environment or the login says.
     entity: str | None = None
-    #: "offline" writes files, which ``wandb sync`` sends later.
+    #: "offline" writes files that ``wandb sync`` uploads later.
     mode: _Mode | None = None
-    #: W&B makes a folder ``wandb`` in it.
+    #: The folder in which W&B makes its folder ``wandb``.
     folder: str | None = None
-    #: An id goes on with the run that has it, if there is one.
+    #: The run's id. If there is a run with it, that run is resumed.
     run_id: str | None = None
-    #: The figure that is the horizontal axis of all others. It is our own, as W&B drops what is logged with its own step when
-    #: that goes back.
+    #: The metric that is the horizontal axis of all others. W&B's own step is not used, as W&B drops what is logged when that
+    #: goes back.
     step_metric: str = "step"
     artifact_type: str = "file"
-    #: Whatever else ``wandb.init`` takes: ``{"group": "ablation", "notes": "..."}``.
+    #: Other arguments of ``wandb.init``: ``{"group": "ablation", "notes": "..."}``.
     init_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,27 +73,30 @@ class WandbConfig(TrackerConfig):
 
 
 class WandbLogger(TrackerLogger["Run"]):
-    """Logs to a run of W&B's `project`; its name is the state's run name.
+    """Logs to a run of W&B's `project`, which has the state's run name::
+
+        with WandbLogger("my-project", config=WandbConfig(mode="offline")) as log:
+            log.log_metrics({"loss": 0.5}, step=1)
 
     | call | in W&B |
     | --- | --- |
-    | log_metrics | charts over ``step`` (`WandbConfig.step_metric`), so steps may go back: nothing is dropped |
+    | log_metrics | charts over ``step`` (`WandbConfig.step_metric`); steps may go back |
     | log_hyperparameters | the run's config; later values replace earlier ones |
     | log_images | images with masks to switch on and off; with `use_table` rows of a table (W&B shows 108 of a list) |
     | log_table, log_histogram, log_audio, log_video, log_point_cloud | Table, Histogram, Audio, Video (MP4), Object3D |
-    | log_text, log_traces | Html, as it is; traces under "traces/name" |
-    | upload_file | an artifact: a new version of it for each upload, the newest is "latest" |
+    | log_text, log_traces | Html, shown verbatim; traces under "traces/name" |
+    | upload_file | an artifact; each upload of a name is a new version, the newest is "latest" |
 
-    Names are as they were given, but for W&B's own (``_step``, ``_runtime`` ...) and the step's, which get a "_" behind them,
-    those of media, which are paths (see `safe_name`), and those of artifacts: `artifact_name` says how, the artifact's metadata
-    has the remote name, and its file that path. NaN and infinities are kept.
+    Names are kept as they are given, with three exceptions. W&B's own (``_step``, ``_runtime`` ...) and the step's get a "_"
+    appended. Names of media are paths (see `safe_name`). Names of artifacts are made by `artifact_name`; the artifact's metadata
+    has the remote name, which is also the path of its file. NaN and infinities are kept.
 
-    What several calls log of one step, media too, is one row of W&B's history, which it shows when the next step is logged, or
-    at flush() or the close; a name that comes again at its step is another row.
+    What several calls log for one step, including media, is one row of W&B's history. W&B shows the row when the next step is
+    logged, at flush() or at the close. If a name is logged twice for a step, the second value starts another row.
 
-    If a run of W&B is active already, it is used, and not ended at the close. ``overwrite=False`` looks whether the artifact is
-    there; of two processes that do so at once both upload, and nothing is lost, as each is a version. Offline, only what this
-    process uploaded is known, and can be downloaded. See `TrackerLogger` for threads, errors and the end.
+    If a run of W&B is already active, it is used, and not ended at the close. ``overwrite=False`` checks whether the artifact
+    exists. If two processes check at once, both upload, and nothing is lost, as each upload is a version. Offline, only what
+    this process uploaded can be found and downloaded. See `TrackerLogger` for threads, errors and the end.
     """
 
     package = "wandb"
@@ -104,7 +107,7 @@ class WandbLogger(TrackerLogger["Run"]):
         self._project = project
         self._is_ours = True
         self._row = WandbRow(self._config.step_metric)
-        #: Remote name -> the artifact's file in W&B's own staging folder, of what this process uploaded.
+        #: Remote name -> artifact, of what this process uploaded; the files are in W&B's own staging folder.
         self._uploaded: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -113,12 +116,12 @@ class WandbLogger(TrackerLogger["Run"]):
     # what is logged
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Update the run's config. What JSON does not know becomes text."""
+        """Update the run's config. Values that JSON does not know become text."""
         values = json.loads(format_json(dict(hyperparameters), significant_digits=None))
         self._later("log_hyperparameters", lambda run: run.config.update(values, allow_val_change=True))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a point to each chart; `step=None` counts the calls. ValueError for what is no number, after the others."""
+        """Add a point to each chart; `step=None` counts the calls. ValueError for what is not a number, after the others."""
         numbers, wrong = numbers_of(metrics)
         at, record = self._step(step, "metrics"), dict[str, object]()
         for key, number in numbers.items():
@@ -129,20 +132,20 @@ class WandbLogger(TrackerLogger["Run"]):
             raise wrong
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Add each as text, as it is."""
+        """Add each trace as a text, shown verbatim."""
         for name, trace in traces.items():
             text = Text(f"traces/{name}", as_text(trace))
             write = self._writing(text, self._step(None, f"text {text.name}"))
             self._later("log_traces", write, FIGURE_BYTES + text.size_bytes, key=text.name)
 
     def write(self, value: Value, step: int) -> None:
-        """Have our thread make the package's object of the value, and log it."""
+        """Have the background thread make W&B's object of the value, and log it."""
         self._write_later(value, self._writing(value, step))
 
     def flush(self) -> None:
-        """Return when W&B has all that was handed over before, and files have arrived. What comes then is in another row.
+        """Return when W&B has everything logged so far, and all files have arrived. Later values are in another row.
 
-        UploadFailed for files that did not, else the first error of a log call that was not raised yet.
+        Raises UploadFailed for files that failed, else the first error of a log call that was not raised yet.
         """
         if (run := self._run) is not None and not self._is_closed and self._pid == os.getpid():
             self._calls.submit(partial(self._do, "flush", self._row.end, run, None))
@@ -222,7 +225,7 @@ class WandbLogger(TrackerLogger["Run"]):
         return folder / remote_file_name
 
     def _fetch_own(self, remote_file_name: str, folder: Path) -> None:
-        """Copy what W&B keeps of an upload until it can be sent."""
+        """Copy the files that W&B keeps of an upload until it can send them."""
         artifact = self._uploaded.get(remote_file_name)
         if artifact is None:
             hint = "W&B is offline, and this process did not upload it"
@@ -241,7 +244,7 @@ class WandbLogger(TrackerLogger["Run"]):
         return "/".join(part for part in (entity, project, name) if part)
 
     def _is_online(self, run: Run | None) -> bool:
-        """Of a rank without a run: as far as the settings say."""
+        """Whether W&B's server is reached. On ranks that started no run: what the W&B settings say."""
         import wandb
 
         mode = run.settings.mode if run is not None else self._config.mode or wandb.setup().settings.mode
@@ -258,9 +261,10 @@ class WandbLogger(TrackerLogger["Run"]):
 
 
 def artifact_name(remote_file_name: str) -> str:
-    """The name of the artifact: letters, digits, ``-``, ``_`` and ``.`` of the remote name, and ``.`` for all else.
+    """The name of the artifact: the remote name with ``.`` for all but letters, digits, ``-``, ``_`` and ``.``.
 
-    If that, or a length above 128, changes anything, a hash of the remote name is added: two names never become one.
+    If that changes the name, or if it is longer than 128, a hash of the remote name is added, so that different names stay
+    different.
     """
     name = _NOT_IN_ARTIFACT_NAMES.sub(".", remote_file_name)
     if name == remote_file_name and len(name) <= _MAX_ARTIFACT_NAME and not _ENDS_IN_HASH.search(name):
@@ -270,7 +274,7 @@ def artifact_name(remote_file_name: str) -> str:
 
 
 def _made(value: Value, folder: Path) -> object:
-    """The package's object of a value; `folder` is for files."""
+    """W&B's object of a value; `folder` is for its files."""
     import numpy as np
     import wandb
 

@@ -1,4 +1,4 @@
-"""WandbRow: what is logged of one step as one row of W&B's history."""
+"""WandbRow: collects what is logged for one step in one row of W&B's history."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class WandbRow:
-    """Adds to the row of a step until another step is logged, or a name that the row has already: no value replaces another.
+    """Adds to the row of a step until another step is logged, or a name that the row already has, so that no value is replaced.
 
-    W&B's service keeps the row that is not ended, and ends it with the run. Its own steps count the rows: it drops what is logged
-    with one that goes back. Only one thread at a time may call.
+    W&B's service keeps the open row, and ends it with the run. W&B's own steps count the rows, as it drops what is logged with a
+    step that goes back. Only one thread at a time may call.
     """
 
     def __init__(self, step_metric: str) -> None:
@@ -22,7 +22,7 @@ class WandbRow:
         self._names: set[str] = set()
 
     def add(self, run: Run, values: Mapping[str, object], step: int) -> None:
-        """Log the values, which are not called as the step is."""
+        """Log the values; none of them may have the name of the step."""
         if step != self._step or not self._names.isdisjoint(values):
             self.end(run)
         run.log({**values, self._step_metric: step}, commit=False)
@@ -30,7 +30,7 @@ class WandbRow:
         self._names.update(values)
 
     def end(self, run: Run) -> None:
-        """Have the row written, if there is one."""
+        """End the row, if there is one."""
         if self._step is not None:
             self._step = None
             self._names.clear()

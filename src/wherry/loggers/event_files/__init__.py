@@ -1,1 +1,1 @@
-"""TensorBoard's event files, written without TensorBoard."""
+"""TensorBoard's event files: what is in them, and how they are written."""

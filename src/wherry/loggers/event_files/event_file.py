@@ -1,4 +1,4 @@
-"""EventFile: files of TensorBoard's events, written without TensorBoard, by one system call an event and no thread.
+"""EventFile: TensorBoard's event files, written without TensorBoard, with one system call for each event and no thread.
 
 The formats: a record is ``uint64 length, uint32 masked crc32c(length), data, uint32 masked crc32c(data)``, little-endian
 (https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details). Its data is an ``Event`` message
@@ -31,24 +31,23 @@ _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _TIME = struct.Struct("<Bd")
 _WALL_TIME, _STEP, _SUMMARY, _VALUE = 0x09, b"\x10", b"\x2a", b"\x0a"  # a field's number and wire type, in one byte
-#: So many tags' encodings are kept; a run that makes up tags for ever must not fill the memory with them.
+#: The number of tags whose encoding is cached. A run that makes new tags for ever must not fill the memory.
 _MOST_PREFIXES = 10_000
 
 _numbers = count()
 
 
 class EventFile:
-    """Appends events to a file in `folder`, and to a new one when that is due. Any thread may call; after a fork the child
-    writes to a file of its own and leaves the parent's alone.
+    """Appends events to a file in `folder`, and starts new files when they are due. Any thread may call. A forked child writes
+    to its own file.
 
-    Guarantees: an event is in the operating system's hands when its call returns, so that SIGKILL of this process loses nothing,
-    with or without flush(); with `fsync`, flush() and the end of a file make it safe from power loss as well. A file holds whole
-    events only: what a full disk cut off is taken back, the call raises OSError, and the next event is tried anew. When
-    somebody removes the file while it is written, the event that finds out goes to a new one, and that is said in the log
-    "wherry".
+    Guarantees: the operating system has an event when its call returns, so that SIGKILL of this process loses nothing, even
+    without flush(). With `fsync`, events are also safe from power failure after flush() and after the end of a file. A file
+    holds only whole events: if the disk is full, the incomplete event is removed, the call raises OSError, and the next event
+    is tried again. If somebody removes the file while it is written, the next event goes to a new file, and a warning is logged.
 
-    The event that finds the file at `max_file_bytes` or `max_file_age_s` closes it for ever and starts another (None: no such
-    bound), so a file exceeds its size by one event at most. No file is made before the first event. Their names:
+    If the file has reached `max_file_bytes` or `max_file_age_s` (None: no limit), the next event closes it for ever and starts
+    another, so a file exceeds its size by at most one event. No file is made before the first event. File names are
     ``events.out.tfevents.<time>.<host>.<pid>.<number>``.
     """
 
@@ -73,7 +72,7 @@ class EventFile:
         call_in_children(self, EventFile._start_afresh)
 
     def _start_afresh(self) -> None:
-        """Also in a fork's child: file, lock (which some thread may have held) and closed files are the parent's."""
+        """Also called in a forked child, as file, lock and closed files are the parent's; a thread may have held the lock."""
         self._lock = threading.RLock()  # a signal's handler may log, or close, while its thread writes
         self._file: _OpenFile | None = None
         self._closed_paths: list[Path] = []
@@ -83,12 +82,12 @@ class EventFile:
 
     @property
     def path(self) -> Path | None:
-        """The file that is being written; None before the first event, and between two files."""
+        """The current file; None before the first event, and between two files."""
         file = self._file
         return None if file is None else file.path
 
     def add_scalars(self, scalars: Mapping[str, float], step: int, wall_time_s: float | None = None) -> None:
-        """Write points of curves, tag -> number, as one event. They are kept as floats: seven digits, NaN and infinities too."""
+        """Write scalars, tag -> number, as one event. They are stored as 32-bit floats: seven digits; NaN and infinities too."""
         prefixes = self._prefixes
         parts = []
         for tag, number in scalars.items():
@@ -99,12 +98,12 @@ class EventFile:
             self._write_summary(b"".join(parts), step, wall_time_s)
 
     def add_values(self, values: Sequence[bytes], step: int, wall_time_s: float | None = None) -> None:
-        """Write values that `tensorboard_summaries` encoded, as one event. `wall_time_s`: when they were logged, if not now."""
+        """Write values that `summaries.py` has encoded as one event. `wall_time_s`: when they were logged, if not now."""
         if values:
             self._write_summary(b"".join([binary(1, value) for value in values]), step, wall_time_s)
 
     def flush(self) -> None:
-        """Return when all events of calls before this one are in the file; with `fsync` on the disk."""
+        """Return when all events of earlier calls are in the file, and with `fsync` on the disk."""
         with self._lock:
             if self._fsync and self._file is not None:
                 os.fsync(self._file.descriptor)
@@ -115,13 +114,13 @@ class EventFile:
             self._end_file()
 
     def roll_if_due(self) -> None:
-        """Close the file if it has its size or age, as the next event would."""
+        """Close the file if it has reached its size or age, as the next event would."""
         if self._file is not None:
             with self._lock:
                 self._end_file_if_due()
 
     def take_closed(self) -> list[Path]:
-        """The files that were closed since the last call, in order; each is given once, and will not change any more."""
+        """The files that were closed since the last call, in order. They will not change any more."""
         if not self._closed_paths:
             return []
         with self._lock:
@@ -167,19 +166,19 @@ class EventFile:
     def _open_file(self) -> _OpenFile:
         self.folder.mkdir(parents=True, exist_ok=True)
         now_s = self._now()
-        self._name_time_s = max(self._name_time_s, int(now_s))  # a clock that was set back must not change the order
+        self._name_time_s = max(self._name_time_s, int(now_s))  # a clock that is set back must not change the order
         host = re.sub(r"[^\w.-]", "_", socket.gethostname())
         while True:
             name = f"events.out.tfevents.{self._name_time_s:010d}.{host}.{os.getpid()}.{next(_numbers):06d}"
             try:
                 file = _OpenFile(self.folder / name, now_s)
                 break
-            except FileExistsError:  # a container's processes may have one host name and one number, again and again
+            except FileExistsError:  # in containers, host name and process number may repeat
                 continue
         try:
             file.append(_record(double(1, now_s) + string(3, "brain.Event:2") + binary(10, string(1, "wherry"))))
         except BaseException:
-            file.path.unlink()  # nothing is in it, and what came next would lack this record before it
+            file.path.unlink()  # it is empty, and later events would lack this record before them
             raise
         return file
 
@@ -202,10 +201,10 @@ class EventFile:
 
 
 class _OpenFile:
-    """A file that is being appended to; it is closed when nobody has it any more, which nobody can forget.
+    """A file that is appended to. It is closed when it is garbage collected, so that no caller can forget that.
 
-    `is_unfinished`: the last append has not ended. Either it could not be taken back, or it goes on further up the stack and
-    a signal's handler is asking. Both times the next event needs another file, as readers stop at a torn end.
+    `is_unfinished`: the last append has not ended. Either it could not be undone, or this is a signal handler that interrupted
+    it. In both cases the next event needs another file, as readers stop at an incomplete event.
     """
 
     def __init__(self, path: Path, opened_at_s: float) -> None:
@@ -216,7 +215,7 @@ class _OpenFile:
         self.is_unfinished = False
 
     def append(self, record: bytes) -> None:
-        """Write the record, or nothing."""
+        """Write the whole record, or nothing."""
         self.is_unfinished = True
         left = memoryview(record)
         try:
@@ -247,6 +246,6 @@ def _record(data: bytes) -> bytes:
 
 
 def _masked_crc32c(data: bytes) -> bytes:
-    """Rotated and shifted, as checksums of data that holds checksums would be weak."""
+    """Rotated and shifted, as a CRC of data that contains CRCs is weak."""
     crc = google_crc32c.value(data)
     return _CHECKSUM.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -1,7 +1,7 @@
-"""Protobuf's wire encoding, as much of it as event files need: https://protobuf.dev/programming-guides/encoding/
+"""The part of Protobuf's wire encoding that event files need: https://protobuf.dev/programming-guides/encoding/
 
-Each function gives the bytes of one field with its number; a message is the fields one after another. Protobuf takes a field
-that holds its default for one that is left out, so callers leave such fields out or not as they like.
+Each function returns the bytes of one field with its number; a message is the fields one after another. A field with its
+default value means the same as no field, so callers may leave such fields out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLOAT = struct.Struct("<f")
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, low ones first; a negative number as its 64-bit two's complement, which takes ten bytes."""
+    """Seven bits a byte, low bits first; a negative number as its 64-bit two's complement, which takes ten bytes."""
     if 0 <= number < 128:
         return _ONE_BYTE[number]
     number &= 0xFFFFFFFFFFFFFFFF
@@ -48,7 +48,7 @@ def binary(field: int, content: bytes) -> bytes:
 
 
 def string(field: int, text: str) -> bytes:
-    """A string. Readers drop a message whose string is no UTF-8, so lone surrogates become question marks."""
+    """A string. Readers drop a message whose string is not UTF-8, so lone surrogates become question marks."""
     return binary(field, text.encode("utf-8", "replace"))
 
 
@@ -58,7 +58,7 @@ def packed_integers(field: int, numbers: Iterable[int]) -> bytes:
 
 
 def float32(number: float) -> bytes:
-    """The four bytes of a float; what a float cannot hold becomes an infinity."""
+    """The four bytes of a float; a number that is too large becomes an infinity."""
     try:
         return _FLOAT.pack(number)
     except (OverflowError, struct.error):  # the latter for large integers

@@ -18,7 +18,7 @@ from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Ta
 from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.markdown import markdown_table
 from wherry.loggers.values.steps import to_step
-from wherry.loggers.values.text import format_json
+from wherry.loggers.values.text import as_text
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
@@ -79,7 +79,7 @@ class SinkDestination(ValueDestination):
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Log each as a string: texts as they are, the rest as JSON."""
         for name, trace in traces.items():
-            self.log_text(trace if isinstance(trace, str) else format_json(trace), name)
+            self.log_text(as_text(trace), name)
 
     def _put(self, value: Value, step: int | None) -> None:
         sink, name = self.sink, value.name
@@ -87,7 +87,7 @@ class SinkDestination(ValueDestination):
             case Text():
                 self._log(sink.log_string, name, lambda: value.text, step)
             case Table():
-                text = markdown_table(value.columns, value.rows, name)
+                text = markdown_table(value.columns, value.rows)
                 self._log(sink.log_string, name, lambda: text, step)
             case Images():
                 for number in range(len(value.shapes)):

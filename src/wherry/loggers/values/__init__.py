@@ -1,1 +1,1 @@
-"""What is logged, in one form a kind, and what destinations make of it."""
+"""Logged values: one record a kind, their normal form, and how they are encoded."""

@@ -1,4 +1,4 @@
-"""What can be told of arrays and tensors without importing their libraries."""
+"""Questions about arrays and tensors, answered without importing their libraries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 
 
 def is_tensor(value: object) -> TypeGuard[Any]:
-    """Whether it is a torch tensor. Where nothing has imported torch, nothing is."""
+    """Whether it is a torch tensor. False if nothing has imported torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def n_elements(value: object) -> int | None:
-    """How many elements an array, tensor or array scalar (numpy, torch, jax ...) has; None for anything else."""
+    """The number of elements of an array, tensor or array scalar (numpy, torch, jax ...); None for anything else."""
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(value, "item"):
         return None

@@ -1,4 +1,4 @@
-"""What is logged, in one canonical shape a kind: from numbers, nested lists, numpy and torch (any device), and the like.
+"""The canonical form of each kind of value, made from numbers, nested lists, and arrays of numpy, torch (any device) and others.
 
 | kind | accepted | canonical |
 | --- | --- | --- |
@@ -11,20 +11,19 @@
 | histogram | any shape | `HistogramData` |
 | point cloud | (N,3), (3,N), (B,N,3), (B,3,N), or any other shape with a dimension of 3 | (B,N,3) float32 |
 
-Where a shape can be read in two ways, channels come first: (3,32,3) is 3 x 32 x 3, (4,32,32) is one image and not four. A
-leading 1 before a shape that is accepted is taken off. Of points the dimension of 3 goes last; of what is left the first is B,
-if there are two or more, and the others are one. Where several are 3, it is the last, else the second, else the first of them:
-(3,3) is three points, (3,3,9) three clouds of nine.
+If a shape can be read in two ways, channels come first: (3,32,3) is 3 x 32 x 3, and (4,32,32) is one image, not four. Leading
+dimensions of 1 before an accepted shape are removed. Of points, the dimension of size 3 goes last. Of two or more other
+dimensions, the first is B and the rest are merged. If several dimensions have size 3, the last one is taken, else the second,
+else the first: (3,3) is three points, (3,3,9) three clouds of nine.
 
-Whole numbers of images are 0..255, others 0..1; where they go beyond, [min(min, 0), max(max, 255 or 1)] is spread over 0..255,
-on one scale for all images of a call and all frames of a video. NaN is the low end, an infinity its end.
+Integers of images are 0..255, floats 0..1. If values are outside, [min(min, 0), max(max, 255 or 1)] is scaled to 0..255, with
+one scale for all images of a call and all frames of a video. NaN becomes the low end, an infinity the end of its sign.
 
-What would take more than 4 GiB (see `size_limits.py`) is refused before it is copied. All errors are ValueErrors that
-begin with the given name. What is returned never shares memory with what was given.
+Values of more than 4 GiB (see `size_limits.py`) are refused before they are copied. All errors are ValueErrors that begin with
+the given name. Returned arrays never share memory with what was given.
 
-To scale a picture takes several times as long as to copy it. So for whoever must not wait there are copy_images(), copy_video()
-and copy_audio(), which check and copy; the to_ function of the same name makes the canonical form of that later, or in
-another thread.
+Scaling an image takes several times as long as copying it. So copy_images(), copy_video() and copy_audio() only check and
+copy; the to_ function of the same name makes the canonical form later, or in another thread.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ except ImportError as error:
 _CHANNELS = (1, 3, 4)
 _AUDIO_CHANNELS = (1, 2)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-#: Of so many values at a time statistics are made: the copies that they need are small, whatever the size of the array.
+#: Statistics are computed in blocks of so many values, so that their copies are small whatever the size of the array.
 _BLOCK = 2**20
-#: Any will do: a point that is shown at one step is shown at the next, too.
+#: Any constant, so that the same points are shown at each step.
 _SUBSET_SEED = 0
 _LARGEST = float(np.finfo(np.float64).max)
 _IMAGE_SHAPES = "(H,W), (C,H,W) or (H,W,C), with C of 1, 3 or 4"
@@ -57,10 +56,10 @@ _IMAGE_SHAPES = "(H,W), (C,H,W) or (H,W,C), with C of 1, 3 or 4"
 
 @dataclass(frozen=True, eq=False)
 class HistogramData:
-    """How values are distributed: those that are finite; NaN and infinities are only counted.
+    """How the finite values are distributed; NaN and infinities are only counted.
 
-    `counts[i]` are the values from `edges[i]` up to and without `edges[i + 1]`, with it in the last bin. Where there is no
-    finite value (n is 0), min and max are NaN.
+    `counts[i]` is the number of values from `edges[i]` to `edges[i + 1]`, which is included in the last bin only. If there is
+    no finite value (n is 0), min and max are NaN.
     """
 
     #: (n_bins + 1,), strictly increasing
@@ -77,15 +76,15 @@ class HistogramData:
 
 
 def to_numpy(value: object) -> NDArray[Any]:
-    """A copy of an array, a tensor (any device, layout, also while it needs a gradient), a number or nested sequences of these.
+    """A copy of an array, a tensor (any device, layout, with or without gradient), a number or nested sequences of these.
 
-    Types that numpy has not, such as bfloat16, become float32. ValueError for ragged sequences.
+    Types that numpy does not have, such as bfloat16, become float32. ValueError for ragged sequences.
     """
     return _array(value, copy=True)
 
 
 def to_scalar(value: object, name: str) -> float:
-    """The number in a number, or in an array or tensor of one element; NaN and infinities too."""
+    """The value of a number, or of an array or tensor of one element; NaN and infinities are accepted."""
     if isinstance(value, (int, float)):
         number: int | float = value
     else:
@@ -100,7 +99,7 @@ def to_scalar(value: object, name: str) -> float:
 
 
 def to_image(value: object, name: str, *, channels_last: bool | None = None) -> NDArray[np.uint8]:
-    """An image as (C,H,W), C of 1, 3 or 4. `channels_last` decides where both ends could be channels; None: they are first."""
+    """An image as (C,H,W), C of 1, 3 or 4. `channels_last` says where the channels are; None: first, if both ends fit."""
     return _to_bytes([_channels_first(_numbers(value, name, "an image", _IMAGE_SHAPES), name, channels_last)])[0]
 
 
@@ -110,7 +109,7 @@ def to_images(value: object, name: str, *, channels_last: bool | None = None) ->
 
 
 def copy_images(value: object, name: str, *, channels_last: bool | None = None) -> list[NDArray[Any]]:
-    """What to_images() takes, as (C,H,W) of the numbers as they are."""
+    """A copy of what to_images() takes, as (C,H,W) each, of the original type."""
     return [np.array(image) for image in _images(value, name, channels_last)]
 
 
@@ -149,7 +148,7 @@ def to_mask(value: object, name: str, height: int, width: int) -> NDArray[np.int
 def to_audio(value: object, name: str) -> NDArray[np.float32]:
     """Samples as (T,), within -1..1: two channels are mixed to their mean, and a peak above 1 becomes 1.
 
-    Whole numbers of 8, 16 and 32 bits are PCM, as in a WAV file (8 bits without a sign). NaN is silence, an infinity the peak.
+    Integers of 8, 16 and 32 bits are PCM, as in a WAV file (8 bits unsigned). NaN becomes silence, an infinity the peak.
     """
     array, channels = _audio(value, name)
     samples = _from_pcm(array)
@@ -162,12 +161,12 @@ def to_audio(value: object, name: str) -> NDArray[np.float32]:
 
 
 def copy_audio(value: object, name: str) -> NDArray[Any]:
-    """What to_audio() takes, as (T), (C,T) or (T,C) of the numbers as they are."""
+    """A copy of what to_audio() takes, as (T), (C,T) or (T,C), of the original type."""
     return np.array(_audio(value, name)[0])
 
 
 def _audio(value: object, name: str) -> tuple[NDArray[Any], int | None]:
-    """A view of the samples, and which dimension has the channels."""
+    """A view of the samples, and the dimension of the channels."""
     shapes = "(T), (C,T) or (T,C), with C of 1 or 2"
     array = _without_ones(_numbers(value, name, "a sound", shapes), 2)
     channels = [axis for axis in (0, 1) if array.ndim == 2 and array.shape[axis] in _AUDIO_CHANNELS]
@@ -182,7 +181,7 @@ def to_video(value: object, name: str) -> NDArray[np.uint8]:
 
 
 def copy_video(value: object, name: str) -> NDArray[Any]:
-    """What to_video() takes, as (T,C,H,W) of the numbers as they are."""
+    """A copy of what to_video() takes, as (T,C,H,W), of the original type."""
     return np.array(_video(value, name))
 
 
@@ -198,10 +197,10 @@ def _video(value: object, name: str) -> NDArray[Any]:
 
 
 def to_point_cloud(value: object, name: str, *, max_points: int | None = None) -> NDArray[np.float32]:
-    """Clouds of points as (B,N,3). Of more than `max_points` a random subset is left: the same for all clouds and all calls.
+    """Clouds of points as (B,N,3). Of more than `max_points`, a random subset is kept, the same for all clouds and all calls.
 
-    Takes (N,3), (3,N), (B,N,3), (B,3,N) and any other shape with a dimension of 3, which goes last. (3,H,W) so is H clouds of W
-    points, and (B,H,W,3) B clouds of H x W.
+    Takes (N,3), (3,N), (B,N,3), (B,3,N) and any other shape with a dimension of 3, which goes last. So (3,H,W) is H clouds of W
+    points, and (B,H,W,3) is B clouds of H x W points.
     """
     shapes = "(N,3), (3,N), (B,N,3), (B,3,N), or any shape with a dimension of 3"
     array = _numbers(value, name, "a point cloud", shapes)
@@ -214,22 +213,22 @@ def to_point_cloud(value: object, name: str, *, max_points: int | None = None) -
     if max_points is not None and n_points > max_points:
         kept = np.random.default_rng(_SUBSET_SEED).choice(n_points, max_points, replace=False)
         clouds = clouds[:, np.sort(kept)]
-    with np.errstate(over="ignore"):  # what is too far for float32 is at infinity
+    with np.errstate(over="ignore"):  # coordinates too large for float32 become infinities
         return clouds.astype(np.float32)
 
 
 def to_values(value: object, name: str) -> NDArray[Any]:
-    """The numbers of an array of any shape, as they are: what a histogram can be made of."""
+    """A copy of an array of any shape, for a histogram."""
     return np.array(_numbers(value, name, "a histogram", "an array of any shape"))
 
 
 def to_histogram(value: object, name: str, n_bins: int = 64) -> HistogramData:
-    """How the values of an array of any shape are distributed, in `n_bins` bins of one width from the least to the greatest."""
+    """How the values of an array are distributed, in `n_bins` bins of equal width from the least to the greatest."""
     values = _numbers(value, name, "a histogram", "an array of any shape").reshape(-1)
     low, high = _finite_range(values)
     n, n_nan, total, squares = 0, 0, 0.0, 0.0
     counts = np.zeros(n_bins, np.int64)
-    # The width of a range such as -1e308..1e308 is infinite. Divided by 4 it is not, and of numbers so large nothing is lost.
+    # The width of a range such as -1e308..1e308 overflows. Divided by 4 it does not, and numbers so large lose no precision.
     unit = 4.0 if max(abs(low), abs(high)) > _LARGEST / 4 else 1.0
     edges = _edges(low / unit, high / unit, n_bins, limit=_LARGEST / unit)
     for start in range(0, values.size, _BLOCK):
@@ -255,7 +254,7 @@ def _array(value: object, *, copy: bool) -> NDArray[Any]:
         array = np.array([item if isinstance(item, _PLAIN) else _array(item, copy=False) for item in value])
     else:
         array = np.array(value) if copy else np.asarray(value)
-    # bfloat16 and float8 of ml_dtypes, which jax uses, are of kind V to numpy, but no record
+    # For numpy, bfloat16 and float8 of ml_dtypes, which jax uses, are of kind V but no records
     return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.names is None else array
 
 
@@ -272,7 +271,7 @@ def _from_torch(tensor: Any, *, copy: bool) -> NDArray[Any]:
 
 
 def _numbers(value: object, name: str, kind: str, accepted: str) -> NDArray[Any]:
-    """The array in `value`, perhaps the caller's very memory. ValueError if there is none, it is empty or not of real numbers."""
+    """`value` as an array, perhaps sharing its memory. ValueError if it is none, empty or not of real numbers."""
     check_bytes(value, name)
     try:
         array = _array(value, copy=False)
@@ -293,7 +292,7 @@ def _wrong(name: str, kind: str, array: NDArray[Any], accepted: str) -> ValueErr
 
 
 def _is_nested_numbers(value: Sequence[object]) -> bool:
-    """Whether an array is written as lists of lists of numbers; of no list at all, also."""
+    """Whether `value` is lists of numbers at any depth, or empty."""
     item: object = value
     while isinstance(item, (list, tuple)) and item:
         item = item[0]
@@ -301,17 +300,17 @@ def _is_nested_numbers(value: Sequence[object]) -> bool:
 
 
 def _without_ones(array: NDArray[Any], n_dimensions: int) -> NDArray[Any]:
-    """Without leading dimensions of 1, as long as there are more than `n_dimensions`."""
+    """Remove leading dimensions of 1 while there are more than `n_dimensions`."""
     while array.ndim > n_dimensions and array.shape[0] == 1:
         array = array[0]
     return array
 
 
 def _coordinate_axis(shape: tuple[int, ...]) -> int | None:
-    """Which dimension of points has their coordinates; None if none has the size 3.
+    """The dimension of the coordinates of points; None if none has the size 3.
 
-    ml-starter takes the first of that size. Here the last comes before it, as what to_point_cloud() returns must stay what it
-    is when it is given again, also with three clouds; and the second, so that a batch of three (B,3,N) is read as one of two.
+    ml-starter takes the first of that size. Here the last one is tried before it, so that to_point_cloud() returns its own
+    results unchanged, even with three clouds; then the second, so that (3,3,N) is a batch of three as (2,3,N) is one of two.
     """
     candidates = [len(shape) - 1, 1, *range(len(shape))] if len(shape) > 1 else range(len(shape))
     return next((axis for axis in candidates if shape[axis] == 3), None)
@@ -321,7 +320,7 @@ def _coordinate_axis(shape: tuple[int, ...]) -> int | None:
 
 
 def _channel_axis(shape: tuple[int, ...], channels_last: bool | None) -> int | None:
-    """Which of three dimensions has the channels, 0 or 2; None if none can."""
+    """The dimension of the channels, 0 or 2; None if neither fits."""
     ends = (0, 2) if channels_last is None else (2,) if channels_last else (0,)
     return next((end for end in ends if shape[end] in _CHANNELS), None)
 
@@ -338,7 +337,7 @@ def _channels_first(array: NDArray[Any], name: str, channels_last: bool | None) 
 
 
 def _to_bytes(arrays: Sequence[NDArray[Any]]) -> list[NDArray[np.uint8]]:
-    """As 0..255, all on one scale; each in new memory, in the order of its dimensions."""
+    """As 0..255 on one scale; each in new, contiguous memory."""
     floats = _bounds([array for array in arrays if array.dtype.kind == "f"], 1.0)
     wholes = _bounds([array for array in arrays if array.dtype.kind in "iu" and array.dtype != np.uint8], 255.0)
     return [_spread(array, *(floats if array.dtype.kind == "f" else wholes)) for array in arrays]
@@ -359,7 +358,7 @@ def _spread(array: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     if not np.isfinite(work).all():
         np.nan_to_num(work, copy=False, nan=low, posinf=high, neginf=low)
     if (low, high) != (0.0, 1.0):
-        np.divide(work, 2, out=work)  # of halves, as the width of all that floats can be is infinite
+        np.divide(work, 2, out=work)  # of halves, as the width of the whole range of floats overflows
         np.subtract(work, low / 2, out=work)
         np.divide(work, high / 2 - low / 2, out=work)
     np.multiply(work, 255, out=work)
@@ -376,7 +375,7 @@ def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _finite_range(values: NDArray[Any]) -> tuple[float, float]:
-    """The least and the greatest of the finite values; zeros if there are none."""
+    """The least and the greatest finite value; zeros if there is none."""
     low, high = float(values.min()), float(values.max())
     if math.isfinite(low) and math.isfinite(high):
         return low, high
@@ -389,7 +388,7 @@ def _finite_range(values: NDArray[Any]) -> tuple[float, float]:
 
 
 def _edges(low: float, high: float, n_bins: int, limit: float) -> NDArray[np.float64]:
-    """n_bins + 1 edges, strictly increasing: values too close to each other to be told apart get wider bins than they need."""
+    """n_bins + 1 strictly increasing edges. If the values are too close for that, the range is widened."""
     edges = np.linspace(low, high, n_bins + 1)
     if (np.diff(edges) > 0).all():
         return edges
@@ -398,7 +397,7 @@ def _edges(low: float, high: float, n_bins: int, limit: float) -> NDArray[np.flo
 
 
 def _from_pcm(samples: NDArray[Any]) -> NDArray[Any]:
-    """As floats; whole numbers of a type that sound is stored in are divided by its full scale."""
+    """As floats; integers of a type that sound is stored in are divided by its full scale."""
     if samples.dtype == np.uint8:
         return (samples.astype(np.float32) - 128) / 128
     if samples.dtype in (np.int8, np.int16, np.int32):

@@ -1,4 +1,4 @@
-"""Numbers in a destination's config, checked when it is made: ConfigError that names the field, also for what is no number."""
+"""Checks of numbers in a destination's config: ConfigError that names the field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wherry.errors import ConfigError
 
 
 def check_counts(config: object, least: int, *names: str) -> None:
-    """These fields are whole numbers of at least `least`; None where that is the default."""
+    """These fields must be whole numbers of at least `least`, or None where that is the default."""
     for name in names:
         value = getattr(config, name)
         if value is None and _takes_none(config, name):
@@ -18,7 +18,7 @@ def check_counts(config: object, least: int, *names: str) -> None:
 
 
 def check_amounts(config: object, *names: str, may_be_zero: bool = False) -> None:
-    """These fields are numbers above 0, or from 0 on: sizes and times, which may be infinite."""
+    """These fields, sizes and times, must be numbers above 0, or at least 0; infinity is accepted."""
     for name in names:
         value = getattr(config, name)
         is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -27,7 +27,7 @@ def check_amounts(config: object, *names: str, may_be_zero: bool = False) -> Non
 
 
 def _takes_none(config: object, name: str) -> bool:
-    """Whether None is the field's default, which stays in the class."""
+    """Whether None is the field's default, which dataclasses keep as a class attribute."""
     return getattr(type(config), name) is None
 
 

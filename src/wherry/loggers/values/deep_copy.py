@@ -1,4 +1,4 @@
-"""Copies of logged data that nobody else can change."""
+"""Deep copies of logged data."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _NEVER_CHANGE = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def deep_copy(value: _T) -> _T:
-    """A deep copy of `value`: later changes of one are not seen in the other.
+    """A deep copy of `value`, so that later changes of one do not change the other.
 
-    Tensors are detached and cloned on their device, so that no autograd graph is kept alive. What cannot be copied (a lock,
-    a generator, an open file) stays the very object that was given; the containers around it are copied all the same. An array
-    that repeats its elements by broadcasting, and would take more than MAX_BYTES without, does so in the copy (read-only) too.
+    Tensors are detached and cloned on their device, so that no autograd graph is kept alive. An object that cannot be copied (a
+    lock, a generator, an open file) is kept as it is; the containers around it are copied. If an array repeats its elements by
+    broadcasting, and would take more than MAX_BYTES otherwise, so does its copy, which is read-only.
     """
     copied: _T = _copied(value, {})  # type: ignore[assignment]
     return copied
 
 
 def _copied(value: object, memo: dict[int, object]) -> object:
-    """`memo`, id -> copy, is deepcopy's: what is held twice is copied once, and a container may hold itself."""
+    """`memo`, id -> copy, is that of copy.deepcopy: an object that is held twice is copied once, and may hold itself."""
     kind = type(value)
     if kind in _NEVER_CHANGE:
         return value
@@ -34,7 +34,7 @@ def _copied(value: object, memo: dict[int, object]) -> object:
     if isinstance(value, dict) and kind is dict:
         mapping: dict[object, object] = {}
         memo[id(value)] = mapping
-        for key, item in value.items():  # most items are numbers; the test here spares each of them a call
+        for key, item in value.items():  # most items are numbers, for which this test saves a call
             mapping[key] = item if type(item) in _NEVER_CHANGE else _copied(item, memo)
         return mapping
     if isinstance(value, list) and kind is list:
@@ -56,12 +56,12 @@ def _leaf(value: object, memo: dict[int, object]) -> object:
         if is_tensor(value):
             return value.detach().clone()
         return copy.deepcopy(value, memo)
-    except Exception:  # of somebody else's __deepcopy__: anything; a log call must not fail for it
+    except Exception:  # a __deepcopy__ may raise anything; a log call must not fail for that
         return {key: _copied(item, memo) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _compact(value: Any) -> object:
-    """A copy of an array or tensor that repeats its elements, which does so too; None for one that does not."""
+    """A copy of an array or tensor that repeats its elements by broadcasting, as the copy does; None for other arrays."""
     if isinstance(value, (list, tuple)):
         return None
     strides = value.stride() if is_tensor(value) else value.strides

@@ -1,7 +1,7 @@
-"""Images, sounds, videos and points as the bytes of files that any viewer opens.
+"""Images, sounds, videos and points as files of common formats.
 
-What comes in is what `canonical.py` makes: images (C, H, W) uint8 with C of 1, 3 or 4, videos (T, C, H, W) uint8, sound
-(T,) float32 within -1 and 1, points (N, 3) float32. Pillow encodes images, PyAV videos; MissingExtraError where they are missing.
+They take what `canonical.py` makes: images (C, H, W) uint8 with C of 1, 3 or 4, videos (T, C, H, W) uint8, sound (T,) float32
+within -1 and 1, points (N, 3) float32. Pillow encodes images, PyAV encodes videos; MissingExtraError if they are missing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image as PillowImage
 
-#: zlib's levels: this one takes a third of the default's time, and a tenth more space.
+#: zlib's level. It takes a third of the time of the default level, and a tenth more space.
 _PNG_LEVEL = 3
-#: The longest label of a mask in an indexed PNG, and in one of 16 bits.
+#: The largest label of a mask in an indexed PNG, and in a PNG of 16 bits.
 _MAX_INDEX, MAX_LABEL = 255, 65_535
-#: Visually without loss, for H.264.
+#: H.264's quality: visually lossless.
 _CRF = "18"
 
 
@@ -37,13 +37,13 @@ _CRF = "18"
 def require(module: str, package: str) -> None:
     """Import a library of the extra ``media``; MissingExtraError if it is not installed.
 
-    Called by the thread that logs, which the first time waits for it. The thread that encodes must not import: whoever forks in
-    that moment, as a DataLoader does for its workers, would have half a library in the child, for good.
+    The thread that logs calls it, and waits for the import the first time. The thread that encodes must not import: if another
+    thread forked at that moment, as a DataLoader does for its workers, the library would stay half imported in the child.
     """
     if find_spec(module.partition(".")[0]) is None:
         raise MissingExtraError(f"this needs {package}, which is not installed: pip install 'wherry[media]'")
     library = import_module(module)
-    # And what the library itself imports only when it is used:
+    # And what the library imports only at its first use:
     if module == "PIL.Image":
         library.preinit()  # the formats, PNG and GIF among them
     elif module == "av":
@@ -52,15 +52,15 @@ def require(module: str, package: str) -> None:
 
 
 def png_bytes(image_chw: NDArray[np.uint8]) -> bytes:
-    """A PNG, without loss: grey, RGB or RGBA."""
+    """A PNG: grey, RGB or RGBA."""
     return _png(picture(image_chw))
 
 
 def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None = None) -> bytes:
-    """A mask (H, W) of whole numbers as an indexed PNG: pixels are the labels, the palette gives each its colour.
+    """A mask (H, W) of whole numbers as an indexed PNG: the index of a pixel is its label, the palette has the colours.
 
-    `labels` (number -> class) is kept in the PNG's text "classes", as JSON. Where a label is above 255, which no palette
-    takes, it is a grey PNG of 16 bits. ValueError for labels below 0 or above 65,535.
+    `labels` (number -> class) is stored as JSON in the PNG's text "classes". If a label is above 255, which no palette holds,
+    the result is a grey PNG of 16 bits. ValueError for labels below 0 or above 65,535.
     """
     require("PIL.Image", "Pillow")
     import numpy as np
@@ -78,14 +78,14 @@ def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None =
 
 
 def _check_labels(mask: NDArray[np.integer], name: str) -> None:
-    """ValueError for labels that no PNG can keep."""
+    """ValueError for labels that no PNG can store."""
     least, most = (int(mask.min()), int(mask.max())) if mask.size else (0, 0)
     if least < 0 or most > MAX_LABEL:
         raise ValueError(f"{name}: a mask has labels from 0 to {MAX_LABEL}, and this one from {least} to {most}: renumber them")
 
 
 def wav_bytes(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
-    """A WAV of 16-bit samples, one channel. -1 and 1 are the loudest; what is beyond is clipped."""
+    """A WAV of 16-bit samples, one channel. Samples outside -1 and 1 are clipped."""
     import numpy as np
 
     samples = np.round(np.clip(np.nan_to_num(audio), -1.0, 1.0) * 32_767.0).astype("<i2")
@@ -99,7 +99,7 @@ def wav_bytes(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
 
 
 def write_mp4(video_tchw: NDArray[np.uint8], frames_per_s: float, path: str | os.PathLike[str]) -> None:
-    """Write an MP4 that browsers play: H.264, yuv420p, its index at the front. An odd height or width gets one more line."""
+    """Write an MP4 that browsers play: H.264, yuv420p, index at the front. An odd height or width is padded by one pixel."""
     require("av", "PyAV")
     import av
     import numpy as np
@@ -107,11 +107,11 @@ def write_mp4(video_tchw: NDArray[np.uint8], frames_per_s: float, path: str | os
     n_frames, _, height, width = video_tchw.shape
     if not n_frames or not height or not width:
         raise ValueError(f"a video of shape {video_tchw.shape} (T, C, H, W) has no picture")
-    even = ((0, height % 2), (0, width % 2), (0, 0))  # yuv420p has one colour for 2 x 2 pixels
+    even = ((0, height % 2), (0, width % 2), (0, 0))  # yuv420p stores one colour for 2 x 2 pixels
     with av.open(os.fspath(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream("libx264", rate=_rate(frames_per_s), options={"crf": _CRF})
         stream.height, stream.width, stream.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
-        stream.thread_count = 1  # the processors are the training's
+        stream.thread_count = 1  # leave the processors to the training
         for image_chw in video_tchw:
             frame = np.pad(_rgb(image_chw), even, mode="edge")
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -119,7 +119,7 @@ def write_mp4(video_tchw: NDArray[np.uint8], frames_per_s: float, path: str | os
 
 
 def gif_bytes(video_tchw: NDArray[np.uint8], frames_per_s: float) -> bytes:
-    """An endless animated GIF. It counts in hundredths of a second, and viewers slow down below two: at most 50 a second."""
+    """An endless animated GIF of at most 50 frames a second, as viewers slow down frames shorter than 2/100 s."""
     require("PIL.Image", "Pillow")
     from PIL import Image
 
@@ -150,11 +150,11 @@ def ply_bytes(points_n3: NDArray[np.float32], colors: NDArray[np.uint8] | None =
 def _rate(frames_per_s: float) -> Fraction:
     if not 0 < frames_per_s < 1000:
         raise ValueError(f"frames_per_s is {frames_per_s}: it must be above 0 and below 1000")
-    return Fraction(frames_per_s).limit_denominator(1001)  # 30000/1001 is what films call 29.97
+    return Fraction(frames_per_s).limit_denominator(1001)  # 29.97 frames a second are 30000/1001
 
 
 def _rgb(image_chw: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(H, W, 3): grey three times, and without transparency."""
+    """As (H, W, 3): grey is repeated, transparency is removed."""
     import numpy as np
 
     return np.ascontiguousarray(np.moveaxis(np.broadcast_to(image_chw[:3], (3, *image_chw.shape[1:])), 0, -1))
@@ -180,7 +180,7 @@ def _png(image: PillowImage.Image, info: object = None) -> bytes:
 
 @cache
 def mask_palette() -> bytes:
-    """256 colours, label 0 black: those of Pascal VOC, which viewers of segmentations share.
+    """The 256 colours of Pascal VOC, which many viewers of segmentations use; label 0 is black.
 
     Of label bits 8 7 6 5 4 3 2 1, red has as its highest bits 1 4 7, green 2 5 8, and blue 3 6.
     """

@@ -1,4 +1,4 @@
-"""Several images, sounds or videos as one, for sinks and viewers that show one value at a time."""
+"""Several images, sounds or videos combined into one, for sinks that show one value at a time."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _T = TypeVar("_T")
 
 
 def image_grid(images: Sequence[NDArray[np.uint8]], max_images: int | None = None, sep: int = 0) -> NDArray[np.uint8]:
-    """Images, each (C,H,W), row by row in a grid that is as square and as full as can be: (C,H',W').
+    """Images, each (C,H,W), row by row in a grid (C,H',W') that is as square and full as possible.
 
-    Each has a cell of the size of the largest; what is free, as the `sep` pixels between them, is black. Grey and coloured
-    images, and those with and without transparency, can be mixed.
+    Each cell has the size of the largest image; free space and the `sep` pixels between cells are black. Grey, coloured and
+    transparent images can be mixed.
     """
     (frame,) = video_grid_of([image[None] for image in spaced(images, max_images)], sep)
     return np.asarray(frame)
 
 
 def video_grid(value: object, name: str, max_videos: int | None = None, sep: int = 0) -> NDArray[np.uint8]:
-    """Videos as one, in a grid as of image_grid(): (T,C,H',W'). `value` is (B,T,C,H,W), (B,T,H,W,C) or a sequence of videos."""
+    """Videos in a grid as image_grid() makes it: (T,C,H',W'). `value` is (B,T,C,H,W), (B,T,H,W,C) or a sequence of videos."""
     videos = _items(value, name, "videos", "(B,T,C,H,W) or (B,T,H,W,C)", 5)
     return video_grid_of([to_video(video, name) for video in spaced(videos, max_videos)], sep)
 
 
 def joined_audio(value: object, name: str, max_audios: int | None = None, n_silent: int = 0) -> NDArray[np.float32]:
-    """Sounds one after the other, `n_silent` samples between them: (T',). `value` is (B,T), (B,C,T), (B,T,C) or a sequence."""
+    """Sounds one after another with `n_silent` samples between them: (T',). `value` is (B,T), (B,C,T), (B,T,C) or a sequence."""
     sounds = _items(value, name, "sounds", "(B,T), (B,C,T) or (B,T,C)", 2, 3)
     silence = np.zeros(n_silent, np.float32)
     parts: list[NDArray[np.float32]] = []
@@ -42,7 +42,7 @@ def joined_audio(value: object, name: str, max_audios: int | None = None, n_sile
 
 
 def spaced(items: Sequence[_T], most: int | None) -> list[_T]:
-    """At most so many of the items, evenly spaced, the first and the last among them."""
+    """At most `most` of the items, evenly spaced, with the first and the last."""
     if most is None or len(items) <= most:
         return list(items)
     if most < 1:
@@ -51,7 +51,7 @@ def spaced(items: Sequence[_T], most: int | None) -> list[_T]:
 
 
 def video_grid_of(videos: Sequence[NDArray[np.uint8]], sep: int = 0) -> NDArray[np.uint8]:
-    """Videos, each (T,C,H,W), in a grid; the shorter ones stay at their last frame."""
+    """Videos, each (T,C,H,W), in a grid; shorter ones repeat their last frame."""
     n_frames, n_channels, height, width = (max(sizes) for sizes in zip(*(video.shape for video in videos), strict=True))
     n_columns = _columns(len(videos), height + sep, width + sep)
     n_rows = math.ceil(len(videos) / n_columns)
@@ -60,7 +60,7 @@ def video_grid_of(videos: Sequence[NDArray[np.uint8]], sep: int = 0) -> NDArray[
     for number, video in enumerate(videos):
         top, left = number // n_columns * (height + sep), number % n_columns * (width + sep)
         cell = grid[:, :, top : top + video.shape[2], left : left + video.shape[3]]
-        cell[:, : min(3, n_channels)] = _held(video, n_frames)[:, :3]  # one channel is grey, in all three
+        cell[:, : min(3, n_channels)] = _held(video, n_frames)[:, :3]  # grey is repeated in all three channels
         if n_channels == 4:
             cell[:, 3] = _held(video, n_frames)[:, 3] if video.shape[1] == 4 else 255
     return grid
@@ -71,7 +71,7 @@ def _held(video: NDArray[np.uint8], n_frames: int) -> NDArray[np.uint8]:
 
 
 def _columns(n: int, height: int, width: int) -> int:
-    """How many columns make the grid of `n` cells that is nearest to a square, with empty cells counted against it."""
+    """The number of columns for which a grid of `n` cells is nearest to a square, with a penalty for empty cells."""
 
     def badness(n_columns: int) -> float:
         n_rows = math.ceil(n / n_columns)

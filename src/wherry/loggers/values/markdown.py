@@ -1,35 +1,31 @@
-"""Data as Markdown, for what shows Markdown (TensorBoard's text dashboard): tables and text that is to stay as it is."""
+"""Tables and verbatim text as Markdown, for TensorBoard's text dashboard."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from wherry.loggers.values.tables import check_table
-from wherry.loggers.values.text import format_json
+from wherry.loggers.values.text import as_text
 
-#: What Markdown takes for markup; HTML's own characters are written as entities.
+#: Markdown's special characters, which get a backslash; those of HTML become entities.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()#+!|~]")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
-def markdown_table(
-    columns: Sequence[object], rows: Sequence[Sequence[object]], name: str = "Table", *, max_rows: int | None = None
-) -> str:
+def markdown_table(columns: Sequence[object], rows: Sequence[Sequence[object]], *, max_rows: int | None = None) -> str:
     """A table of rows: n x len(columns). Rows after `max_rows` are left out, and their number is said.
 
-    Values that are no text are written as `format_json` does. ValueError for a row of another length.
+    Values that are no text are written as `format_json` does.
     """
-    checked = check_table([str(column) for column in columns], rows, name)
-    shown = checked if max_rows is None else checked[:max_rows]
+    shown = rows if max_rows is None else rows[:max_rows]
     lines = [_row(columns), "|" + " --- |" * max(len(columns), 1), *map(_row, shown)]
-    if len(shown) < len(checked):
-        lines += ["", f"{len(checked) - len(shown)} more rows are not shown."]
+    if len(shown) < len(rows):
+        lines += ["", f"{len(rows) - len(shown)} more rows are not shown."]
     return "\n".join(lines)
 
 
 def code_block(text: str) -> str:
-    """A text shown as it is, whatever is in it: indented, as no fence can be broken that way."""
+    """A text shown verbatim: indented, as a fence could be closed by the text."""
     return "\n".join(f"    {line}" for line in text.splitlines() or [""])
 
 
@@ -38,7 +34,7 @@ def _row(cells: Sequence[object]) -> str:
 
 
 def _cell(value: object) -> str:
-    text = value if isinstance(value, str) else format_json(value)
+    text = as_text(value)
     for character, entity in _ENTITIES.items():
         text = text.replace(character, entity)
     return "<br>".join(_MARKUP.sub(r"\\\g<0>", text).splitlines())

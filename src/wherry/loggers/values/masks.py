@@ -1,4 +1,4 @@
-"""Masks drawn over their images, for viewers that have no masks of their own."""
+"""Masks: checks, and drawing over their images for viewers without masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OPACITY = 0.5
-#: What a byte holds: an indexed PNG and W&B take no more.
+#: The largest label that indexed PNGs and W&B accept.
 _LAST_LABEL = 255
 
 
@@ -22,7 +22,7 @@ def mask_overlay(
 ) -> NDArray[np.uint8]:
     """The image (C, H, W), C of 1, 3 or 4, as RGB (3, H, W) with the labels of the mask (H, W) in half transparent colours.
 
-    0 is left clear, as it mostly means nothing, unless `labels` names it.
+    Label 0, usually the background, is not drawn unless `labels` names it.
     """
     import numpy as np
 
@@ -35,7 +35,7 @@ def mask_overlay(
 
 
 def mask_legend(labels: Mapping[int, str] | None) -> str:
-    """Which colour is which class, in one line; empty without names."""
+    """The colour of each class in one line; empty without names."""
     colours = mask_palette()
     named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= _LAST_LABEL)
     return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
@@ -44,7 +44,7 @@ def mask_legend(labels: Mapping[int, str] | None) -> str:
 def masks_of(
     masks: Mapping[str, object] | None, images: Sequence[NDArray[Any]], name: str
 ) -> tuple[dict[str, list[NDArray[np.integer]]], ValueError | None]:
-    """The masks that are ones, by their names, and the error to raise for the others, when the images have been logged."""
+    """The valid masks by name, and the error to raise for the others once the images were logged."""
     found: dict[str, list[NDArray[np.integer]]] = {}
     wrong: list[ValueError] = []
     for key, value in (masks or {}).items():
@@ -60,7 +60,7 @@ def masks_of(
 def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:
     """A mask for each image, from one mask, a batch of them, or a sequence; `name` is that of the image and of the mask.
 
-    ValueError for other shapes, and for labels that are not whole numbers from 0 to 255: what one destination takes all take.
+    ValueError for other shapes, and for labels that are not whole numbers from 0 to 255, which all destinations accept.
     """
     from wherry.loggers.values.canonical import to_mask, to_numpy
 
@@ -81,7 +81,7 @@ def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> l
 def _check_labels(mask: NDArray[Any], name: str) -> None:
     import numpy as np
 
-    if mask.dtype.kind not in "iuf":  # of booleans all are labels; of what is no number to_mask says so
+    if mask.dtype.kind not in "iuf":  # booleans are valid; to_mask() refuses anything else
         return
     wrong = mask[~((mask >= 0) & (mask <= _LAST_LABEL) & (mask == np.trunc(mask)))]
     if wrong.size:

@@ -1,4 +1,4 @@
-"""Names of metrics and media as names of files: readable, harmless, and different for different keys."""
+"""File names for metrics and media: readable, accepted by all file systems, different for different keys."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import hashlib
 import re
 import unicodedata
 
-#: What Windows, or a shell's user, would stumble over. What is not printable goes as well.
+#: What Windows refuses or shells treat specially. What is not printable is replaced as well.
 _REFUSED = re.compile(r'[<>:"\\|?*]')
 _HASH_DIGITS = 8
 _ENDS_IN_HASH = re.compile(rf"-[0-9a-f]{{{_HASH_DIGITS}}}\Z")
-#: For the whole name: there is room for a step and a suffix in a file name (255 bytes), and for folders in an object's (1024).
+#: So that a step and a suffix fit into a file name (255 bytes), and folders into an object's name (1024 bytes).
 _MAX_BYTES = 200
 
 
 def safe_name(key: object, max_bytes: int = _MAX_BYTES) -> str:
-    """A relative path for str(key), in at most `max_bytes` bytes of UTF-8: ``val/loss`` stays what it is, ``/`` makes folders.
+    """A relative path for str(key) of at most `max_bytes` bytes of UTF-8. ``/`` makes folders: ``val/loss`` is not changed.
 
-    What file systems refuse becomes ``_``, folders have no empty names and none that begin with a dot, so there is no ``..``.
-    Where anything had to be changed, a hash of the key is added, ``a:b`` is ``a_b-``*8 hexadecimal digits*: different keys have
-    different names. One key always has the same.
+    What file systems refuse becomes ``_``. Empty parts are removed, and no part begins with a dot, so there is no ``..``. If
+    anything was changed, a hash of the key is added, so that different keys have different names: ``a:b`` is
+    ``a_b-``*8 hexadecimal digits*. A key always has the same name.
     """
     if max_bytes < 2 * _HASH_DIGITS:
         raise ValueError(f"max_bytes is {max_bytes}: there must be room for {2 * _HASH_DIGITS}")
@@ -41,5 +41,5 @@ def _safe_part(part: str) -> str:
 
 
 def _cut(name: str, n_bytes: int) -> str:
-    """The beginning of the name, whole letters only; an end that is a slash would make the hash a file name of its own."""
+    """The beginning of the name, cut between letters. It must not end in a slash, as the hash is appended to it."""
     return name.encode()[:n_bytes].decode(errors="ignore").rstrip("/. ") or "_"

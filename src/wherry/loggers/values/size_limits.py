@@ -1,4 +1,4 @@
-"""How much one call may log. A shape may stand for more than memory holds: one number, broadcast to 100,000 x 100,000."""
+"""Limits of what one call may log. An array may be larger than memory: one number, broadcast to 100,000 x 100,000."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from wherry.loggers.values.arrays import is_tensor
 
-#: Of an array in one call, as it would be copied: the weights of a layer of 128,256 x 8,192 in float32, ten seconds of video.
+#: The size of a copy of an array: the weights of a layer of 128,256 x 8,192 in float32, or ten seconds of video.
 MAX_BYTES = 4 * 2**30
-#: Of a table in one call; a cell takes some 100 bytes.
+#: The cells of a table; a cell takes about 100 bytes.
 MAX_CELLS = 10_000_000
-#: A number in a list, as numpy takes it; the least that a float takes which numpy does not know.
+#: The size of a number in a list as numpy stores it, and of a float of a type that numpy does not have.
 _NUMBER_BYTES, _FLOAT_BYTES = 8, 4
 
 
@@ -35,12 +35,12 @@ def check_cells(n_rows: int, n_columns: int, name: str) -> None:
 
 
 def bytes_of(value: object) -> int:
-    """What a copy of the array, tensor or nested sequence takes in memory; 0 for anything else."""
+    """The size of a copy of the array, tensor or nested sequence; 0 for anything else."""
     if is_tensor(value):
         return int(value.numel() * max(value.element_size(), _FLOAT_BYTES if value.is_floating_point() else 1))
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (list, tuple)):
-            return len(value) * bytes_of(value[0])  # of other lengths it is no array
+            return len(value) * bytes_of(value[0])  # if the lengths differ, it is no array
         return sum(bytes_of(item) for item in value) if _holds_arrays(value) else _NUMBER_BYTES * len(value)
     n_bytes: object = getattr(value, "nbytes", 0)
     return int(n_bytes) if isinstance(n_bytes, int) else 0

@@ -1,4 +1,4 @@
-"""Which step a log call is for."""
+"""The step of a log call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _MOST = 2**63 - 1
 
 
 def to_step(step: object, name: str) -> int:
-    """A step as an int: of an int, or a number of numpy or torch that is whole. ValueError that begins with `name` for others.
+    """A step as an int, from an int or a whole number of numpy or torch. ValueError, which begins with `name`, for others.
 
-    It fits the 64 bits that TensorBoard, MLflow and pandas have for it.
+    It fits into the 64 bits in which TensorBoard, MLflow and pandas store it.
     """
     try:
         number = int(cast("SupportsInt", step))

@@ -13,7 +13,7 @@ from wherry.loggers.values.text import format_json
 def check_table(columns: Sequence[str], rows: Sequence[Sequence[object]], name: str) -> list[list[object]]:
     """The rows (n x len(columns)) as lists of their own.
 
-    ValueError for a row of another length, which names table and row, and for more cells than `amounts.MAX_CELLS`.
+    ValueError, which names table and row, for a row of another length, and for more than `size_limits.MAX_CELLS` cells.
     """
     rows = rows if isinstance(rows, Sized) else list(rows)
     check_cells(len(rows), len(columns), name)

@@ -1,4 +1,4 @@
-"""Logged data as text: Composer's format, which looks like JSON and is not, and one that is JSON."""
+"""Logged data as text, in two formats: Composer's, which only looks like JSON, and JSON."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from collections.abc import Iterable, Mapping
 
 from wherry.loggers.values.arrays import is_tensor, n_elements
 
-#: An array of at most so many elements is written out; of a larger one only the shape.
+#: Larger arrays are written as their shape only.
 _MAX_ELEMENTS = 64
 #: Python refuses to write longer integers in decimal (sys.get_int_max_str_digits() is 4300 digits), but not in hex.
 _MAX_DECIMAL_BITS = 14_000
 
 
 def format_log_data_value(data: object, /) -> str:
-    """Format a logged value as Composer always has, for readers that know it: floats with four decimals, no escaping.
+    """Format a logged value as Composer does, for tools that read that: floats with four decimals, no escaping.
 
     ``{ "loss": 0.2500, "name": "a", }`` for a mapping, ``[1, 2]`` for anything else that can be iterated, the number in a
     tensor of one element, else ``Tensor of shape torch.Size([2, 3])``. A learning rate of 3e-6 is ``0.0000``, and
-    quotes in a text stay as they are: for text that is read by programs use format_json().
+    quotes in a text are not escaped: for text that programs read use format_json().
     """
-    if data is None:
-        return "None"
     if isinstance(data, str):
         return f'"{data}"'
-    if isinstance(data, int):  # True as well: "True"
+    if data is None or isinstance(data, int):  # True as well: "True"
         return str(data)
     if isinstance(data, float):
         return f"{data:.4f}"
     if is_tensor(data):
-        if data.numel() == 1:
-            return format_log_data_value(data.detach().cpu().item())
-        return f"Tensor of shape {data.shape}"
+        is_one = data.numel() == 1
+        return format_log_data_value(data.detach().cpu().item()) if is_one else f"Tensor of shape {data.shape}"
     if isinstance(data, Mapping):
         return "{ " + "".join(f'"{key}": {format_log_data_value(value)}, ' for key, value in data.items()) + "}"
     if isinstance(data, Iterable):
@@ -50,10 +47,10 @@ def as_text(data: object) -> str:
 def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
     """Format anything as one line of strict JSON (RFC 8259); never raises.
 
-    Floats keep so many significant digits, all of them for None: 3e-6 is ``3e-06``. JSON has no NaN and no infinity: they are
-    the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` (as in Protocol Buffers' JSON), so that they can still be told from
-    each other and from null. Arrays and tensors of at most 64 elements are lists, array scalars numbers; of larger ones the
-    shape is written. Keys become strings, sets and iterators lists, and what JSON does not know its str().
+    Floats keep so many significant digits, or all of them for None: 3e-6 is ``3e-06``. JSON has neither NaN nor infinities: they
+    are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` (as in Protocol Buffers' JSON), so that they differ from each
+    other and from null. Arrays and tensors of at most 64 elements are lists, array scalars are numbers, and of larger arrays the
+    shape is written. Keys become strings, sets and iterators lists, and types that JSON does not know their str().
     """
     try:
         plain = _plain(data, significant_digits, ())
@@ -67,13 +64,11 @@ def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
 
 
 def _plain(value: object, digits: int | None, above: tuple[int, ...]) -> object:
-    """What json can write. `above`: the ids of the containers that we are in."""
+    """`value` as json can write it. `above`: the ids of the containers around it."""
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, int):
-        return int(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
-    if isinstance(value, float):
-        return _plain_float(float(value), digits)
+    if isinstance(value, (int, float)):
+        return _plain_number(value, digits)
     if id(value) in above:
         return "..."
     inside = (*above, id(value))
@@ -89,7 +84,10 @@ def _plain(value: object, digits: int | None, above: tuple[int, ...]) -> object:
     return _text(value)
 
 
-def _plain_float(value: float, digits: int | None) -> float | str:
+def _plain_number(value: int | float, digits: int | None) -> int | float | str:
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
+    value = float(value)
     if math.isfinite(value):
         rounded = value if digits is None else float(f"{value:.{digits}g}")
         return rounded if math.isfinite(rounded) else value  # the largest floats would be rounded up to infinity
