@@ -11,6 +11,7 @@ from measure import MIB, folder, machine, make_file, seconds, settle, spread, ta
 
 import wherry
 from wherry.loggers import ObjectStoreLogger
+from wherry.spool.staging import stage
 
 ROUNDS = 7
 
@@ -71,11 +72,11 @@ def reflinks(base: Path) -> list[str]:
 
     spool = Spool(base / "probe-spool")
     source = make_file(base / "probe", MIB)
-    method = spool.stage(source, "bench").method
+    method = stage(spool, source, "bench").method
     shutil.rmtree(spool.folder)
     if method != "reflink":
         return ["reflink", "not measured: this file system has none", ""]
-    times = [seconds(lambda: spool.stage(source, "bench")) for _ in range(ROUNDS)]
+    times = [seconds(lambda: stage(spool, source, "bench")) for _ in range(ROUNDS)]
     return ["reflink, 1 MiB", spread(times, 1000), ""]
 
 

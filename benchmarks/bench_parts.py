@@ -25,6 +25,7 @@ from servers.real import fast_folder, seaweedfs
 from wherry import AgentConfig, Config, TransferConfig, Uploader
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import BLOCK_BYTES, crc32c, crc32c_of_file
+from wherry.spool.presence import pid_of_agent
 from wherry.store import PutOptions
 from wherry.transfer.upload import part_size_for
 from wherry.uri import StoreURI
@@ -58,7 +59,7 @@ def receipts(spool: Path) -> list[tuple[str, int]]:
 
 def family(uploader: Uploader) -> list[psutil.Process]:
     """The agent and its workers."""
-    agent = psutil.Process(uploader.spool.agent_pid())
+    agent = psutil.Process(pid_of_agent(uploader.spool))
     return [agent, *agent.children()]
 
 

@@ -18,6 +18,7 @@ from measure import MIB, folder, machine, make_file, spread, table
 
 import wherry
 from servers.real import fast_folder, seaweedfs
+from wherry.spool.presence import pid_of_agent
 
 ROUNDS = 7
 SIZES_MIB = [int(size) for size in os.environ.get("SIZES_MIB", "256,1024").split(",")]
@@ -62,7 +63,7 @@ def idle(base: Path) -> list[list[str]]:
     config = wherry.Config(agent=wherry.AgentConfig(worker_idle_s=0.5))
     with wherry.Uploader(base / "bucket", spool=base / "idle", config=config) as uploader:
         uploader.put(base / "x", "x").result(30)
-        agent = psutil.Process(uploader.spool.agent_pid())
+        agent = psutil.Process(pid_of_agent(uploader.spool))
         while agent.children():
             time.sleep(0.1)
         before = agent.cpu_times()
@@ -81,7 +82,7 @@ def memory(base: Path, size_mib: int) -> list[str]:
         uploader = wherry.Uploader(f"s3://{server.bucket}", storage_options=server.options, spool=base / f"memory{size_mib}")
         handle = uploader.put(make_file(base / "large", size_mib * MIB), "large", move=True)
         peak = 0
-        agent = psutil.Process(uploader.spool.agent_pid())
+        agent = psutil.Process(pid_of_agent(uploader.spool))
         started = time.perf_counter()
         while not handle.wait(0.1):
             peak = max(peak, sum(process.memory_full_info().pss for process in [agent, *agent.children()]))

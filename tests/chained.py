@@ -13,6 +13,7 @@ import psutil
 from support import end_agent, wait_until
 from wherry.config import Config
 from wherry.filesystem.filesystem import WherryFileSystem
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 
@@ -34,8 +35,8 @@ def chained(
 def held(fs: WherryFileSystem, spool: Path, path: str) -> Iterator[None]:
     """Nothing is uploaded inside the block: the agent and its workers are stopped. `path` is anywhere in the store."""
     fs.exists(path)  # signs on, which starts the agent
-    wait_until(lambda: Spool(spool).agent_pid() is not None, what="the agent")
-    agent = psutil.Process(Spool(spool).agent_pid())
+    wait_until(lambda: pid_of_agent(Spool(spool)) is not None, what="the agent")
+    agent = psutil.Process(pid_of_agent(Spool(spool)))
     held = [agent]
     # None of them may be stopped in the middle of writing: it would keep the journal locked for all. So we write meanwhile.
     journal = sqlite3.connect(spool / "journal.db", timeout=30, isolation_level=None)

@@ -22,6 +22,7 @@ from wherry.posix.locks import is_free
 from wherry.spool.journal.jobs import Job, JobKind, job_sent_at_once
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import NewJob
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 __all__ = [
@@ -145,7 +146,7 @@ def end_agent(spool: Path) -> Iterator[Path]:
     try:
         yield spool
     finally:
-        if spool.is_dir() and (pid := Spool(spool).agent_pid()) is not None:
+        if spool.is_dir() and (pid := pid_of_agent(Spool(spool))) is not None:
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: agent_gone(spool), what="the agent to leave")
 

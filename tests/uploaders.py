@@ -6,16 +6,17 @@ from pathlib import Path
 
 from support import file_of
 from wherry.spool.journal.jobs import JobId
+from wherry.spool.staging import finish_writer, open_writer
 from wherry.uploader import Uploader
 
 
 def queue(uploader: Uploader, name: str, data: bytes) -> JobId:
     """Accept an upload and let nobody send it."""
-    object_id, file = uploader.spool.open_writer(uploader._owner)
+    object_id, file = open_writer(uploader.spool, uploader._owner)
     with file:
         file.write(data)
         file.flush()
-        staged = uploader.spool.finish_writer(object_id, file)
+        staged = finish_writer(uploader.spool, object_id, file)
     return uploader._submit([staged], [name], True, ())[0]
 
 

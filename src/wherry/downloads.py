@@ -12,6 +12,7 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.errors import BucketNotFoundError, NotFoundError
 from wherry.posix.file_copy import copy_out
+from wherry.spool.download_notes import note_download
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedView, explain_missing
@@ -104,7 +105,7 @@ class Reader(ABC):
             finally:
                 os.close(staged)
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
-        self.spool.note_download(dest.absolute().parent)
+        note_download(self.spool, dest.absolute().parent)
         return download(
             self._own_store().inner,  # download() retries range by range
             key,

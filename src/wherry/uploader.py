@@ -30,13 +30,15 @@ from wherry.posix.file_copy import require_regular
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
 from wherry.spool.drain import Patience, wait_until_drained
+from wherry.spool.file_system import file_system_warnings
 from wherry.spool.handle import UploadHandle
 from wherry.spool.journal.jobs import Counts, JobId, JobKind, job_sent_at_once
 from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
 from wherry.spool.recovery import open_journal, remove_unneeded_reserve, restore_quarantined
 from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
-from wherry.spool.spool import Spool, Staged
+from wherry.spool.spool import HALF, Spool
 from wherry.spool.spool_file import SpoolWriter
+from wherry.spool.staging import Staged, finish_writer, open_writer, release_source, stage
 from wherry.store import ObjectMeta
 from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
@@ -129,7 +131,7 @@ class Uploader(Reader):
     def _say_warnings(self) -> None:
         if self.spool.folder not in _warned_spools:
             _warned_spools.add(self.spool.folder)
-            for text in self.spool.warnings():
+            for text in file_system_warnings(self.spool):
                 log.warning("%s", text)
 
     def _register(self, public: Mapping[str, object]) -> int:
@@ -181,7 +183,7 @@ class Uploader(Reader):
             )
         if move:
             for file, _ in sources:
-                self.spool.release_source(file)
+                release_source(file)
         return self._accepted(name, ids)
 
     def _new_name(self, name: str) -> str:
@@ -204,11 +206,11 @@ class Uploader(Reader):
         self._require_usable([name], requires, only_if_free=mode.startswith("x"))
         if not self._make_room(0):
             raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
-        object_id, file = self.spool.open_writer(self._owner)
+        object_id, file = open_writer(self.spool, self._owner)
         accepted: list[JobId] = []
 
         def accept(written: BinaryIO) -> UploadHandle:
-            staged = self.spool.finish_writer(object_id, written)
+            staged = finish_writer(self.spool, object_id, written)
             # Not only_if_free: what was written is not thrown away because another upload of the name came meanwhile. Its job
             # fails, and the file is kept.
             accepted.extend(self._submit([staged], [name], not mode.startswith("x"), requires))
@@ -216,7 +218,7 @@ class Uploader(Reader):
 
         def discard() -> None:
             if not accepted:  # else what failed, or was interrupted, is only the upload: the journal has the job
-                self.spool.discard_writer(object_id)
+                self.spool.free([object_id + HALF, object_id])
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
@@ -245,7 +247,7 @@ class Uploader(Reader):
         staged: list[Staged] = []
         try:
             for file, _ in sources:
-                staged.append(self.spool.stage(file, self._owner, move=move, advance=advance))
+                staged.append(stage(self.spool, file, self._owner, move=move, advance=advance))
             ids = self._submit(staged, [name for _, name in sources], overwrite, requires, only_if_free=not overwrite)
         except BaseException:
             self.spool.free([one.object_id for one in staged])

@@ -25,6 +25,7 @@ from wherry.errors import AccessDeniedError, BucketNotFoundError, PermanentError
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.presence import register
 from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
 from wherry.testing import Fault, FaultyStore
@@ -337,7 +338,7 @@ def retry() -> RetryConfig:
 
 @pytest.fixture
 def in_caller(bench: Bench, retry: RetryConfig) -> Iterator[Caller]:
-    registration = bench.spool.register_client("1-me")
+    registration = register(bench.spool, "1-me")
     caller = Caller(bench.spool, bench.journal, GivenStores(bench.store, retry), "1-me")
     yield caller
     caller.close()
@@ -380,7 +381,7 @@ def test_a_caller_takes_over_from_the_dead(bench: Bench, in_caller: Caller, hold
 
 
 def test_a_caller_takes_nothing_from_the_living(bench: Bench, in_caller: Caller) -> None:
-    other = bench.spool.register_client("2-alive")
+    other = register(bench.spool, "2-alive")
     ids = [bench.accept("a"), bench.accept("b")]
     assert bench.journal.work.lease("caller:2-alive", 86_400.0) is not None
     assert bench.journal.work.lease("123-1", 60.0) is not None

@@ -20,6 +20,7 @@ from wherry.checksum import crc32c_of_file
 from wherry.config import AgentConfig, Config, RetryConfig, TransferConfig
 from wherry.errors import TransientError
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads
+from wherry.spool.download_notes import note_download
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
 from wherry.store import TEMPORARY_MARK, MultipartStore, Part
@@ -69,7 +70,7 @@ def test_stale_downloads_are_removed_where_this_spools_users_have_downloaded_to(
                 os.utime(folder / name, (0, 0))
     spool = Spool(line.spool)
     Journal(spool.journal_path).close()
-    spool.note_download(noted)
+    note_download(spool, noted)
     before = temporaries(other)
     (removed,) = [finding["text"] for finding in clean(line) if finding["what"] == "removed"]
     assert "old.pt" in removed

@@ -21,6 +21,7 @@ from servers.real import S3Server
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
 
@@ -149,7 +150,7 @@ except SystemExit:
 
 
 def test_damaged_journal_is_reported_and_drain_puts_it_aside(failed: CommandLine) -> None:
-    wait_until(lambda: Spool(failed.spool).agent_pid() is None, what="the agent to leave")
+    wait_until(lambda: pid_of_agent(Spool(failed.spool)) is None, what="the agent to leave")
     for name in ("journal.db", "journal.db-wal"):
         (failed.spool / name).write_bytes(b"rubbish " * 1000)
     assert "damaged" in failed.refuse("status", expected=8)
@@ -197,7 +198,7 @@ def test_drain_finishes_what_a_killed_agent_left(gate: Gate, gated: CommandLine)
     gated.run("put", "--no-wait", "a", "b", "gated://x/")
     wait_until(gate.puts, what="the first put")
     kill(gate.agent())
-    wait_until(lambda: Spool(gated.spool).agent_pid() is None, what="its workers to die")
+    wait_until(lambda: pid_of_agent(Spool(gated.spool)) is None, what="its workers to die")
     out, _ = gated.run("status")
     assert "agent    none" in out
     assert "nobody is sending it: wherry drain" in out

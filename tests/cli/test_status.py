@@ -14,6 +14,7 @@ from gate import Gate, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store import StoredPart
 
@@ -206,7 +207,7 @@ def test_an_old_attempt_does_not_hide_that_secrets_are_missing(line: CommandLine
     accept(journal, "a", secret_names=("token",))
     fail_an_attempt(journal, wait_s=0.0)
     with line.start("agent", "--stay") as process:
-        wait_until(lambda: Spool(line.spool).agent_pid() == process.pid, what="the agent")
+        wait_until(lambda: pid_of_agent(Spool(line.spool)) == process.pid, what="the agent")
         wait_until(lambda: status(line)["waiting_for_secrets"], what="the agent to say that it has no secrets")
         assert "1 upload waits for secret options" in line.run("status")[0]
         process.terminate()

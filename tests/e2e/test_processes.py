@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gate import Gate, wait_until
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 
@@ -240,4 +241,4 @@ def test_notebook(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     assert "'done'" == notebook.cells[2].outputs[0]["data"]["text/plain"]
     assert b"notebook" == (gate.dest / "from-notebook").read_bytes()
-    wait_until(lambda: Spool(gate.spool).agent_pid() is None, what="the agent to leave")
+    wait_until(lambda: pid_of_agent(Spool(gate.spool)) is None, what="the agent to leave")

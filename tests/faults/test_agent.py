@@ -17,6 +17,7 @@ import pytest
 from gate import DRAIN, Gate, kill, wait_until
 from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 
@@ -62,13 +63,14 @@ def test_an_upload_stays_accepted_when_no_agent_can_be_started(gate: Gate) -> No
     program.chmod(0o700)
     code, output = gate.run(f"""
     import os, signal, sys, time, wherry
+    from wherry.spool.presence import pid_of_agent
     def wait_until(condition):
         while not condition():
             time.sleep(0.01)
     with wherry.Uploader("gated://x") as uploader:
-        wait_until(uploader.spool.agent_pid)
-        os.kill(uploader.spool.agent_pid(), signal.SIGKILL)
-        wait_until(lambda: uploader.spool.agent_pid() is None)
+        wait_until(lambda: pid_of_agent(uploader.spool))
+        os.kill(pid_of_agent(uploader.spool), signal.SIGKILL)
+        wait_until(lambda: pid_of_agent(uploader.spool) is None)
         python, sys.executable = sys.executable, {str(program)!r}
         with uploader.open("a") as file:
             file.write(b"a")
@@ -156,7 +158,7 @@ def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaw
         env={**environment, "OPTIONS": json.dumps(options)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert -signal.SIGKILL == done.returncode, done.stderr
-    if (pid := Spool(spool).agent_pid()) is not None:
+    if (pid := pid_of_agent(Spool(spool))) is not None:
         agent = psutil.Process(pid)
         assert not any(secret in " ".join(agent.cmdline()) for secret in secrets.values())
         kill(agent)

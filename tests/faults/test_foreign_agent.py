@@ -15,6 +15,7 @@ from gate import kill, wait_until
 from programs import Program
 from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
 
@@ -67,12 +68,12 @@ def test_drain_finishes_with_the_keys_of_its_own_environment(tmp_path: Path, sea
     second = [sys.executable, "-c", SECOND, f"s3://{seaweedfs_server.bucket}", "die"]
     done = subprocess.run(second, env={**spool, **_variables(seaweedfs_server)}, timeout=60)
     assert -signal.SIGKILL == done.returncode
-    if (pid := Spool(tmp_path / "spool").agent_pid()) is not None:
+    if (pid := pid_of_agent(Spool(tmp_path / "spool"))) is not None:
         kill(psutil.Process(pid))
     drain = [sys.executable, "-m", "wherry.cli", "drain", "--timeout", "30"]
     subprocess.run(drain, env={**spool, **_variables(seaweedfs_server)}, check=True, timeout=60)
     assert 20 == Journal(tmp_path / "spool/journal.db").queries.counts().done
-    wait_until(lambda: Spool(tmp_path / "spool").agent_pid() is None, what="the agent to leave")
+    wait_until(lambda: pid_of_agent(Spool(tmp_path / "spool")) is None, what="the agent to leave")
 
 
 @pytest.mark.parametrize(

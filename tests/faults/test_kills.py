@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from gate import Gate, is_dead, kill, wait_until
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 #: Uploads N files, says so, and is killed without any chance to close.
@@ -122,7 +123,7 @@ def test_every_acknowledged_upload_survives_a_kill_at_any_instant(gate: Gate, se
     assert [] == [i for i in acknowledged if (gate.dest / f"{i:03d}").read_bytes() != b"%d " % i * 5000]
     # One more may have been accepted without its line being written; nothing half-made is ever visible.
     assert {path.name for path in gate.dest.iterdir()} - {f"{i:03d}" for i in acknowledged} <= {f"{len(acknowledged):03d}"}
-    wait_until(lambda: Spool(gate.spool).agent_pid() is None, what="the agent to leave")
+    wait_until(lambda: pid_of_agent(Spool(gate.spool)) is None, what="the agent to leave")
     assert [] == [path for path in (gate.spool / "objects").iterdir() if path.stat().st_size not in range(10**6)]
 
 

@@ -20,6 +20,7 @@ from support import end_agent, file_of, wait_until
 from wherry import Uploader
 from wherry.config import MIB, AgentConfig, Config, TransferConfig
 from wherry.spool.journal.jobs import JobState
+from wherry.spool.presence import pid_of_agent
 
 PART = 5 * MIB
 SIZE = 24 * PART + 12345
@@ -61,7 +62,7 @@ def n_carried_out(proxy: FaultProxy, method: str, target: str) -> int:
 
 def a_worker(uploader: Uploader) -> psutil.Process:
     """One of the workers that are alive."""
-    agent_pid = uploader.spool.agent_pid()
+    agent_pid = pid_of_agent(uploader.spool)
     assert agent_pid is not None
     return next(child for child in psutil.Process(agent_pid).children() if child.status() != psutil.STATUS_ZOMBIE)
 
@@ -111,7 +112,7 @@ def test_after_the_agent_was_killed_the_next_one_sends_the_rest_only(tmp_path: P
         ) as uploader:
             handle = uploader.put(path, "model.pt")
             wait_until(lambda: n_sent(spool) >= 6 and len(owners(spool)) == 2, what="some parts to be there")
-            agent_pid = uploader.spool.agent_pid()
+            agent_pid = pid_of_agent(uploader.spool)
             assert agent_pid is not None
             os.kill(agent_pid, signal.SIGKILL)  # its two workers die with it
             assert handle.wait(60.0)
@@ -139,7 +140,7 @@ def test_parts_whose_answers_were_lost_with_their_workers_are_not_sent_again(
             handle = uploader.put(path, "model.pt")
             wait_until(lambda: n_carried_out(proxy, method, lost) == nth + 1, what="the store to hold two parts")
             assert 0 == n_sent(spool)
-            agent_pid = uploader.spool.agent_pid()
+            agent_pid = pid_of_agent(uploader.spool)
             assert agent_pid is not None
             os.kill(agent_pid, signal.SIGKILL)
             assert handle.wait(60.0)

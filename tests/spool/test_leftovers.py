@@ -17,8 +17,10 @@ from support import CALLER, agent_gone, end_agent, file_of, new_job, store_id, w
 from wherry import Uploader
 from wherry.spool.journal.journal import Journal
 from wherry.spool.leftovers import sweep
+from wherry.spool.presence import dead_sessions, pid_of_agent, register
 from wherry.spool.recovery import open_journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import open_writer, stage
 
 
 @pytest.fixture
@@ -39,11 +41,11 @@ def test_whole_files_whose_rows_are_lost_are_set_aside_and_reported_and_half_mad
 ) -> None:
     source = file_of(tmp_path / "source", 1000)
     journal = open_journal(spool)
-    alive = spool.register_client("1-alive")
-    kept = [spool.stage(source, "1-alive").object_id, spool.stage(source, "2-dead").object_id]
+    alive = register(spool, "1-alive")
+    kept = [stage(spool, source, "1-alive").object_id, stage(spool, source, "2-dead").object_id]
     journal.uploads.submit("me", store_id(journal), [new_job("a", object_id=kept[1])])
-    lost = [spool.stage(source, "2-dead").object_id, spool.stage(file_of(tmp_path / "x", 10), "2-dead", move=True).object_id]
-    half, file = spool.open_writer("2-dead")
+    lost = [stage(spool, source, "2-dead").object_id, stage(spool, file_of(tmp_path / "x", 10), "2-dead", move=True).object_id]
+    half, file = open_writer(spool, "2-dead")
     file.write(b"half")
     file.close()
     with caplog.at_level(logging.ERROR, logger="wherry"):
@@ -60,7 +62,7 @@ def test_whole_files_whose_rows_are_lost_are_set_aside_and_reported_and_half_mad
 
 def test_the_file_of_a_finished_job_is_removed_and_not_set_aside(spool: Spool, tmp_path: Path) -> None:
     """Its worker was killed between the last row and the removal of the file."""
-    staged = spool.stage(file_of(tmp_path / "source", 10), "2-dead").object_id
+    staged = stage(spool, file_of(tmp_path / "source", 10), "2-dead").object_id
     journal = Journal(spool.journal_path)
     journal.uploads.submit("me", store_id(journal), [new_job("a", object_id=staged)])
     job = journal.work.lease("w", 60.0)
@@ -116,7 +118,7 @@ def test_the_living_agent_removes_what_a_killed_trainer_left_half_made(tmp_path:
     sys.stdin.read()
     """
     with end_agent(spool), Uploader(tmp_path / "dest", spool=spool):
-        agent = Spool(spool).agent_pid()
+        agent = pid_of_agent(Spool(spool))
         trainer = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(script), spool, tmp_path / "other", fifo], stdin=subprocess.PIPE
         )
@@ -125,16 +127,16 @@ def test_the_living_agent_removes_what_a_killed_trainer_left_half_made(tmp_path:
         trainer.send_signal(signal.SIGKILL)
         trainer.communicate()
         wait_until(lambda: not objects(Spool(spool)), what="the half-made snapshot to be removed")
-        assert agent == Spool(spool).agent_pid()
+        assert agent == pid_of_agent(Spool(spool))
     assert {} == set_aside(Spool(spool))
 
 
 def test_without_an_agent_the_next_caller_removes_it(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
-    _, file = spool.open_writer("1-dead")
+    _, file = open_writer(spool, "1-dead")
     file.close()
-    os.close(spool.register_client("1-dead"))  # as the kernel does when its process dies
+    os.close(register(spool, "1-dead"))  # as the kernel does when its process dies
     with Uploader(tmp_path / "dest", spool=spool.folder, config=CALLER) as uploader:
         uploader.put(file_of(tmp_path / "source", 10), "a")
         assert [] == objects(spool)
-    assert set() == spool.dead_clients()
+    assert set() == dead_sessions(spool)

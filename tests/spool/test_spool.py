@@ -20,7 +20,10 @@ from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
 from wherry.posix.file_copy import copy_out
 from wherry.posix.locks import is_free
-from wherry.spool.spool import Spool, Staged
+from wherry.spool.file_system import file_system, file_system_warnings
+from wherry.spool.presence import dead_sessions, forget, living_sessions, pid_of_agent, register
+from wherry.spool.spool import Spool
+from wherry.spool.staging import Staged, finish_writer, open_writer, release_source, stage
 
 CLIENT = "1-client"
 
@@ -55,7 +58,7 @@ def objects(spool: Spool) -> list[str]:
 
 def test_a_snapshot_holds_what_the_file_held(spool: Spool, source: Path) -> None:
     before = source.read_bytes()
-    staged = spool.stage(source, CLIENT)
+    staged = stage(spool, source, CLIENT)
     assert staged.method in {"reflink", "copy"}
     assert (300_000, before) == (staged.size_bytes, staged_bytes(spool, staged))
     assert before == source.read_bytes()
@@ -64,14 +67,14 @@ def test_a_snapshot_holds_what_the_file_held(spool: Spool, source: Path) -> None
 def test_the_checksum_of_a_copy_is_known_and_right(spool: Spool, other_file_system: Path) -> None:
     for size_bytes in (0, 1, 300_000, 2_000_001):
         source = file_of(other_file_system / "source", size_bytes)
-        assert crc32c(source.read_bytes()) == spool.stage(source, CLIENT).crc32c
+        assert crc32c(source.read_bytes()) == stage(spool, source, CLIENT).crc32c
 
 
 def test_a_snapshot_from_another_file_system_is_a_copy(spool: Spool, other_file_system: Path) -> None:
     source = file_of(other_file_system / "source", 300_000)
     assert source.stat().st_dev != spool.folder.stat().st_dev
     for move in (False, True):
-        staged = spool.stage(source, CLIENT, move=move)
+        staged = stage(spool, source, CLIENT, move=move)
         assert "copy" == staged.method
         assert source.read_bytes() == staged_bytes(spool, staged)
 
@@ -88,21 +91,21 @@ def write_in_place(source: Path) -> None:
 )
 def test_a_snapshot_does_not_depend_on_what_happens_to_the_file(spool: Spool, source: Path, change: object) -> None:
     before = source.read_bytes()
-    staged = spool.stage(source, CLIENT)
+    staged = stage(spool, source, CLIENT)
     change(source)  # type: ignore[operator]
     assert before == staged_bytes(spool, staged)
 
 
 def test_an_empty_file_is_a_file(spool: Spool, tmp_path: Path) -> None:
     for move in (False, True):
-        staged = spool.stage(file_of(tmp_path / f"empty{move}", 0), CLIENT, move=move)
+        staged = stage(spool, file_of(tmp_path / f"empty{move}", 0), CLIENT, move=move)
         assert (0, b"") == (staged.size_bytes, staged_bytes(spool, staged))
 
 
 def test_durability_power_makes_the_same_snapshot(tmp_path: Path, source: Path) -> None:
     spool = Spool(tmp_path / "spool", SpoolConfig(durability="power"))
     for move in (False, True):
-        staged = spool.stage(source, CLIENT, move=move)
+        staged = stage(spool, source, CLIENT, move=move)
         assert source.read_bytes() == staged_bytes(spool, staged)
 
 
@@ -111,21 +114,21 @@ def test_durability_power_makes_the_same_snapshot(tmp_path: Path, source: Path) 
 
 def test_a_moved_file_keeps_its_name_until_it_is_released(spool: Spool, source: Path) -> None:
     before = source.read_bytes()
-    staged = spool.stage(source, CLIENT, move=True)
+    staged = stage(spool, source, CLIENT, move=True)
     assert "move" == staged.method
     assert source.exists()
-    spool.release_source(source)
+    release_source(source)
     assert not source.exists()
     assert before == staged_bytes(spool, staged)
-    spool.release_source(source)
+    release_source(source)
 
 
 def test_a_moved_file_shares_no_bytes_with_names_that_were_not_given_away(spool: Spool, source: Path, tmp_path: Path) -> None:
     before = source.read_bytes()
     latest = tmp_path / "latest"
     os.link(source, latest)
-    staged = spool.stage(source, CLIENT, move=True)
-    spool.release_source(source)
+    staged = stage(spool, source, CLIENT, move=True)
+    release_source(source)
     write_in_place(latest)
     assert before == staged_bytes(spool, staged)
 
@@ -133,8 +136,8 @@ def test_a_moved_file_shares_no_bytes_with_names_that_were_not_given_away(spool:
 def test_moving_a_symbolic_link_gives_away_the_link_and_not_its_file(spool: Spool, source: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(source)
-    staged = spool.stage(link, CLIENT, move=True)
-    spool.release_source(link)
+    staged = stage(spool, link, CLIENT, move=True)
+    release_source(link)
     assert not link.is_symlink()
     write_in_place(source)
     assert source.read_bytes() != staged_bytes(spool, staged)
@@ -143,7 +146,7 @@ def test_moving_a_symbolic_link_gives_away_the_link_and_not_its_file(spool: Spoo
 def test_a_symbolic_link_is_read_through(spool: Spool, source: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(source)
-    assert source.read_bytes() == staged_bytes(spool, spool.stage(link, CLIENT))
+    assert source.read_bytes() == staged_bytes(spool, stage(spool, link, CLIENT))
 
 
 # -- files that change meanwhile
@@ -169,7 +172,7 @@ def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool,
     writer.start()
     try:
         with pytest.raises(SourceChangedError, match=r"changed while|shrank while"):
-            spool.stage(source, CLIENT)
+            stage(spool, source, CLIENT)
     finally:
         sys.setswitchinterval(interval_s)
         stop.set()
@@ -182,9 +185,9 @@ def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool,
 
 def test_a_missing_file_is_named(spool: Spool, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
-        spool.stage(tmp_path / "missing", CLIENT)
+        stage(spool, tmp_path / "missing", CLIENT)
     with pytest.raises(FileNotFoundError, match="missing"):
-        spool.stage(tmp_path / "missing", CLIENT, move=True)
+        stage(spool, tmp_path / "missing", CLIENT, move=True)
 
 
 @pytest.mark.parametrize("move", [False, True])
@@ -201,7 +204,7 @@ def test_what_is_no_regular_file_is_refused_without_being_opened(spool: Spool, t
         else:
             path = Path("/dev/null")
         with pytest.raises(ConfigError, match=f"{path} is {kind}: only regular files"):
-            spool.stage(path, CLIENT, move=move)
+            stage(spool, path, CLIENT, move=move)
     assert [] == objects(spool)
 
 
@@ -209,7 +212,7 @@ def test_a_source_that_cannot_be_read_keeps_its_own_error(spool: Spool, tmp_path
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     with pytest.raises(OSError, match="loop") as caught:
-        spool.stage(loop, CLIENT)
+        stage(spool, loop, CLIENT)
     assert not isinstance(caught.value, SpoolError)
 
 
@@ -220,10 +223,10 @@ def test_everything_in_the_spool_is_private(spool: Spool, source: Path) -> None:
     source.chmod(0o666)
     moved = file_of(source.with_name("moved"), 10)
     moved.chmod(0o666)
-    spool.stage(source, CLIENT)
-    spool.stage(moved, CLIENT, move=True)
-    object_id, file = spool.open_writer(CLIENT)
-    spool.finish_writer(object_id, file)
+    stage(spool, source, CLIENT)
+    stage(spool, moved, CLIENT, move=True)
+    object_id, file = open_writer(spool, CLIENT)
+    finish_writer(spool, object_id, file)
     file.close()
     assert [0o700] * 3 == [stat.S_IMODE(folder.stat().st_mode) for folder in (spool.folder, spool.objects, spool.clients)]
     assert object_id in objects(spool)
@@ -243,21 +246,21 @@ def test_a_spool_below_a_file_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_a_spool_in_memory_is_warned_of(other_file_system: Path, tmp_path: Path) -> None:
-    (warning,) = Spool(other_file_system / "spool").warnings()
+    (warning,) = file_system_warnings(Spool(other_file_system / "spool"))
     assert "in memory" in warning
-    assert "tmpfs" == Spool(other_file_system / "spool").file_system()
+    assert "tmpfs" == file_system(Spool(other_file_system / "spool"))
 
 
 # -- clients and sweeping
 
 
 def test_a_living_client_is_known_and_a_dead_one_forgotten(spool: Spool) -> None:
-    one, two = spool.register_client("one"), spool.register_client("two")
+    one, two = register(spool, "one"), register(spool, "two")
     (spool.clients / "two.bell").touch()
-    assert {"one", "two"} == spool.living_clients()
+    assert {"one", "two"} == living_sessions(spool)
     os.close(two)  # as the kernel does when its process dies
-    assert ({"one"}, {"two"}) == (spool.living_clients(), spool.dead_clients())
-    spool.forget_client("two")
+    assert ({"one"}, {"two"}) == (living_sessions(spool), dead_sessions(spool))
+    forget(spool, "two")
     assert ["one"] == [path.name for path in spool.clients.iterdir()]
     os.close(one)
 
@@ -268,26 +271,26 @@ def test_a_client_that_registers_while_somebody_looks_is_not_taken_for_dead(spoo
     looker = os.open(announcement, os.O_RDWR)
     fcntl.flock(looker, fcntl.LOCK_EX)  # living_clients() holds each lock for an instant
     registrations: list[int] = []
-    thread = threading.Thread(target=lambda: registrations.append(spool.register_client("new")))
+    thread = threading.Thread(target=lambda: registrations.append(register(spool, "new")))
     thread.start()
     links = Path("/proc/self/fd")
     wait_until(lambda: 2 == [os.readlink(link) for link in links.iterdir() if link.is_symlink()].count(str(announcement)))
     announcement.unlink()  # it takes the client, which has no lock yet, for a dead one
     os.close(looker)
     thread.join()
-    assert {"new"} == spool.living_clients()
+    assert {"new"} == living_sessions(spool)
     os.close(registrations[0])
 
 
 def test_a_file_can_be_freed_twice(spool: Spool, source: Path) -> None:
-    staged = spool.stage(source, CLIENT)
+    staged = stage(spool, source, CLIENT)
     spool.free([staged.object_id, ""])
     spool.free([staged.object_id])
     assert [] == objects(spool)
 
 
 def test_two_files_of_one_client_never_share_a_place(spool: Spool, source: Path) -> None:
-    ids = {spool.stage(source, CLIENT).object_id for _ in range(20)}
+    ids = {stage(spool, source, CLIENT).object_id for _ in range(20)}
     assert 20 == len(ids)
 
 
@@ -298,15 +301,15 @@ def test_a_lock_of_the_spool_is_held_by_one_at_a_time(spool: Spool) -> None:
 
 
 def test_a_spool_without_an_agent_says_so(spool: Spool) -> None:
-    assert spool.agent_pid() is None
+    assert pid_of_agent(spool) is None
     with spool.locked("agent.lock"):
-        assert spool.agent_pid() is None
+        assert pid_of_agent(spool) is None
         (spool.folder / "agent.lock").write_text("42")
-        assert 42 == spool.agent_pid()
+        assert 42 == pid_of_agent(spool)
 
 
 def test_copying_out_gives_the_staged_bytes(spool: Spool, source: Path, tmp_path: Path) -> None:
-    staged = spool.stage(source, CLIENT)
+    staged = stage(spool, source, CLIENT)
     with open(tmp_path / "out", "wb") as out, open(spool.open_staged(staged.object_id), "rb") as reader:
         copy_out(reader.fileno(), out.fileno())
     assert source.read_bytes() == (tmp_path / "out").read_bytes()

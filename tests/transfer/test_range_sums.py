@@ -22,6 +22,7 @@ from wherry.errors import AccessDeniedError, IntegrityError, TransientError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 from wherry.store import CRC32C_METADATA, RANGES_METADATA, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.testing.faulty import Fault, FaultyStore
@@ -336,7 +337,7 @@ def test_the_checksums_of_ranges_are_those_of_the_copy_and_the_file_is_not_read_
 
 
 def copied(large: Path, folder: Path) -> dict[str, object]:
-    staged = Spool(folder / "spool").stage(large, "me")
+    staged = stage(Spool(folder / "spool"), large, "me")
     assert staged.pieces
     return {"crc32c": staged.crc32c, "pieces": staged.pieces}
 

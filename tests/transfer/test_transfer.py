@@ -20,6 +20,7 @@ from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError,
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, PutOptions, StoredPart
 from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
@@ -209,7 +210,7 @@ def test_the_checksums_of_parts_are_joined_from_those_of_the_copy_and_not_comput
     sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path, size_bytes: int
 ) -> None:
     path = file_of(tmp_path / "file", size_bytes)
-    staged = Spool(tmp_path / "spool").stage(path, "me")
+    staged = stage(Spool(tmp_path / "spool"), path, "me")
     store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
     new = replace(new_job("key", size_bytes=size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)
     journal.uploads.submit("me", store_id, [new])
@@ -234,7 +235,7 @@ def test_parts_of_another_size_than_whole_pieces_are_summed_when_they_are_sent(
     sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path
 ) -> None:
     path = file_of(tmp_path / "file", 2 * PIECE_BYTES)
-    staged = Spool(tmp_path / "spool").stage(path, "me")
+    staged = stage(Spool(tmp_path / "spool"), path, "me")
     store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
     journal.uploads.submit(
         "me", store_id, [replace(new_job("key", size_bytes=staged.size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)]

@@ -12,6 +12,7 @@ from support import CALLER, caller, damage_journal, end_agent, file_of, run_scri
 from wherry.config import RetryConfig
 from wherry.errors import UploadFailed
 from wherry.spool.journal.jobs import JobState
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
 
@@ -184,4 +185,4 @@ def test_an_agent_that_finds_the_journal_gone_removes_no_staged_file(tmp_path: P
         gate.run("import wherry; wherry.Uploader('gated://x').close()")
     kept = [path.name for path in gate.spool.rglob("*") if path.name == staged]
     assert [staged] == kept
-    assert Spool(gate.spool).agent_pid() is None
+    assert pid_of_agent(Spool(gate.spool)) is None

@@ -23,6 +23,7 @@ from wherry.errors import SpoolError
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.recovery import open_journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 
 NOBODY = 65534
 
@@ -119,7 +120,7 @@ def test_an_open_spool_stays_the_folder_that_was_checked_when_its_name_is_taken_
     with swapped(spool.folder):
         journal = open_journal(spool)
         client = Client(spool, None)
-        staged = spool.stage(source, client.name)
+        staged = stage(spool, source, client.name)
         journal.uploads.submit(
             "me", journal.uploads.store_id("file", "", {}, (), SETTINGS), [new_job("a", object_id=staged.object_id)]
         )
@@ -221,7 +222,7 @@ def test_a_spool_outlives_a_program_that_closes_all_its_descriptors(tmp_path: Pa
         os.closerange(3, 1000)
         os.open("/dev/null", os.O_RDONLY)  # has the number of one of them
         os.open("/", os.O_RDONLY)
-        spool.stage(source, "1-client")
+        stage(spool, source, "1-client")
 
     in_a_child(close_all_and_stage)
     (staged,) = spool.objects.iterdir()

@@ -17,6 +17,7 @@ from wherry.errors import AccessDeniedError, UploadFailed
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 from wherry.store.registry import split_options
 from wherry.uploader import Uploader
 
@@ -118,7 +119,7 @@ def test_the_keys_of_an_operators_environment_finish_what_waits_for_secrets(
     settings: dict[str, dict[str, float]] = {**SETTINGS, "secrets": {"from_environment": 1}}
     store = journal.uploads.store_id("s3", juicefs_server.bucket, public, secret, settings)
     root = f"s3://{juicefs_server.bucket}"
-    staged = spool.stage(file_of(tmp_path / "source", 1000), "1-gone")
+    staged = stage(spool, file_of(tmp_path / "source", 1000), "1-gone")
     name = f"env-{arguments[0]}"
     (job_id,), _ = journal.uploads.submit(
         "1-gone", store, [new_job(name, object_id=staged.object_id, size_bytes=1000, root=root)]

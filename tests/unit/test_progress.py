@@ -13,6 +13,7 @@ from support import CALLER, file_of, new_job, store_id
 from wherry.progress import ByteBar
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 from wherry.store import StoredPart
 from wherry.uploader import Uploader
 
@@ -36,7 +37,7 @@ def test_bytes_to_send_leave_out_the_parts_that_have_arrived(tmp_path: Path) -> 
 def test_a_copy_into_the_spool_tells_how_far_it_is(tmp_path: Path) -> None:
     told: list[int] = []
     source = file_of(tmp_path / "source", 20_000_000)
-    staged = Spool(tmp_path / "spool").stage(source, "1-a", advance=told.append)
+    staged = stage(Spool(tmp_path / "spool"), source, "1-a", advance=told.append)
     assert (staged.method == "reflink") or (20_000_000 == sum(told) and len(told) > 1)
 
 

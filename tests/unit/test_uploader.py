@@ -18,6 +18,8 @@ from uploaders import block, queue, staged
 from wherry.config import AgentConfig, Config, SpoolConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, ConfigError, MissingExtraError, SpoolError, UploadFailed
 from wherry.spool.journal.jobs import JobState
+from wherry.spool.presence import pid_of_agent
+from wherry.spool.staging import finish_writer, open_writer
 from wherry.store.registry import backend_for
 from wherry.uploader import Uploader
 
@@ -451,10 +453,10 @@ def test_large_files_go_in_parts_through_a_spool_in_memory(tmp_path: Path, dest:
 
 
 def test_no_room_for_the_download_is_an_error_and_leaves_no_file(uploader: Uploader, tmp_path: Path) -> None:
-    object_id, file = uploader.spool.open_writer(uploader._owner)
+    object_id, file = open_writer(uploader.spool, uploader._owner)
     with file:
         file.truncate(2**43)
-        sparse = uploader.spool.finish_writer(object_id, file)
+        sparse = finish_writer(uploader.spool, object_id, file)
     uploader._submit([sparse], ["sparse"], True, ())
     with pytest.raises(OSError, match="no room") as caught:
         uploader.get("sparse", tmp_path / "back")
@@ -465,7 +467,7 @@ def test_no_room_for_the_download_is_an_error_and_leaves_no_file(uploader: Uploa
 
 def test_the_agent_of_a_test_is_gone_afterwards(dest: Path, spool_folder: Path) -> None:
     with end_agent(spool_folder), Uploader(dest, spool=spool_folder) as uploader:
-        pid = uploader.spool.agent_pid()
+        pid = pid_of_agent(uploader.spool)
     wait_until(lambda: pid is None or not Path(f"/proc/{pid}").exists(), what="the agent to end")
 
 

@@ -23,6 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from wherry.spool.download_notes import download_folders
+from wherry.spool.presence import living_sessions
+
 if TYPE_CHECKING:
     from wherry.clock import Clock
     from wherry.spool.spool import Spool
@@ -219,7 +222,7 @@ class Agent:
                 due, next_s = self._journal.work.ready(with_stores=self._usable())
                 # A large file is sent by all workers together.
                 self._staff(due if self._journal.parts.missing() < _PARTS_TO_SHARE else self._config.n_workers)
-                clients = bool(self._spool.living_clients())
+                clients = bool(living_sessions(self._spool))
                 # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
                 work = due > 0 or next_s is not None or self._is_sending()
                 now_s = time.monotonic()
@@ -253,7 +256,7 @@ class Agent:
         for left in self._spool.inside("scratch").glob("verify-*"):
             left.unlink(missing_ok=True)
         self._note(self._journal.work.resume)  # whoever starts an agent may have mended what was wrong
-        for folder in self._spool.download_folders():
+        for folder in download_folders(self._spool):
             clean_stale_downloads(folder)
         if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
             self._hire()  # which cleans them away before it leaves
@@ -323,7 +326,7 @@ class Agent:
 
         self._bell.close()
         due, _ = self._journal.work.ready(with_stores=self._usable())
-        if (due and not abandon) or self._spool.living_clients():
+        if (due and not abandon) or living_sessions(self._spool):
             self._bell = Bell(self._spool.inside("bell"))
             return False
         return True

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from wherry.agent.agent import start_agent
 from wherry.agent.wakeup import Bell, ring
 from wherry.config import AgentConfig
+from wherry.spool.presence import forget, register
 from wherry.spool.spool import Spool
 
 log = logging.getLogger("wherry")
@@ -35,7 +36,7 @@ class Client:
         self.secrets: dict[str, Mapping[str, object]] = {}
         self._agent = agent
         self._pid = os.getpid()
-        self._registration = spool.register_client(self.name)
+        self._registration = register(spool, self.name)
         self._bell: Bell | None = None
         self._bell_pid = 0
         self._bell_lock = threading.Lock()
@@ -100,7 +101,7 @@ class Client:
         if self._bell is not None and self._bell_pid == os.getpid():
             self._bell.close()
         if self.is_here:
-            self.spool.forget_client(self.name)
+            forget(self.spool, self.name)
         os.close(self._registration)
         if self._agent is not None:
             ring(self.spool.inside("bell"))

@@ -32,6 +32,7 @@ from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.work import SUSPECT_AFTER, TRY_AGAIN_S
 from wherry.spool.leftovers import sweep
+from wherry.spool.presence import dead_sessions, forget, living_sessions
 from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
 from wherry.store.retry import job_wait_s
@@ -423,12 +424,12 @@ class Caller:
 
 def living_callers(spool: Spool) -> list[str]:
     """The names under which living callers lease jobs."""
-    return [f"{_CALLER}{client}" for client in spool.living_clients()]
+    return [f"{_CALLER}{client}" for client in living_sessions(spool)]
 
 
 def release_dead_callers(spool: Spool, journal: Journal) -> bool:
     """Queue what callers were sending when they died; whether there was anything. Clear up after all clients that died."""
-    died = spool.dead_clients()
+    died = dead_sessions(spool)
     callers = {name for name in journal.work.lease_owners() if name.startswith(_CALLER)}
     dead = callers.difference(living_callers(spool)) if callers else set()
     for name in dead:
@@ -436,7 +437,7 @@ def release_dead_callers(spool: Spool, journal: Journal) -> bool:
     if died:
         sweep(spool, journal)
         for client in died:
-            spool.forget_client(client)
+            forget(spool, client)
     return bool(dead)
 
 

@@ -16,9 +16,12 @@ from wherry.errors import (
     SpoolError,
     WherryError,
 )
+from wherry.spool.file_system import file_system, file_system_warnings
 from wherry.spool.journal.jobs import Counts
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
+from wherry.spool.staging import stage
 
 _LITTLE_ROOM_BYTES = 2 * 10**9
 _NO_ROOM_BYTES = 10**8
@@ -67,9 +70,9 @@ def examine_spool(folder: Path) -> Generator[Finding, None, None]:
 
 def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Finding]:
     trial = Spool(scratch / "spool")  # on the same file system, and made as the real one is
-    kind = trial.file_system() or "an unknown file system"
+    kind = file_system(trial) or "an unknown file system"
     yield Finding("place", Level.OK, f"{folder} on {kind}{'' if is_made else ', made with the first upload'}")
-    for warning in trial.warnings():
+    for warning in file_system_warnings(trial):
         yield Finding("file system", Level.WARN, warning.replace(str(trial.folder), str(folder)))
     free_bytes = trial.free_bytes()
     text = f"{free_bytes / 1e9:.1f} GB free"
@@ -81,7 +84,7 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
         yield Finding("space", Level.OK, text)
     sample = scratch / "sample"
     sample.write_bytes(secrets.token_bytes(_SAMPLE_BYTES))
-    if trial.stage(sample, "doctor").method == "reflink":
+    if stage(trial, sample, "doctor").method == "reflink":
         yield Finding("snapshots", Level.OK, "shared blocks (reflink): files on this file system are staged without copying")
     else:
         text = "copies: this file system shares no blocks (no reflink), so staging reads and writes every byte"
@@ -123,7 +126,7 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
 
 
 def _examine_agent(spool: Spool, counts: Counts) -> Finding:
-    pid = spool.agent_pid()
+    pid = pid_of_agent(spool)
     if pid is None:
         if counts.queued + counts.leased:
             return Finding("agent", Level.WARN, "none, though uploads are left", "wherry drain")

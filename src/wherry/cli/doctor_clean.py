@@ -15,6 +15,7 @@ from wherry.cli.doctor import Finding, Level
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import SpoolError, WherryError
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
+from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
@@ -98,7 +99,7 @@ def clean_store(
 
 def _clean_downloads(spool: Spool, older_than_s: float) -> Iterator[Finding]:
     n_found = 0
-    for folder in spool.download_folders():
+    for folder in download_folders(spool):
         for path in clean_stale_downloads(folder, older_than_s):
             n_found += 1
             yield Finding("removed", Level.OK, str(path))

@@ -29,6 +29,7 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.redact import register_secret
+from wherry.spool.presence import pid_of_agent
 
 if TYPE_CHECKING:
     from wherry.spool.journal.jobs import Counts, Job, JobId
@@ -137,7 +138,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     place = Spool(folder)
     journal = open_journal(place)
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
-    agent_pid = place.agent_pid()
+    agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
     client = Client(place, AgentConfig())
     client.secrets = {str(store_id): options for store_id, options in secrets.items()}
@@ -344,7 +345,7 @@ def agent(
     from wherry.spool.spool import Spool
 
     place = Spool(spool_folder(spool))
-    if (pid := place.agent_pid()) is not None:
+    if (pid := pid_of_agent(place)) is not None:
         raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
     open_journal(place).close()  # a damaged one is put aside, and said
     logging.basicConfig(

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from wherry.cli.arguments import command
 from wherry.errors import AlreadyExistsError
+from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.overview import Reason, StoreWait, Wait
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store.environment import secrets_here, variables_of
 
@@ -175,7 +177,7 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
     spool = Spool(folder)
     journal = Journal(spool.held_journal())
     try:
-        agent_pid = spool.agent_pid()
+        agent_pid = pid_of_agent(spool)
         waiting = tuple(waiting_for_secrets(journal, agent_pid))
         refusing = [one for one in journal.overview.waiting_stores() if one.reason is not Reason.SECRETS]
         stores = journal.queries.stores()
@@ -189,7 +191,7 @@ def look(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
             tuple(journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT)),
             waiting,
             tuple(_quarantine(folder)),
-            tuple(spool.warnings()),
+            tuple(file_system_warnings(spool)),
             tuple(unfinished(journal, journal.overview.oldest(_LISTED_UNFINISHED), agent_pid, waiting)),
             n_tried,
             tuple(unfinished(journal, tried, agent_pid, waiting)),

@@ -26,6 +26,7 @@ from wherry.cli.status import (
 from wherry.spool.journal.jobs import Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
 #: The newest uploads of a name that are told of.
@@ -75,7 +76,7 @@ def stories(name: str, folder: Path) -> list[Story]:
     journal = Journal(spool.journal_path)
     try:
         ids = _ids(journal, name)
-        agent_pid = spool.agent_pid()
+        agent_pid = pid_of_agent(spool)
         waiting = waiting_for_secrets(journal, agent_pid)
         standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
         stores, logged = journal.queries.stores(), _logged(folder, ids)

@@ -27,6 +27,7 @@ from wherry.demo.train import CONFIG, Accepted, Dying, Orders, Restored, Trained
 from wherry.errors import WherryError
 from wherry.spool.journal.jobs import JobKind, JobState
 from wherry.spool.journal.journal import Journal
+from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
 
@@ -81,7 +82,7 @@ def _spool(folder: Path) -> Iterator[Spool]:
     try:
         yield spool
     finally:
-        if (pid := spool.agent_pid()) is not None:  # only when something went wrong
+        if (pid := pid_of_agent(spool)) is not None:  # only when something went wrong
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             _wait_for_agent(spool, _STOP_S)
@@ -90,7 +91,7 @@ def _spool(folder: Path) -> Iterator[Spool]:
 def _wait_for_agent(spool: Spool, timeout_s: float) -> None:
     """Wait until the agent has left, which it does when it has finished and nobody is signed on."""
     until_s = time.monotonic() + timeout_s
-    while spool.agent_pid() is not None:
+    while pid_of_agent(spool) is not None:
         if time.monotonic() > until_s:
             raise DemoError(f"the agent is still there after {timeout_s:.0f} s: see {spool.folder / 'agent.log'}")
         time.sleep(0.05)  # its lock is all that tells, and a wait for a lock has no time-out

@@ -11,10 +11,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.spool.journal.journal import Journal
-from wherry.spool.spool import HALF, Spool, quarantine
+from wherry.spool.presence import living_sessions
+from wherry.spool.spool import HALF, Spool
 
 log = logging.getLogger("wherry")
 
@@ -28,7 +30,7 @@ def sweep(spool: Spool, journal: Journal) -> int:
     """Clear up after clients that are gone: how many half-made snapshots and files of finished jobs were removed."""
     # Listed before the rows are read: a job that is accepted in between is not taken for an orphan.
     found = [entry.name for entry in os.scandir(spool.inside("objects"))]
-    living = spool.living_clients()
+    living = living_sessions(spool)
     left = [name for name in found if name.rpartition("-")[0] not in living]
     half = [name for name in left if name.endswith(HALF)]
     whole = set(left).difference(half)
@@ -46,7 +48,7 @@ def set_aside(
 ) -> tuple[Path, str]:
     """Move staged files, and the journal if it is damaged, into a folder of their own: (that folder, a line for each file)."""
     stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
-    moved = quarantine(spool, reason, stamp, names, journal=journal)
+    moved = _quarantine(spool, reason, stamp, names, journal=journal)
     aside = spool.folder / "quarantine" / stamp
     lines = []
     for name in moved:
@@ -55,3 +57,20 @@ def set_aside(
     listing = "\n".join(lines) if lines else "  (none)"
     spool.inside("quarantine", stamp, "FILES").write_text(listing + "\n")
     return aside, listing
+
+
+def _quarantine(spool: Spool, reason: str, stamp: str, names: Iterable[str], *, journal: bool) -> list[str]:
+    """Move staged files, and the journal with `journal`, into quarantine/<stamp>: those that were there. Nothing is deleted."""
+    aside = spool.inside("quarantine", stamp)
+    for folder in (aside.parent, aside, aside / "objects"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    (aside / "REASON").write_text(reason + "\n")
+    moved = []
+    for name in names:  # one by one: who stages a file just now needs the folder
+        with suppress(FileNotFoundError):  # freed meanwhile
+            os.rename(spool.path(name), aside / "objects" / name)
+            moved.append(name)
+    for name in ("journal.db", "journal.db-wal", "journal.db-shm") if journal else ():
+        if spool.inside(name).exists():
+            os.rename(spool.inside(name), aside / name)
+    return sorted(moved)

@@ -18,6 +18,7 @@ from wherry.spool.journal.journal import Journal, readable_jobs
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.submit import NewJob, Uploads
 from wherry.spool.leftovers import set_aside
+from wherry.spool.presence import living_sessions
 from wherry.spool.spool import HALF, Spool
 
 log = logging.getLogger("wherry")
@@ -140,7 +141,7 @@ def restore_quarantined(spool: Spool, object_ids: Iterable[str]) -> None:
 def remove_unneeded_reserve(spool: Spool, journal: Journal) -> None:
     """Give the reserve's room back when nobody has the spool open and nothing in it is left to be finished."""
     with suppress(SpoolError):  # it only takes room
-        if spool.reserve.exists() and not spool.living_clients() and not journal.queries.referenced_objects():
+        if spool.reserve.exists() and not living_sessions(spool) and not journal.queries.referenced_objects():
             spool.reserve.remove()
 
 

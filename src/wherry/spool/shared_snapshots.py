@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wherry.spool.spool import Staged
+    from wherry.spool.staging import Staged
 
 #: (spool folder, source) -> its snapshot; None outside shared_snapshots().
 _shared: ContextVar[dict[tuple[Path, Path], Staged] | None] = ContextVar("wherry_shared_snapshots", default=None)

@@ -1,0 +1,64 @@
+"""Which processes use a spool: a locked file for each session, and the agent's lock.
+
+The kernel frees the lock of a process that dies.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from wherry.posix.locks import is_free, lock
+from wherry.spool.spool import Spool
+
+
+def register(spool: Spool, session: str) -> int:
+    """Announce a living client and return the descriptor whose lock says so; closing it signs off."""
+    path = spool.inside("clients", session)
+    while True:
+        with spool.explained("its mark of a living client"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        lock(descriptor, shared=True)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return descriptor
+        os.close(descriptor)  # somebody looked before the lock was there, and took the client for a dead one
+
+
+def forget(spool: Spool, session: str) -> None:
+    """Remove what register_client() and the client's bell left."""
+    spool.inside("clients", session).unlink(missing_ok=True)
+    spool.inside("clients", f"{session}.bell").unlink(missing_ok=True)
+
+
+def living_sessions(spool: Spool) -> set[str]:
+    """The clients whose process lives."""
+    return _sessions(spool)[0]
+
+
+def dead_sessions(spool: Spool) -> set[str]:
+    """The clients whose process is gone without having signed off, until forget_client()."""
+    return _sessions(spool)[1]
+
+
+def _sessions(spool: Spool) -> tuple[set[str], set[str]]:
+    living: set[str] = set()
+    dead: set[str] = set()
+    for entry in os.scandir(spool.inside("clients")):
+        if entry.name.endswith(".bell"):
+            continue
+        with suppress(FileNotFoundError):  # it signed off while we looked
+            (dead if is_free(Path(entry.path)) else living).add(entry.name)
+    return living, dead
+
+
+def pid_of_agent(spool: Spool) -> int | None:
+    """The process id of the agent of this spool, or None if there is none."""
+    lock_file = spool.inside("agent.lock")
+    try:
+        if is_free(lock_file):
+            return None
+        return int(lock_file.read_text() or 0) or None
+    except (FileNotFoundError, ValueError):
+        return None
