@@ -131,7 +131,7 @@ class Gate:
 
 #: What "the next run" does: sign on, and wait until the journal has nothing open.
 DRAIN = """
-from wherry.agent.session import Client
+from wherry.agent.session import Session
 from wherry.config import AgentConfig
 from wherry.spool.drain import wait_until_drained
 from wherry.spool.recovery import open_journal
@@ -139,7 +139,7 @@ from wherry.spool.spool import Spool
 
 spool = Spool()
 journal = open_journal(spool)
-client = Client(spool, AgentConfig())
+client = Session(spool, AgentConfig())
 client.call_agent()
 assert wait_until_drained(journal.queries.counts, client.wait, timeout_s=50)
 client.sign_off()

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
+from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import Stores
-from wherry.agent.session import LOOK_AGAIN_S, Client
-from wherry.agent.worker import Caller
+from wherry.agent.session import LOOK_AGAIN_S, Session
 from wherry.config import Config
 from wherry.downloads import Reader
 from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
@@ -100,10 +100,10 @@ class Uploader(Reader):
             _private_spools[self.spool.folder] = os.getpid()
             weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
         self._store_id = self._register(public)
-        self._client = Client(self.spool, None if self._in_caller else self.config.agent)
-        self._owner = self._client.name
+        self._session = Session(self.spool, None if self._in_caller else self.config.agent)
+        self._owner = self._session.name
         if self._secrets:
-            self._client.secrets = {str(self._store_id): self._secrets}
+            self._session.secrets = {str(self._store_id): self._secrets}
         self._closed = False
         self._patience = Patience(self.config.give_up_s)
         self._has_accepted = False
@@ -111,7 +111,7 @@ class Uploader(Reader):
         self._warned: set[int] = set()
         self._caller: Caller | None = None
         _open_uploaders.add(self)
-        self._client.call_agent(warm=self._store_id)
+        self._session.call_agent(warm=self._store_id)
 
     def __repr__(self) -> str:
         return f"<Uploader {self.uri} spool={self.spool.folder}>"
@@ -315,7 +315,7 @@ class Uploader(Reader):
         if self._in_caller:
             self._perform(ids)
         else:
-            self._client.call_agent()
+            self._session.call_agent()
         return handle
 
     def _make_room(self, size_bytes: int) -> bool:
@@ -371,7 +371,7 @@ class Uploader(Reader):
     def _wait(self, timeout_s: float) -> None:
         """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
         if not self._in_caller:
-            self._client.wait(timeout_s)
+            self._session.wait(timeout_s)
             return
         self._forget_after_fork()
         if self._caller is None:
@@ -379,7 +379,7 @@ class Uploader(Reader):
             stores.learn(self._store_id, self._secrets)
             self._caller = Caller(self.spool, self.journal, stores, self._owner)
         if pause_s := self._caller.work():
-            self._client.ear().wait(min(pause_s, timeout_s))
+            self._session.listener().wait(min(pause_s, timeout_s))
 
     def _forget_after_fork(self) -> None:
         """In a forked child: its parent's threads are not here, either."""
@@ -389,7 +389,7 @@ class Uploader(Reader):
 
     def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._client.ear()  # from now on nothing that ends can be missed
+        self._session.listener()  # from now on nothing that ends can be missed
         while ids and self.journal.queries.unfinished(ids=ids):
             left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
@@ -409,7 +409,7 @@ class Uploader(Reader):
         if self._in_caller:
             self._perform(ids)
         else:
-            self._client.call_agent()
+            self._session.call_agent()
 
     def check(self, timeout_s: float | None = 60.0) -> None:
         """Find out whether the store lets us in; raises UploadFailed with the server's own words, or TimeoutError."""
@@ -487,7 +487,7 @@ class Uploader(Reader):
             sent_bytes = self.journal.parts.sent_bytes(self._owner)
             return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes))
 
-        self._client.ear()
+        self._session.listener()
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
             raise TimeoutError(self._unfinished(timeout_s))
@@ -512,7 +512,7 @@ class Uploader(Reader):
         if self._closed:
             return
         try:
-            if self._client.is_here:
+            if self._session.is_here:
                 self._drain_at_an_end(timeout_s, progress_bar=progress_bar)
         finally:
             self._sign_off()
@@ -542,8 +542,8 @@ class Uploader(Reader):
             self._store.close()
         if self._caller is not None:
             self._caller.close()
-        self._client.sign_off()
-        if self._in_caller and self._client.is_here:  # else the agent does it
+        self._session.sign_off()
+        if self._in_caller and self._session.is_here:  # else the agent does it
             remove_unneeded_reserve(self.spool, self.journal)
         self.journal.close()  # a handle that is still in use opens it again
 
@@ -579,7 +579,7 @@ class Uploader(Reader):
 
     def _close_at_exit(self, timeout_s: float | None = None) -> None:
         """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
-        if self._closed or not self._client.is_here:
+        if self._closed or not self._session.is_here:
             return
         try:
             self.close(timeout_s, progress_bar=True)

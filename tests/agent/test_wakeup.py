@@ -14,99 +14,99 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wherry.agent.wakeup import Bell, ring
+from wherry.agent.wakeup import Listener, notify
 from wherry.errors import SpoolError
 
 
 @pytest.fixture
-def bell(tmp_path: Path) -> Iterator[Bell]:
-    opened = Bell(tmp_path / "bell")
+def bell(tmp_path: Path) -> Iterator[Listener]:
+    opened = Listener(tmp_path / "bell")
     yield opened
     opened.close()
 
 
-def test_a_ring_wakes_a_waiting_listener(bell: Bell) -> None:
-    ringer = threading.Thread(target=ring, args=(bell.path,))
+def test_a_ring_wakes_a_waiting_listener(bell: Listener) -> None:
+    ringer = threading.Thread(target=notify, args=(bell.path,))
     ringer.start()
     assert bell.wait(30.0)
     ringer.join()
 
 
-def test_nobody_rang(bell: Bell) -> None:
+def test_nobody_rang(bell: Listener) -> None:
     assert not bell.wait(0.0)
-    assert [] == bell.answer()
+    assert [] == bell.receive()
 
 
-def test_all_rings_that_came_are_one_waking(bell: Bell) -> None:
+def test_all_rings_that_came_are_one_waking(bell: Listener) -> None:
     for _ in range(5):
-        assert ring(bell.path)
+        assert notify(bell.path)
     assert bell.wait(0.0)
     assert not bell.wait(0.0)
 
 
-def test_a_ring_carries_what_it_is_given(bell: Bell) -> None:
-    ring(bell.path, {"secrets": {"1": {"key": "värde"}}})
-    ring(bell.path)
-    ring(bell.path, {"warm": [1]})
-    assert [{"secrets": {"1": {"key": "värde"}}}, {"warm": [1]}] == bell.answer()
+def test_a_ring_carries_what_it_is_given(bell: Listener) -> None:
+    notify(bell.path, {"secrets": {"1": {"key": "värde"}}})
+    notify(bell.path)
+    notify(bell.path, {"warm": [1]})
+    assert [{"secrets": {"1": {"key": "värde"}}}, {"warm": [1]}] == bell.receive()
 
 
 def test_a_ring_where_nobody_listens_says_so(tmp_path: Path) -> None:
-    assert not ring(tmp_path / "nothing")
-    bell = Bell(tmp_path / "bell")
+    assert not notify(tmp_path / "nothing")
+    bell = Listener(tmp_path / "bell")
     bell.close()
-    assert not ring(bell.path)
+    assert not notify(bell.path)
 
 
 def test_the_bell_of_a_dead_listener_does_not_answer_and_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(tmp_path / "bell"))
-    assert not ring(tmp_path / "bell")
-    bell = Bell(tmp_path / "bell")
-    assert ring(bell.path)
+    assert not notify(tmp_path / "bell")
+    bell = Listener(tmp_path / "bell")
+    assert notify(bell.path)
     bell.close()
     assert not bell.path.exists()
 
 
-def test_plain_rings_never_block_when_nobody_answers(bell: Bell) -> None:
+def test_plain_rings_never_block_when_nobody_answers(bell: Listener) -> None:
     for _ in range(2000):  # the kernel queues some hundred
-        assert ring(bell.path)
+        assert notify(bell.path)
     assert bell.wait(0.0)
 
 
-def test_secrets_wait_for_room_but_not_for_ever(bell: Bell) -> None:
+def test_secrets_wait_for_room_but_not_for_ever(bell: Listener) -> None:
     carried: dict[str, object] = {"secrets": {"1": {"key": "x" * 50_000}}}
     for _ in range(50):
-        assert ring(bell.path, carried, patience_s=0.01)
-    assert carried in bell.answer()
+        assert notify(bell.path, carried, patience_s=0.01)
+    assert carried in bell.receive()
 
 
-def test_the_longest_secrets_fit(bell: Bell) -> None:
+def test_the_longest_secrets_fit(bell: Listener) -> None:
     carried: dict[str, object] = {"secrets": {"1": {"key": "x" * 99_000}}}
-    assert ring(bell.path, carried)
-    assert [carried] == bell.answer()
+    assert notify(bell.path, carried)
+    assert [carried] == bell.receive()
 
 
-def test_secrets_that_do_not_fit_are_an_error_that_says_how_much_does(bell: Bell) -> None:
+def test_secrets_that_do_not_fit_are_an_error_that_says_how_much_does(bell: Listener) -> None:
     with pytest.raises(SpoolError, match="at most 100000"):
-        ring(bell.path, {"secrets": "x" * 100_001})
+        notify(bell.path, {"secrets": "x" * 100_001})
 
 
 def test_a_spool_may_lie_deeper_than_a_socket_address_is_long(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 10)
     deep.mkdir(parents=True)
-    bell = Bell(deep / "bell")
-    assert ring(bell.path, {"warm": [1]})
-    assert [{"warm": [1]}] == bell.answer()
+    bell = Listener(deep / "bell")
+    assert notify(bell.path, {"warm": [1]})
+    assert [{"warm": [1]}] == bell.receive()
     bell.close()
     assert [] == list(deep.iterdir())
 
 
-def test_a_child_lets_go_of_the_bell_and_leaves_its_name(bell: Bell) -> None:
-    copy = Bell.__new__(Bell)
+def test_a_child_lets_go_of_the_bell_and_leaves_its_name(bell: Listener) -> None:
+    copy = Listener.__new__(Listener)
     copy.path, copy._socket = bell.path, socket.socket(fileno=os.dup(bell.fileno()))
     copy.close_inherited()
-    assert ring(bell.path)
+    assert notify(bell.path)
     assert bell.wait(0.0)
 
 
@@ -141,13 +141,13 @@ def send(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda data: data[:20].decode(errors="replace"))
-def test_garbage_wakes_and_carries_nothing(bell: Bell, garbage: bytes) -> None:
+def test_garbage_wakes_and_carries_nothing(bell: Listener, garbage: bytes) -> None:
     send(bell.path, garbage)
-    ring(bell.path, {"warm": [1]})
+    notify(bell.path, {"warm": [1]})
     assert bell.wait(0.0) is True
     send(bell.path, garbage)
-    ring(bell.path, {"warm": [1]})
-    assert [{"warm": [1]}] == bell.answer()
+    notify(bell.path, {"warm": [1]})
+    assert [{"warm": [1]}] == bell.receive()
 
 
 _KEYS = st.text() | st.sampled_from(["secrets", "warm", "1"])
@@ -159,17 +159,17 @@ _JSON = st.recursive(_LEAVES, lambda some: st.lists(some) | st.dictionaries(_KEY
 @given(st.binary(min_size=1, max_size=200) | _JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_ring_of_ours_or_passed_over(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        bell = Bell(Path(folder, "bell"))
+        bell = Listener(Path(folder, "bell"))
         send(bell.path, data)
-        for carried in bell.answer():
+        for carried in bell.receive():
             assert set(carried) <= {"secrets", "warm"}
             assert all(store_id.isdecimal() for store_id in carried.get("secrets", {}))  # type: ignore[attr-defined]
             assert all(type(store_id) is int for store_id in carried.get("warm", []))  # type: ignore[attr-defined]
         bell.close()
 
 
-def test_garbage_is_said_once(bell: Bell, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_is_said_once(bell: Listener, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         send(bell.path, b"garbage")
-    assert [] == bell.answer()
+    assert [] == bell.receive()
     assert [f"{bell.path} got 7 bytes that no wherry sends: they are passed over"] == caplog.messages

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from support import IMPATIENT, SETTINGS, file_of, new_job, store_id, wait_until
+from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import OpenStore, Stores
-from wherry.agent.wakeup import Bell
-from wherry.agent.worker import Caller, Performer, Worker
+from wherry.agent.perform import Performer
+from wherry.agent.wakeup import Listener
+from wherry.agent.worker import Worker
 from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, BucketNotFoundError, PermanentError, TransientError
@@ -213,7 +215,7 @@ def test_a_lease_that_was_taken_away_is_not_acknowledged(bench: Bench) -> None:
 
 
 def test_clients_are_rung_when_a_job_ends_and_dead_bells_removed(bench: Bench) -> None:
-    bell = Bell(bench.spool.clients / "1-me.bell")
+    bell = Listener(bench.spool.clients / "1-me.bell")
     (bench.spool.clients / "2-dead.bell").touch()
     bench.accept("a")
     bench.perform()
@@ -404,7 +406,7 @@ class Running:
     thread: threading.Thread
     agent: socket.socket
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.agent.send(b"{}")
 
 
@@ -421,13 +423,13 @@ def running(bench: Bench) -> Iterator[Running]:
     channel.close()
     worker._jobs.shutdown()
     worker._pieces.shutdown()
-    worker._finished_ear.close()
-    worker._finished_mouth.close()
+    worker._finished_read.close()
+    worker._finished_write.close()
 
 
 def test_a_worker_works_when_it_is_rung_and_leaves_with_its_agent(bench: Bench, running: Running) -> None:
     ids = [bench.accept(str(i)) for i in range(5)]
-    running.ring()
+    running.notify()
     wait_until(lambda: [JobState.DONE] * 5 == states(bench, *ids))
     assert running.thread.is_alive()
     running.agent.shutdown(socket.SHUT_RDWR)
@@ -442,7 +444,7 @@ def test_a_job_that_waits_for_its_next_attempt_is_not_held_up_by_a_long_one(benc
         Fault("put", TransientError("reset"), key="short"),
     ]
     long, short = bench.accept("long"), bench.accept("short")
-    running.ring()
+    running.notify()
     try:
         wait_until(lambda: bench.job(short).state is JobState.DONE, timeout_s=10.0, what="the second attempt")
         assert JobState.LEASED is bench.job(long).state
@@ -453,7 +455,7 @@ def test_a_job_that_waits_for_its_next_attempt_is_not_held_up_by_a_long_one(benc
 def test_a_worker_ignores_a_store_that_its_journal_does_not_know(bench: Bench, running: Running) -> None:
     running.agent.send(b'{"warm": [12345]}')
     job_id = bench.accept("a")
-    running.ring()
+    running.notify()
     wait_until(lambda: bench.job(job_id).state is JobState.DONE)
 
 
@@ -464,10 +466,10 @@ def test_a_suspect_is_worked_on_alone(bench: Bench, running: Running) -> None:
     for _ in range(2):
         assert bench.journal.work.lease("dead", 60.0) is not None
         bench.journal.work.release("dead")
-    running.ring()
+    running.notify()
     wait_until(lambda: bench.job(suspect).state is JobState.LEASED)
     innocent = bench.accept("innocent")
-    running.ring()
+    running.notify()
     assert JobState.QUEUED is bench.job(innocent).state
     finish.set()
     wait_until(lambda: [JobState.DONE] * 2 == states(bench, suspect, innocent))
@@ -480,7 +482,7 @@ def test_a_worker_without_work_cleans_up_and_leaves(bench: Bench) -> None:
     job_id = bench.accept("a")
     worker.run()
     assert JobState.DONE is bench.job(job_id).state
-    for each in (agent, channel, worker._finished_ear, worker._finished_mouth):
+    for each in (agent, channel, worker._finished_read, worker._finished_write):
         each.close()
     worker._jobs.shutdown()
     worker._pieces.shutdown()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support import SETTINGS, new_job
 from wherry.agent.open_stores import Stores
-from wherry.agent.worker import Performer
+from wherry.agent.perform import Performer
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool

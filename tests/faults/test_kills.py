@@ -144,12 +144,12 @@ def _batter(gate: Gate, n: int, rounds: int, seed: int) -> None:
 
 
 KEEP_AGENT = """
-from wherry.agent.session import Client
+from wherry.agent.session import Session
 from wherry.config import AgentConfig
 from wherry.spool.spool import Spool
 
 spool = Spool()
-client = Client(spool, AgentConfig())
+client = Session(spool, AgentConfig())
 client.call_agent()
 client.wait(0.2)
 client.sign_off()

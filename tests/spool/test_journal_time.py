@@ -191,7 +191,7 @@ def test_what_was_finished_is_remembered_for_a_week_whatever_the_clock_says(hand
 AGENT = """
 import sys, time
 from pathlib import Path
-from wherry.agent.agent import run_agent
+from wherry.agent.launch import run_agent
 from wherry.clock import Clock
 from wherry.spool.spool import Spool
 

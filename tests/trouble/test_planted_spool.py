@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from support import SETTINGS, file_of, new_job
+from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import Stores
-from wherry.agent.session import Client
-from wherry.agent.wakeup import Bell
-from wherry.agent.worker import Caller
+from wherry.agent.session import Session
+from wherry.agent.wakeup import Listener
 from wherry.config import AgentConfig
 from wherry.errors import SpoolError
 from wherry.spool.journal.jobs import JobState
@@ -102,12 +102,12 @@ def test_a_planted_link_is_refused_whoever_owns_what_it_leads_to(common: Path) -
 
 def test_secrets_reach_our_own_agent_after_another_user_has_put_his_spool_in_place_of_ours(common: Path) -> None:
     spool = Spool(common / "spool")
-    agent = Bell(spool.folder / "bell")
-    client = Client(spool, AgentConfig())
+    agent = Listener(spool.folder / "bell")
+    client = Session(spool, AgentConfig())
     client.secrets = {"1": {"key": "top secret"}}
     with swapped(spool.folder) as theirs:
         client.call_agent()
-        heard = agent.answer()
+        heard = agent.receive()
         with pytest.raises(BlockingIOError):
             theirs.recv(1000)
     agent.close_inherited()
@@ -119,7 +119,7 @@ def test_an_open_spool_stays_the_folder_that_was_checked_when_its_name_is_taken_
     source = file_of(tmp_path / "source", 1000)
     with swapped(spool.folder):
         journal = open_journal(spool)
-        client = Client(spool, None)
+        client = Session(spool, None)
         staged = stage(spool, source, client.name)
         journal.uploads.submit(
             "me", journal.uploads.store_id("file", "", {}, (), SETTINGS), [new_job("a", object_id=staged.object_id)]
@@ -185,7 +185,7 @@ def test_every_folder_that_is_made_is_private_whatever_the_umask_is(tmp_path: Pa
 
 def test_a_bell_can_be_rung_by_its_user_only_whatever_the_umask_is(tmp_path: Path) -> None:
     with umask(0):
-        bell = Bell(Spool(tmp_path / "spool").folder / "bell")
+        bell = Listener(Spool(tmp_path / "spool").folder / "bell")
     assert 0o600 == stat.S_IMODE(bell.path.stat().st_mode)
     bell.close()
 

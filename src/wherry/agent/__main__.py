@@ -2,7 +2,7 @@
 
 import sys
 
-from wherry.agent.agent import main
+from wherry.agent.launch import main
 
 if __name__ == "__main__":  # multiprocessing's children import this file
     sys.exit(main())

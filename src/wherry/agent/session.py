@@ -1,4 +1,4 @@
-"""The presence of one user of a spool: its name there, its bell, and its line to the agent."""
+"""One user of a spool: its name there, where it is woken, and its calls to the agent."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import threading
 import time
 from collections.abc import Mapping
 
-from wherry.agent.agent import start_agent
-from wherry.agent.wakeup import Bell, ring
+from wherry.agent.launch import start_agent
+from wherry.agent.wakeup import Listener, notify
 from wherry.config import AgentConfig
 from wherry.spool.presence import forget, register
 from wherry.spool.spool import Spool
 
 log = logging.getLogger("wherry")
 
-#: A waiting client looks into the journal this often even when nobody rings: a bell may be lost, an agent may die.
+#: A waiting session looks into the journal this often even without a message: one may be lost, an agent may die.
 LOOK_AGAIN_S = 1.0
 #: Secrets reach a new agent as soon as it listens; a machine under load takes its time.
 _AGENT_START_S = 20.0
 
 
-class Client:
-    """While a client is signed on the agent stays; when its process is gone, the agent notices.
+class Session:
+    """While a session is signed on the agent stays; when its process is gone, the agent notices.
 
     `agent=None`: there is no agent to call, the caller does the work itself.
     """
@@ -32,14 +32,14 @@ class Client:
     def __init__(self, spool: Spool, agent: AgentConfig | None) -> None:
         self.spool = spool
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        #: What every ring carries: {store id: secret options}. In memory only.
+        #: What every message carries: {store id: secret options}. In memory only.
         self.secrets: dict[str, Mapping[str, object]] = {}
         self._agent = agent
         self._pid = os.getpid()
         self._registration = register(spool, self.name)
-        self._bell: Bell | None = None
-        self._bell_pid = 0
-        self._bell_lock = threading.Lock()
+        self._listener: Listener | None = None
+        self._listener_pid = 0
+        self._listener_lock = threading.Lock()
         #: Whether it was said that no agent can be started.
         self._is_told = False
 
@@ -49,7 +49,7 @@ class Client:
         return os.getpid() == self._pid
 
     def call_agent(self, *, warm: int | None = None) -> None:
-        """Ring the agent, start it if there is none, and see to it that it has our secrets. Where it cannot be started, say so.
+        """Wake the agent, start it if there is none, and see to it that it has our secrets. Where it cannot be started, say so.
 
         `warm`: the id of a store that is going to be used.
         """
@@ -60,8 +60,8 @@ class Client:
             carried["secrets"] = self.secrets
         if warm is not None:
             carried["warm"] = [warm]
-        bell = self.spool.inside("bell")
-        if ring(bell, carried):
+        address = self.spool.inside("bell")
+        if notify(address, carried):
             return
         try:
             start_agent(self.spool.folder, self._agent)
@@ -72,36 +72,36 @@ class Client:
                 self._is_told = True
             return
         until_s = time.monotonic() + _AGENT_START_S
-        while carried and not ring(bell, carried):
+        while carried and not notify(address, carried):
             if time.monotonic() > until_s:
                 log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
                 return
             time.sleep(0.01)  # it has no way to call us before it listens itself
 
-    def ear(self) -> Bell:
-        """Our bell; from its first use on, nothing that ends is missed."""
-        if self._bell_pid != os.getpid():
-            self._bell, self._bell_pid, self._bell_lock = None, os.getpid(), threading.Lock()
-        with self._bell_lock:
-            if self._bell is None:
+    def listener(self) -> Listener:
+        """Where we are woken; from its first use on, no end of a job is missed."""
+        if self._listener_pid != os.getpid():
+            self._listener, self._listener_pid, self._listener_lock = None, os.getpid(), threading.Lock()
+        with self._listener_lock:
+            if self._listener is None:
                 name = self.name if self.is_here else f"{self.name}.{os.getpid()}"
-                with self.spool.explained("the bell of a client"):
-                    self._bell = Bell(self.spool.inside("clients", f"{name}.bell"))
-            return self._bell
+                with self.spool.explained("the socket of a session"):
+                    self._listener = Listener(self.spool.inside("clients", f"{name}.bell"))
+            return self._listener
 
     def wait(self, timeout_s: float) -> None:
         """Wait until some job ends, at most `timeout_s` or a second; see to it that there is an agent."""
-        ear = self.ear()
-        if not ear.wait(0):
+        listener = self.listener()
+        if not listener.wait(0):
             self.call_agent()
-            ear.wait(min(timeout_s, LOOK_AGAIN_S))
+            listener.wait(min(timeout_s, LOOK_AGAIN_S))
 
     def sign_off(self) -> None:
         """Leave. The agent finishes what is queued, and then leaves as well."""
-        if self._bell is not None and self._bell_pid == os.getpid():
-            self._bell.close()
+        if self._listener is not None and self._listener_pid == os.getpid():
+            self._listener.close()
         if self.is_here:
             forget(self.spool, self.name)
         os.close(self._registration)
         if self._agent is not None:
-            ring(self.spool.inside("bell"))
+            notify(self.spool.inside("bell"))

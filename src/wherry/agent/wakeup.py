@@ -1,6 +1,7 @@
-"""Doorbells: datagram sockets in the spool that wake a process which waits; they carry no facts, those are in the journal.
+"""Wakeups: datagram sockets in the spool. A message wakes the process that waits there; all facts are in
+the journal.
 
-The one thing that travels with a ring is what must never be written to disk: the secrets of a store, from a client to
+The one thing that a message carries is what must never be written to disk: the secrets of a store, from a session to
 the agent. The spool is private to its user, and so are the sockets in it.
 """
 
@@ -24,8 +25,8 @@ log = logging.getLogger("wherry")
 _LONGEST_PATH_BYTES = 100
 #: Ids of stores; SQLite knows numbers of 63 bits.
 _ID = re.compile(r"[0-9]{1,18}")
-#: Secrets of one ring must fit one datagram; the largest key file of a service account has some 3 kB.
-_LARGEST_RING_BYTES = 100_000
+#: Secrets of one message must fit one datagram; the largest key file of a service account has some 3 kB.
+_LARGEST_MESSAGE_BYTES = 100_000
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def _address(path: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-class Bell:
+class Listener:
     """The listening end. Used by one process; close() removes its name."""
 
     def __init__(self, path: Path) -> None:
@@ -62,21 +63,21 @@ class Bell:
         return self._socket.fileno()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a ring, at most `timeout_s`; swallow all that came. Whether there was one."""
+        """Wait for a message, at most `timeout_s`, and drop all that came. Whether there was one."""
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         if ready:
-            self.answer()
+            self.receive()
         return bool(ready)
 
-    def answer(self) -> list[dict[str, object]]:
-        """Take all rings that came, without waiting, and return what they carried: what ring() may send, and nothing else.
+    def receive(self) -> list[dict[str, object]]:
+        """Take all messages that came, without waiting: what notify() may send, and nothing else.
 
-        Any process of the user can write to the socket. What is no ring of ours wakes, and is passed over.
+        Any process of the user can write to the socket. A message that is not ours wakes the listener, and is passed over.
         """
         carried: list[dict[str, object]] = []
         with suppress(BlockingIOError):
             while True:
-                data = self._socket.recv(_LARGEST_RING_BYTES)
+                data = self._socket.recv(_LARGEST_MESSAGE_BYTES)
                 if data and (message := _message(data)) is not None:
                     carried.append(message)
                 elif data and not self._has_warned:  # once: whoever sends garbage may send much of it
@@ -110,15 +111,17 @@ def _message(data: bytes) -> dict[str, object] | None:
     return found if are_secrets and are_ids else None
 
 
-def ring(path: Path, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
+def notify(path: Path, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
     """Wake whoever listens at `path`. False: nobody does.
 
     Waits for room in a full queue, at most `patience_s`, only when something is carried: else a full queue means that the
-    listener is being woken anyway. What found no room is carried again by the next ring.
+    listener is being woken anyway. What found no room is carried again by the next message.
     """
     data = json.dumps(carried).encode() if carried else b""
-    if len(data) > _LARGEST_RING_BYTES:
-        raise SpoolError(f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_RING_BYTES} can be handed over")
+    if len(data) > _LARGEST_MESSAGE_BYTES:
+        raise SpoolError(
+            f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_MESSAGE_BYTES} can be handed over"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(path) as address:
         sender.settimeout(patience_s if data else 0.0)
         try:

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from wherry.agent.wakeup import Bell, ring
+from wherry.agent.wakeup import Listener, notify
 from wherry.cli.exit_codes import Exit
 from wherry.errors import (
     SpoolError,
@@ -90,9 +90,9 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
         text = "copies: this file system shares no blocks (no reflink), so staging reads and writes every byte"
         remedy = "where that is too slow: move=True or open(), or a spool on XFS or Btrfs beside the checkpoints"
         yield Finding("snapshots", Level.OK, text, remedy)
-    bell = Bell(trial.inside("bell"))
+    bell = Listener(trial.inside("bell"))
     try:
-        heard = ring(bell.path) and bell.wait(1.0)
+        heard = notify(bell.path) and bell.wait(1.0)
     finally:
         bell.close()
     if not heard:
@@ -131,7 +131,7 @@ def _examine_agent(spool: Spool, counts: Counts) -> Finding:
         if counts.queued + counts.leased:
             return Finding("agent", Level.WARN, "none, though uploads are left", "wherry drain")
         return Finding("agent", Level.OK, "none, and none is needed: it starts with the first upload")
-    if ring(spool.inside("bell")):
+    if notify(spool.inside("bell")):
         return Finding("agent", Level.OK, f"process {pid} is listening")
     return Finding("agent", Level.WARN, f"process {pid} is starting, leaving or stuck", f"see {spool.folder / 'agent.log'}")
 

@@ -122,7 +122,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
 
     Example: wherry drain --timeout 3600
     """
-    from wherry.agent.session import Client
+    from wherry.agent.session import Session
     from wherry.cli.status import failure_lines, failures_remedy, waiting_for_secrets, waiting_lines
     from wherry.config import AgentConfig
     from wherry.spool.drain import wait_until_drained
@@ -140,7 +140,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
-    client = Client(place, AgentConfig())
+    client = Session(place, AgentConfig())
     client.secrets = {str(store_id): options for store_id, options in secrets.items()}
     try:
         journal.work.resume()  # whoever drains may have mended what was wrong
@@ -257,7 +257,7 @@ def retry(
 
     Example: wherry retry 17
     """
-    from wherry.agent.session import Client
+    from wherry.agent.session import Session
     from wherry.config import AgentConfig
     from wherry.spool.journal.jobs import JobState
     from wherry.spool.spool import Spool
@@ -271,7 +271,7 @@ def retry(
     n_waiting = journal.queries.unfinished() - n_queued
     if n_queued or n_waiting:
         journal.work.resume()  # whoever asks for it may have mended what the others wait for
-        client = Client(place, AgentConfig())
+        client = Session(place, AgentConfig())
         client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
         client.call_agent()
         client.sign_off()
@@ -340,7 +340,7 @@ def agent(
     import logging
     import sys
 
-    from wherry.agent.agent import run_agent
+    from wherry.agent.launch import run_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
 

@@ -14,31 +14,31 @@ from wherry.spool.spool import Spool
 
 
 def register(spool: Spool, session: str) -> int:
-    """Announce a living client and return the descriptor whose lock says so; closing it signs off."""
+    """Announce a living session and return the descriptor whose lock says so; closing it signs off."""
     path = spool.inside("clients", session)
     while True:
-        with spool.explained("its mark of a living client"):
+        with spool.explained("its mark of a living session"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         lock(descriptor, shared=True)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
-        os.close(descriptor)  # somebody looked before the lock was there, and took the client for a dead one
+        os.close(descriptor)  # somebody looked before the lock was there, and took the session for a dead one
 
 
 def forget(spool: Spool, session: str) -> None:
-    """Remove what register_client() and the client's bell left."""
+    """Remove what register() and the session's socket left."""
     spool.inside("clients", session).unlink(missing_ok=True)
     spool.inside("clients", f"{session}.bell").unlink(missing_ok=True)
 
 
 def living_sessions(spool: Spool) -> set[str]:
-    """The clients whose process lives."""
+    """The sessions whose process lives."""
     return _sessions(spool)[0]
 
 
 def dead_sessions(spool: Spool) -> set[str]:
-    """The clients whose process is gone without having signed off, until forget_client()."""
+    """The sessions whose process is gone without having signed off, until forget()."""
     return _sessions(spool)[1]
 
 

@@ -1,0 +1,222 @@
+"""One leased job, carried out: its store is opened, its file is sent, and how that ended is written down."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from wherry.agent.open_stores import OpenStore, Stores
+from wherry.agent.wakeup import notify
+from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
+from wherry.spool.abandoned_uploads import clean_known_uploads
+from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState
+from wherry.spool.journal.journal import Journal, retry_until_written
+from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.journal.work import TRY_AGAIN_S
+from wherry.spool.spool import Spool
+from wherry.store import ObjectStore
+from wherry.store.retry import job_wait_s
+from wherry.transfer.upload import Sender
+
+log = logging.getLogger("wherry.agent.worker")
+
+#: How long a stored object that must not have replaced another waits for the end of its server's trial, to say whether it can.
+_TRIAL_S = 5.0
+#: Before a job's last try: its deadline, which is counted less often, has passed by then.
+_LEAST_LAST_WAIT_S = 1.0
+#: How often a job looks again for the objects that it requires.
+_REQUIREMENT_WAIT_S = 2.0
+
+
+@dataclass
+class Performer:
+    """Carries out one leased job at a time in each thread that calls perform()."""
+
+    spool: Spool
+    journal: Journal
+    stores: Stores
+    worker: str
+    sender: Sender
+    #: It works in a process that is not its own.
+    in_caller: bool = False
+    records: dict[int, StoreRecord] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def record(self, store_id: int) -> StoreRecord:
+        """The journal's record of a store."""
+        with self.lock:
+            if store_id not in self.records:
+                self.records = self.journal.queries.stores()
+            return self.records[store_id]
+
+    def parts_in_flight(self, store_id: int) -> int:
+        """Of one file in that store, all workers together."""
+        return int(self.record(store_id).settings["transfer"]["parts_in_flight"])
+
+    def usable_stores(self) -> set[int]:
+        """The stores that this process can open. A store that is registered later is not among them until it is looked again."""
+        with self.lock:
+            self.records = self.journal.queries.stores()
+            return set(self.records) - self.stores.unusable(self.records)
+
+    def perform(self, job: Job) -> None:
+        """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
+        opened: OpenStore | None = None
+        n_learned = self.stores.n_learned(job.store_id)
+        try:
+            opened = self.stores.open(self.record(job.store_id))
+            if job.kind is JobKind.CHECK:
+                check(job, opened)
+                etag = None
+            else:
+                self._require(job, opened)
+                learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
+                trial = None if self.in_caller else learn()
+                path = self.spool.staged_path(job.object_id)
+                # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
+                frozen = not self.journal.queries.is_shared(job.object_id)
+                on_retry = functools.partial(opened.on_retry, job.key)
+                meta = self.sender.send(
+                    job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen
+                )
+                etag = meta.etag
+                if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
+                    learn(aside=False)
+                elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
+                    trial.join(_TRIAL_S)
+            exclusive = None if job.overwrite else _decides_races(opened, job)
+            retry_until_written(lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive)))
+        except NotReadyError as error:
+            self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
+        except StoreError as error:
+            if error.waits_for is not None and job.kind is JobKind.PUT:
+                if n_learned != self.stores.n_learned(job.store_id):  # newer secrets came meanwhile
+                    self._again(job, error, wait_s=0.0)
+                else:
+                    self._put_off(job, error, error.waits_for)
+            elif not isinstance(error, TransientError):
+                self._fail(job, error)
+            else:
+                retry = opened.retry if opened is not None else None
+                self._again(job, error, wait_s=job_wait_s(job.attempts, retry) if retry is not None else LEASE_S)
+        except FileNotFoundError:
+            self._fail(job, WherryError(f"its staged file {job.object_id} is gone from the spool"))
+        except (WherryError, OSError) as error:
+            self._fail(job, error)
+        except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
+            log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
+            self._fail(job, error)
+        self._notify_sessions()
+
+    def _require(self, job: Job, opened: OpenStore) -> None:
+        for wanted in self.journal.work.requirements(job.id):
+            if wanted.state in (JobState.FAILED, JobState.DISCARDED):
+                raise UploadFailed((), remedy=f"{wanted.key}, which it requires, was not uploaded")
+            try:
+                meta = opened.store.head(wanted.key)
+            except BucketNotFoundError:
+                raise
+            except NotFoundError as error:
+                raise NotReadyError(f"it requires {wanted.key}, which is not there yet", operation="put", uri=job.uri) from error
+            if None not in (meta.crc32c, wanted.crc32c) and meta.crc32c != wanted.crc32c:
+                raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
+
+    def _again(self, job: Job, error: StoreError, *, wait_s: float, counts: bool = True) -> None:
+        if self._is_over(job, error, wait_s if job.kind is JobKind.CHECK else 0.0):  # who asked for a check waits for it
+            return
+        wait_s = min(wait_s, self._last_try_in_s(job))
+        text = self._text(error)
+        if counts:
+            log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
+        requeue = partial(
+            self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error), counts=counts
+        )
+        retry_until_written(requeue)
+
+    def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
+        """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
+        if self._is_over(job, error):
+            return
+        wait_s = min(TRY_AGAIN_S, self._last_try_in_s(job))
+        text = self._text(error)
+        log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
+        retry_until_written(lambda: self.journal.work.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
+
+    def _last_try_in_s(self, job: Job) -> float:
+        """A job waits at most until its deadline, and is tried then once more."""
+        return max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0])
+
+    def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:
+        """Whether the job's deadline has passed, or will have after `wait_s`, so that it has failed."""
+        retry_until_written(self.journal.work.count_time)
+        left_s, passed_s = self.journal.work.time_left_s(job)
+        if wait_s < left_s:
+            return False
+        self._fail(job, error, prefix=f"given up after {passed_s:.0f} s: ")
+        return True
+
+    def _fail(self, job: Job, error: Exception, *, prefix: str = "") -> None:
+        text = prefix + self._text(error)
+        log.error("job %d (%s) failed for good: %s", job.id, job.uri, text)
+        retry_until_written(lambda: self.journal.work.fail(job.id, self.worker, text, kind_of(error)))
+
+    def _text(self, error: Exception) -> str:
+        text = error.remedy if isinstance(error, UploadFailed) else str(error)
+        if not isinstance(error, (WherryError, OSError)):
+            text = f"{type(error).__name__}: {text}"
+        return self.stores.scrub(text)
+
+    def _notify_sessions(self) -> None:
+        for path in self.spool.inside("clients").glob("*.bell"):
+            if not notify(path):
+                path.unlink(missing_ok=True)
+
+    def perform_part(self, job_id: JobId, number: int, crc32c: int | None) -> None:
+        """Send a leased part of a job that another worker coordinates. Raises nothing but a damaged journal."""
+        job = self.journal.queries.job(job_id)
+        try:
+            if job is None or job.upload_id is None:
+                raise TransientError("the upload in parts was given up meanwhile")
+            store = self.stores.open(self.record(job.store_id)).store
+            self.sender.send_part(job, self.spool.staged_path(job.object_id), store, number, crc32c)
+        except Exception as error:  # the job's own worker sends the part, and reports what is wrong with it
+            log.info("part %d of job %d is given back: %s", number, job_id, self._text(error))
+            retry_until_written(lambda: self.journal.parts.give_back(job_id, self.worker, number))
+        if self.journal.parts.left(job_id)[0] == 0 or job is None:
+            notify(self.spool.inside("bell"))  # the last ones: its own worker waits for them
+
+    def clean(self) -> None:
+        """Abort the uploads in parts that nobody is going to complete, and remove what killed trials of servers have left.
+
+        As far as this process can open their stores.
+        """
+        for store_id in self.usable_stores():
+            with suppress(StoreError, OSError):  # the next worker tries again
+                clean_known_uploads(self.journal, store_id, self._opened_store)
+                self.stores.clean_trials(self.record(store_id))
+
+    def _opened_store(self, store_id: int) -> ObjectStore:
+        return self.stores.open(self.record(store_id)).store
+
+
+def _decides_races(opened: OpenStore, job: Job) -> bool:
+    capabilities = opened.store.capabilities
+    return capabilities.conditional_complete if job.part_size_bytes is not None else capabilities.conditional_put
+
+
+class NotReadyError(TransientError):
+    """An object that the job requires is not there yet. Waiting for it is no failed attempt."""
+
+
+def check(job: Job, opened: OpenStore) -> None:
+    """Find out whether the store lets us in, by asking for an object that is not there."""
+    with suppress(NotFoundError):
+        try:
+            opened.store.head(job.key)
+        except BucketNotFoundError as error:
+            raise StoreError(error.message, operation="check", uri=error.uri, hint=error.hint) from error
