@@ -27,7 +27,7 @@ from wherry.backends.s3.store import S3Store
 from wherry.checksum import BLOCK_BYTES, crc32c, crc32c_of_file
 from wherry.spool.presence import pid_of_agent
 from wherry.store import PutOptions
-from wherry.transfer.upload import part_size_for
+from wherry.transfer.part_sizes import part_size_for
 from wherry.uri import StoreURI
 
 SIZE_BYTES = int(os.environ.get("SIZE_MIB", "4096")) * MIB

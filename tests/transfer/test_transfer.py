@@ -24,7 +24,8 @@ from wherry.spool.staging import stage
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, PutOptions, StoredPart
 from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
-from wherry.transfer.upload import Sender, part_size_for, split
+from wherry.transfer.part_sizes import part_size_for, split
+from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI
 
 PART = 1000

@@ -150,7 +150,7 @@ class Worker:
         """Take in what the agent says: {"secrets": {store id: options}, "warm": [store ids], "is_first": True}. The agent passes
         on the messages of sessions; the first message of all has the secrets that were known before, which is no news.
         """
-        self._sender.hear()
+        self._sender.wake()
         secrets = message.get("secrets")
         if isinstance(secrets, dict):
             news = [int(store_id) for store_id, options in secrets.items() if self._stores.learn(int(store_id), options)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -135,6 +135,28 @@ def each_at_once(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_th
                 if not all_of_them:
                     future.cancel()
     return results
+
+
+def map_at_once(pool: Executor, work: Callable[..., _T], arguments: Sequence[tuple[object, ...]], at_once: int = 8) -> list[_T]:
+    """`work` on each of the arguments, in the pool, at most `at_once` at a time: the results in order.
+
+    After an error nothing more is begun, and what runs is awaited.
+    """
+    futures: list[Future[_T]] = []
+    running: set[Future[_T]] = set()
+    try:
+        for one in arguments:
+            while len(running) >= at_once:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+            futures.append(pool.submit(work, *one))
+            running.add(futures[-1])
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
