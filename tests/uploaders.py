@@ -12,12 +12,12 @@ from wherry.uploader import Uploader
 
 def queue(uploader: Uploader, name: str, data: bytes) -> JobId:
     """Accept an upload and let nobody send it."""
-    object_id, file = open_writer(uploader.spool, uploader._owner)
+    object_id, file = open_writer(uploader.spool, uploader._session.name)
     with file:
         file.write(data)
         file.flush()
         staged = finish_writer(uploader.spool, object_id, file)
-    return uploader._submit([staged], [name], True, ())[0]
+    return uploader._acceptance.submit([staged], [name], True, ())[0]
 
 
 def block(dest: Path, name: str = "blocked") -> str:

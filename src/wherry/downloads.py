@@ -12,6 +12,7 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.errors import BucketNotFoundError, NotFoundError
 from wherry.posix.file_copy import copy_out
+from wherry.posix.fork import call_in_children
 from wherry.spool.download_notes import note_download
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
@@ -42,18 +43,17 @@ class Reader(ABC):
         self.journal = journal
         self._options = dict(options)
         #: Which of the stores of `uri` it is, for the journal.
-        self._place = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
+        self._endpoint = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
-        self._pid = os.getpid()
+        call_in_children(self, Reader._forget_store)
 
     @abstractmethod
     def _wait(self, timeout_s: float) -> None:
         """Wait until some upload ends, at most `timeout_s`."""
 
-    def _forget_after_fork(self) -> None:
+    def _forget_store(self) -> None:
         """In a forked child: its parent's connections are not ours."""
-        if self._pid != os.getpid():
-            self._pid, self._store = os.getpid(), None
+        self._store = None
 
     def uri_for(self, name: str) -> str:
         """The full URI of the remote name."""
@@ -87,7 +87,7 @@ class Reader(ABC):
                         raise  # else it may be the name of a pointer
             return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
         except NotFoundError as error:
-            newest = self.journal.queries.newest(self.uri_for(name), self._place)
+            newest = self.journal.queries.newest(self.uri_for(name), self._endpoint)
             if newest is not None and newest.state is JobState.FAILED:
                 explain_missing(error, newest)
             raise
@@ -139,11 +139,10 @@ class Reader(ABC):
 
     def view(self) -> QueuedView:
         """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
-        return QueuedView(self._own_store(), self.uri, self._place, self.journal, self.spool)
+        return QueuedView(self._own_store(), self.uri, self._endpoint, self.journal, self.spool)
 
     def _own_store(self) -> RetryStore:
         """The store, opened in this process on first use, for reading."""
-        self._forget_after_fork()
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
             self._store = RetryStore(LimitStore(store, max_in_flight=MOST_IN_FLIGHT), self.config.retry)

@@ -6,52 +6,46 @@ import atexit
 import json
 import logging
 import os
-import secrets
-import shlex
 import shutil
 import sys
 import tempfile
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
-from wherry.agent.in_process import Caller
-from wherry.agent.open_stores import Stores
+from wherry.agent.job_waiter import JobWaiter
 from wherry.agent.session import LOOK_AGAIN_S, Session
 from wherry.config import Config
 from wherry.downloads import Reader
-from wherry.errors import AlreadyExistsError, ConfigError, JobFailure, SpoolError, UploadFailed, upload_failed
+from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.posix.file_copy import require_regular
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
+from wherry.spool.accept import Acceptance
 from wherry.spool.drain import Patience, wait_until_drained
+from wherry.spool.failures import Failures, drain_command
 from wherry.spool.file_system import file_system_warnings
 from wherry.spool.handle import UploadHandle
-from wherry.spool.journal.jobs import Counts, JobId, JobKind, job_sent_at_once
-from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
-from wherry.spool.recovery import open_journal, remove_unneeded_reserve, restore_quarantined
-from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
+from wherry.spool.journal.jobs import Counts, JobId, job_sent_at_once
+from wherry.spool.recovery import open_journal, remove_unneeded_reserve
+from wherry.spool.sources import Source, sources_of
 from wherry.spool.spool import HALF, Spool
 from wherry.spool.spool_file import SpoolWriter
-from wherry.spool.staging import Staged, finish_writer, open_writer, release_source, stage
+from wherry.spool.staging import finish_writer, open_writer, release_source
 from wherry.store import ObjectMeta
 from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
 from wherry.transfer.upload import POOL_THREADS, Sender
-from wherry.uri import check_name, check_new_name, parse_uri
+from wherry.uri import StoreURI, check_name, check_new_name, parse_uri
 
 log = logging.getLogger("wherry")
 
 
-#: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
-_LOST_FILE_S = 0.05
-#: An error that names the jobs of more failures than this would be read by nobody.
-_NAMED_JOBS = 5
 _open_uploaders: set[Uploader] = set()
 _warned_spools: set[Path] = set()
 _private_spools: dict[Path, int] = {}
@@ -75,43 +69,51 @@ class Uploader(Reader):
         config: Config | None = None,
     ) -> None:
         target, config = parse_uri(uri), config or Config()
-        self._given = frozenset(storage_options or ())
         options = with_environment(target.scheme, storage_options or {}, os.environ)
         check_usable(target.scheme, options, target.root)
         if target.scheme == "file":
             options.setdefault("links_within", f"/{target.prefix}")  # workers open the store without the prefix
             if config.spool.durability == "power":
                 options.setdefault("fsync", True)
-        public, self._secrets = split_options(target.scheme, options)
+        public, secret = split_options(target.scheme, options)
         try:
-            json.dumps(self._secrets)
+            json.dumps(secret)
         except TypeError as error:
             raise ConfigError(f"storage_options must be plain JSON values, to be handed to the agent: {error}") from None
-        self._in_caller = config.agent.run_in == "caller"
+        in_caller = config.agent.run_in == "caller"
         # Of a store that only this process sees, only this process may have the jobs.
         is_private = backend_for(target.scheme).process_local
         if is_private:
-            spool, self._in_caller = tempfile.mkdtemp(prefix="wherry-"), True
+            spool, in_caller = tempfile.mkdtemp(prefix="wherry-"), True
         place = Spool(spool, config.spool)
         super().__init__(target, options, config, place, open_journal(place))
         if not is_private:
-            self._say_warnings()
-        if is_private:  # kept for as long as a handle may ask for it
+            _warn_of_file_system(self.spool)
+        else:  # kept for as long as a handle may ask for it
             _private_spools[self.spool.folder] = os.getpid()
             weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
-        self._store_id = self._register(public)
-        self._session = Session(self.spool, None if self._in_caller else self.config.agent)
-        self._owner = self._session.name
-        if self._secrets:
-            self._session.secrets = {str(self._store_id): self._secrets}
+        settings = _settings(config, frozenset(storage_options or ()), secret)
+        register = partial(self.journal.uploads.store_id, target.scheme, target.root, public, secret, settings)
+        store_id = register()
+        self._session = Session(self.spool, None if in_caller else self.config.agent)
+        self._acceptance = Acceptance(
+            self.spool,
+            self.journal,
+            target,
+            owner=self._session.name,
+            endpoint=self._endpoint,
+            store_id=store_id,
+            register=register,
+        )
+        self._failures = Failures(self.journal, self._acceptance, self.spool.folder)
+        secrets = {store_id: secret} if secret else {}
+        self._session.secrets = {str(store_id): options for store_id, options in secrets.items()}
+        self._waiter = JobWaiter(self._session, self.journal, in_caller=in_caller, secrets=secrets)
+        self._in_caller = in_caller
         self._closed = False
         self._patience = Patience(self.config.give_up_s)
-        self._has_accepted = False
-        self._seen_replacements = 0
-        self._warned: set[int] = set()
-        self._caller: Caller | None = None
         _open_uploaders.add(self)
-        self._session.call_agent(warm=self._store_id)
+        self._session.call_agent(warm=store_id)
 
     def __repr__(self) -> str:
         return f"<Uploader {self.uri} spool={self.spool.folder}>"
@@ -127,18 +129,6 @@ class Uploader(Reader):
         }
         cells = "".join(f"<tr><th>{escape(what)}</th><td>{escape(text)}</td></tr>" for what, text in rows.items())
         return f"<table><caption>Uploader</caption>{cells}</table>"
-
-    def _say_warnings(self) -> None:
-        if self.spool.folder not in _warned_spools:
-            _warned_spools.add(self.spool.folder)
-            for text in file_system_warnings(self.spool):
-                log.warning("%s", text)
-
-    def _register(self, public: Mapping[str, object]) -> int:
-        settings = {"retry": asdict(self.config.retry), "transfer": asdict(self.config.transfer)}
-        if self._secrets and not set(self._secrets) & set(self._given):
-            settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
-        return self.journal.uploads.store_id(self.uri.scheme, self.uri.root, public, self._secrets, settings)
 
     # -- handing over
 
@@ -166,31 +156,18 @@ class Uploader(Reader):
         self._check_open()
         self.raise_failures()
         path = Path(path)
-        name = self._new_name(name)
-        if path.is_dir():
-            files = _files_below(path)
-            sources = [(file, check_new_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in files]
-            _require_distinct(sources)
-        else:
-            sources = [(path, name)]
-        self._require_usable([each for _, each in sources], requires, only_if_free=not overwrite)
+        name = _new_name(self.uri, name)
+        sources = sources_of(path, name)
+        self._acceptance.require_usable([each for _, each in sources], requires, only_if_free=not overwrite)
         size_bytes = sum(file.stat().st_size for file, _ in sources)
-        if not self._make_room(size_bytes):
+        if not self._acceptance.make_room(size_bytes, partial(self._wait, LOOK_AGAIN_S)):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
         with ByteBar("copying into the spool", size_bytes, shown=progress_bar) as bar:
-            ids = self._submit_shared(sources, overwrite, requires) or self._submit_staged(
-                sources, overwrite, requires, move=move, advance=bar.advance
-            )
+            ids = self._acceptance.accept(sources, requires, overwrite=overwrite, move=move, advance=bar.advance)
         if move:
             for file, _ in sources:
                 release_source(file)
         return self._accepted(name, ids)
-
-    def _new_name(self, name: str) -> str:
-        """As check_new_name(), of the whole key: the prefix of a URI may be given to read what others have made."""
-        if self.uri.prefix and self.uri.scheme != "file":  # a local folder is there, or its name is its owner's affair
-            check_new_name(self.uri.prefix, what="prefix")
-        return check_new_name(name)
 
     def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
         """Open a new binary file in the spool for writing; closing it hands it over as `name`.
@@ -201,19 +178,19 @@ class Uploader(Reader):
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
             raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
-        name = self._new_name(name)
+        name = _new_name(self.uri, name)
         self.raise_failures()
-        self._require_usable([name], requires, only_if_free=mode.startswith("x"))
-        if not self._make_room(0):
+        self._acceptance.require_usable([name], requires, only_if_free=mode.startswith("x"))
+        if not self._acceptance.make_room(0, partial(self._wait, LOOK_AGAIN_S)):
             raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
-        object_id, file = open_writer(self.spool, self._owner)
+        object_id, file = open_writer(self.spool, self._session.name)
         accepted: list[JobId] = []
 
         def accept(written: BinaryIO) -> UploadHandle:
             staged = finish_writer(self.spool, object_id, written)
             # Not only_if_free: what was written is not thrown away because another upload of the name came meanwhile. Its job
             # fails, and the file is kept.
-            accepted.extend(self._submit([staged], [name], not mode.startswith("x"), requires))
+            accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires))
             return self._accepted(name, accepted)
 
         def discard() -> None:
@@ -222,125 +199,12 @@ class Uploader(Reader):
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
-    def _require_usable(self, names: Sequence[str], requires: Sequence[str], *, only_if_free: bool) -> None:
-        """Refuse before anything is copied or written what would be refused when it is accepted.
-
-        ConfigError for a name that the store cannot have. With `only_if_free` AlreadyExistsError for one that an upload which is
-        queued or under way holds; one that has failed, or is done, holds none.
-        """
-        for name in requires:
-            self.uri_for(name)
-        for uri in map(self.uri_for, names):
-            if only_if_free and (holder := self.journal.queries.newest_open(uri, self._place)) is not None:
-                raise name_is_held(holder)
-
-    def _submit_staged(
-        self,
-        sources: Sequence[tuple[Path, str]],
-        overwrite: bool,
-        requires: Sequence[str],
-        *,
-        move: bool,
-        advance: Callable[[int], object],
-    ) -> list[JobId]:
-        """Make snapshots, and jobs for them: all or nothing."""
-        staged: list[Staged] = []
-        try:
-            for file, _ in sources:
-                staged.append(stage(self.spool, file, self._owner, move=move, advance=advance))
-            ids = self._submit(staged, [name for _, name in sources], overwrite, requires, only_if_free=not overwrite)
-        except BaseException:
-            self.spool.free([one.object_id for one in staged])
-            raise
-        for (file, _), one in zip(sources, staged, strict=True):
-            share_snapshot(self.spool.folder, file, one)
-        return ids
-
-    def _submit_shared(self, sources: Sequence[tuple[Path, str]], overwrite: bool, requires: Sequence[str]) -> list[JobId] | None:
-        """Make jobs for the snapshots that another upload of this call has made. None: there are none, or none any more."""
-        staged = [one for file, _ in sources if (one := shared_snapshot(self.spool.folder, file)) is not None]
-        if len(staged) < len(sources):
-            return None
-        try:
-            names = [name for _, name in sources]
-            return self._submit(staged, names, overwrite, requires, shared=True, only_if_free=not overwrite)
-        except SnapshotGone:  # uploaded and freed in the meantime
-            return None
-
-    def _submit(
-        self,
-        staged: Sequence[Staged],
-        names: Sequence[str],
-        overwrite: bool,
-        requires: Sequence[str],
-        *,
-        shared: bool = False,
-        only_if_free: bool = False,
-    ) -> list[JobId]:
-        wanted = tuple((self.uri_for(r), self.uri.key_for(check_name(r))) for r in requires)
-        new = [
-            NewJob(
-                JobKind.PUT,
-                self.uri_for(name),
-                self.uri.key_for(name),
-                one.object_id,
-                one.size_bytes,
-                overwrite,
-                secrets.token_hex(16),
-                wanted,
-                one.crc32c,
-                one.pieces,
-                only_if_free,
-            )
-            for one, name in zip(staged, names, strict=True)
-        ]
-        object_ids = [one.object_id for one in staged]
-        ids, freed = self._journalize(new, shared=shared)
-        restore_quarantined(self.spool, object_ids)
-        self.spool.free(freed)
-        return ids
-
-    def _journalize(self, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
-        try:
-            accepted = self.journal.uploads.submit(self._owner, self._store_id, new, shared=shared)
-        except JournalReplaced:
-            self._register(split_options(self.uri.scheme, self._options)[0])
-            accepted = self.journal.uploads.submit(self._owner, self._store_id, new, shared=shared)
-        if not self._has_accepted:
-            self._has_accepted, self._seen_replacements = True, self.journal.replacements
-        return accepted
-
     def _accepted(self, name: str, ids: Sequence[JobId]) -> UploadHandle:
         handle = UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)
-        if self._in_caller:
-            self._perform(ids)
-        else:
-            self._session.call_agent()
+        self._waiter.start(ids)
         return handle
 
-    def _make_room(self, size_bytes: int) -> bool:
-        """Wait until the budget has room for `size_bytes`. False: there is none, and the file is to go around the spool."""
-        limit = self.config.spool.max_spool_bytes
-        if limit is None:
-            return True
-        what = self.config.spool.when_full
-        while (used := self.journal.queries.spool_bytes()) + size_bytes > limit:
-            if what == "direct":
-                return False
-            counts = self.journal.queries.counts()
-            stuck = not (counts.queued + counts.leased)
-            if what == "raise" or size_bytes > limit or stuck:
-                remedy = (
-                    "wherry retry or wherry discard" if stuck and counts.failed else "raise max_spool_bytes or wait for uploads"
-                )
-                raise SpoolError(
-                    f"the spool {self.spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
-                    f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
-                )
-            self._wait(LOOK_AGAIN_S)
-        return True
-
-    def _put_directly(self, sources: Sequence[tuple[Path, str]], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
+    def _put_directly(self, sources: Sequence[Source], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
         with DaemonThreadPool(POOL_THREADS, "wherry-put") as pool:
             sender = Sender(None, pool)
@@ -349,7 +213,7 @@ class Uploader(Reader):
                 require_regular(file, file.stat())
                 self._wait_for_name(self.uri_for(file_name))
                 uri, key = self.uri_for(file_name), self.uri.key_for(file_name)
-                job = job_sent_at_once(uri, key, file.stat().st_size, owner=self._owner, overwrite=overwrite)
+                job = job_sent_at_once(uri, key, file.stat().st_size, owner=self._session.name, overwrite=overwrite)
                 made.append(sender.send(job, file, self._own_store(), self.config.transfer, frozen=False))
                 if move:
                     file.unlink()
@@ -358,114 +222,36 @@ class Uploader(Reader):
         return UploadHandle(uri, (), self.journal, self._wait_for, made=whole)
 
     def _wait_for_name(self, uri: str) -> None:
-        while self.journal.queries.newest_open(uri, self._place) is not None:
+        while self.journal.queries.newest_open(uri, self._endpoint) is not None:
             self._wait(LOOK_AGAIN_S)
 
-    # -- the agent, or its work done here
-
-    def _perform(self, ids: Sequence[JobId]) -> None:
-        for job_id in ids:  # one by one: asking for all of them after each would take long for a folder of many files
-            while self.journal.queries.unfinished(ids=[job_id]) and not self.journal.overview.held_up(self._owner):
-                self._wait(LOOK_AGAIN_S)
-
     def _wait(self, timeout_s: float) -> None:
-        """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
-        if not self._in_caller:
-            self._session.wait(timeout_s)
-            return
-        self._forget_after_fork()
-        if self._caller is None:
-            stores = Stores(self.spool.inside("endpoints.json"), self.journal.work.note_error)
-            stores.learn(self._store_id, self._secrets)
-            self._caller = Caller(self.spool, self.journal, stores, self._owner)
-        if pause_s := self._caller.work():
-            self._session.listener().wait(min(pause_s, timeout_s))
-
-    def _forget_after_fork(self) -> None:
-        """In a forked child: its parent's threads are not here, either."""
-        if self._pid != os.getpid():
-            self._caller = None
-        super()._forget_after_fork()
+        self._waiter.wait(timeout_s)
 
     def _wait_for(self, ids: Sequence[JobId], timeout_s: float | None) -> bool:
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._session.listener()  # from now on nothing that ends can be missed
-        while ids and self.journal.queries.unfinished(ids=ids):
-            left_s = LOOK_AGAIN_S if until_s is None else until_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            if until_s is None and (held := self.journal.overview.held_up(self._owner)):
-                own = [one for one in held if one.job_id in ids] or held  # `held` names the oldest ones only
-                raise UploadFailed(own, remedy=self._waiting(len(own)))
-            self._wait(left_s)
-        return True
+        return self._waiter.wait_for(ids, timeout_s, self._failures.remedy_for_waiting)
 
     # -- failures and the end
 
     def start_check(self) -> None:
         """Have the agent find out, in the background, whether the store lets us in; raise_failures() reports if it does not."""
-        key = self.uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
-        ids, _ = self._journalize([NewJob(JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "")])
-        if self._in_caller:
-            self._perform(ids)
-        else:
-            self._session.call_agent()
+        self._waiter.start(self._acceptance.submit_check())
 
     def check(self, timeout_s: float | None = 60.0) -> None:
         """Find out whether the store lets us in; raises UploadFailed with the server's own words, or TimeoutError."""
-        self.start_check()
-        ids = [job.id for job in self.journal.queries.jobs(owner=self._owner, kind=JobKind.CHECK)][-1:]
+        ids = self._acceptance.submit_check()
+        self._waiter.start(ids)
         if not self._wait_for(ids, timeout_s):
             raise TimeoutError(f"{self.uri} did not answer within {timeout_s} s")
-        checks = self.journal.uploads.failures(self._owner, kind=JobKind.CHECK)
-        if bad := [failure for failure in checks if failure.job_id in ids]:
-            raise UploadFailed(bad)
+        self._failures.raise_checks(ids)
 
     def raise_failures(self) -> None:
         """Report uploads that failed since the last time: as warnings in the log, or as UploadFailed, as `on_failure` says."""
-        raising = self.config.on_failure == "raise"
-        checks = self.journal.uploads.failures(self._owner, kind=JobKind.CHECK)
-        puts = [*self._lost(), *self.journal.uploads.failures(self._owner, mark=raising)]
-        if raising:
-            self._seen_replacements = self.journal.replacements
-        if raising and (checks or puts):
-            raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
-        for failure in [*checks, *puts]:
-            if failure.job_id not in self._warned:
-                self._warned.add(failure.job_id)
-                log.warning("upload of %s failed: %s", failure.uri, failure.error)
-
-    def _lost(self) -> list[JobFailure]:
-        """A report that the journal was damaged and put aside, if it was: what had not been uploaded by then is not known."""
-        if self.journal.replacements == self._seen_replacements or not self._has_accepted:
-            return []
-        where = self.spool.folder / "quarantine"
-        text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
-        return [JobFailure(0, str(self.uri), 0, text, "JournalError")]
-
-    def _remedy(self, failures: Sequence[JobFailure]) -> str:
-        """What works: an upload whose name is taken fails again when it is only tried again."""
-        if not failures:
-            return ""
-        spool = f"--spool {shlex.quote(str(self.spool.folder))}"
-        taken = [str(failure.job_id) for failure in failures if failure.kind == AlreadyExistsError.__name__]
-        found = [] if len(taken) == len(failures) else [f"wherry retry --all {spool} (or discard)"]
-        if taken:
-            jobs = " ".join(taken) if len(taken) <= _NAMED_JOBS else "JOB..."
-            found.append(f"where the name is taken, wherry retry --overwrite {jobs} {spool} (or discard)")
-        return f"their files are kept: {'; '.join(found)}"
-
-    def _waiting(self, n_named: int) -> str:
-        n_left = self.counts().queued
-        more = f"{n_left - n_named} more wait as well. " if n_left > n_named else ""
-        return (
-            f"{more}They stay queued until somebody mends that, and are tried every five minutes, or at once when new secrets "
-            f"arrive or by: {self.drain_command()}"
-        )
+        self._failures.report(raising=self.config.on_failure == "raise")
 
     def counts(self) -> Counts:
         """How many of this uploader's uploads are in each state."""
-        return self.journal.queries.counts(self._owner)
+        return self.journal.queries.counts(self._session.name)
 
     def flush(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
         """Wait until every upload accepted so far is verified in the store or has failed.
@@ -481,27 +267,23 @@ class Uploader(Reader):
 
         def is_stuck(counts: Counts) -> bool:
             if timeout_s is None:
-                held[:] = self.journal.overview.held_up(self._owner)
+                held[:] = self.journal.overview.held_up(self._session.name)
             if held or patience is None:
                 return bool(held)
-            sent_bytes = self.journal.parts.sent_bytes(self._owner)
+            sent_bytes = self.journal.parts.sent_bytes(self._session.name)
             return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes))
 
         self._session.listener()
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
-            raise TimeoutError(self._unfinished(timeout_s))
-        failures = self.journal.uploads.failures(self._owner)
-        if held:
-            raise UploadFailed([*failures, *held], remedy=self._waiting(len(held)))
-        if lost := self._lost():
-            self._seen_replacements = self.journal.replacements
-        if lost or failures:
-            raise upload_failed([*lost, *failures], remedy=self._remedy([*lost, *failures]))
+            why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
+            where = "they stay in the spool" if self._in_caller else "they go on in the background"
+            raise TimeoutError(self._failures.unfinished(self.uri, why, where))
+        self._failures.raise_uploads(held)
 
     def drain_command(self) -> str:
         """The command that finishes what is in the spool."""
-        return f"wherry drain --spool {shlex.quote(str(self.spool.folder))}"
+        return drain_command(self.spool.folder)
 
     def close(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
         """flush(), then sign off. It is closed also when that raises; what was not finished goes on in the background.
@@ -522,26 +304,12 @@ class Uploader(Reader):
             timeout_s = self.config.drain_at_exit_s
         self._drain(timeout_s, self._patience if timeout_s is None else None, progress_bar=progress_bar)
 
-    def _unfinished(self, timeout_s: float | None) -> str:
-        """What an end leaves, why, and the command that finishes it."""
-        counts = self.counts()
-        why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
-        where = "they stay in the spool" if self._in_caller else "they go on in the background"
-        failures = self.journal.uploads.failures(self._owner, mark=False)
-        failed = f". {len(failures)} failed: {failures[0].error}" if failures else ""
-        return (
-            f"{counts.queued + counts.leased} upload(s) to {self.uri} are not finished {why}; {where}, "
-            f"{counts.bytes_queued} bytes. To finish them: {self.drain_command()}{failed}"
-        )
-
     def _sign_off(self) -> None:
         self._closed = True
-        self._forget_after_fork()
         _open_uploaders.discard(self)
         if self._store is not None:
             self._store.close()
-        if self._caller is not None:
-            self._caller.close()
+        self._waiter.close()
         self._session.sign_off()
         if self._in_caller and self._session.is_here:  # else the agent does it
             remove_unneeded_reserve(self.spool, self.journal)
@@ -570,27 +338,12 @@ class Uploader(Reader):
         `error` is what ended the block; then UploadFailed is not raised either, and Ctrl-C ends the waiting only.
         """
         if error is not None:
-            self._close_at_exit(timeout_s)
+            _close_at_exit(self, timeout_s)
             return
         try:
             self.close(timeout_s, progress_bar=True)
         except TimeoutError as late:
             sys.stderr.write(f"wherry: {late}\n")
-
-    def _close_at_exit(self, timeout_s: float | None = None) -> None:
-        """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
-        if self._closed or not self._session.is_here:
-            return
-        try:
-            self.close(timeout_s, progress_bar=True)
-        except (UploadFailed, TimeoutError) as error:
-            sys.stderr.write(f"wherry: {error}\n")
-        except KeyboardInterrupt:
-            left = self.counts()
-            sys.stderr.write(
-                f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
-                f"To wait for them: {self.drain_command()}\n"
-            )
 
     # -- taking back
 
@@ -602,39 +355,46 @@ class Uploader(Reader):
     def withdraw(self, name: str) -> None:
         """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
         uri = self.uri_for(name)
-        self.spool.free(self.journal.uploads.cancel(uri, self._place))
+        self.spool.free(self.journal.uploads.cancel(uri, self._endpoint))
         self._wait_for_name(uri)
 
 
-def _require_distinct(sources: Sequence[tuple[Path, str]]) -> None:
-    """Names are brought into one Unicode form, in which two files may have the same one: neither is to replace the other."""
-    seen: dict[str, Path] = {}
-    for file, name in sources:
-        if (other := seen.setdefault(name, file)) is not file:
-            raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {name!r}: rename one")
+def _new_name(uri: StoreURI, name: str) -> str:
+    """As check_new_name(), of the whole key: the prefix of a URI may be given to read what others have made."""
+    if uri.prefix and uri.scheme != "file":  # a local folder is there, or its name is its owner's affair
+        check_new_name(uri.prefix, what="prefix")
+    return check_new_name(name)
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """All files of a folder, by path. ConfigError for what cannot be uploaded, before anything is."""
-    found: list[Path] = []
+def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:
+    """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
+    if uploader._closed or not uploader._session.is_here:
+        return
+    try:
+        uploader.close(timeout_s, progress_bar=True)
+    except (UploadFailed, TimeoutError) as error:
+        sys.stderr.write(f"wherry: {error}\n")
+    except KeyboardInterrupt:
+        left = uploader.counts()
+        sys.stderr.write(
+            f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
+            f"To wait for them: {uploader.drain_command()}\n"
+        )
 
-    def stop(error: OSError) -> None:
-        raise error
 
-    for base, folders, names in os.walk(folder, onerror=stop):
-        folders.sort()
-        for name in folders:
-            if (Path(base) / name).is_symlink():
-                raise ConfigError(
-                    f"{Path(base) / name} is a symbolic link to a folder: copy the folder there or upload it by itself"
-                )
-        found += [Path(base) / name for name in sorted(names)]
-    if not found:
-        raise ConfigError(f"the folder {folder} has no files: object stores keep no empty folders")
-    for path in found:
-        if not path.is_file():
-            raise ConfigError(f"{path} is no regular file: only regular files can be uploaded")
-    return found
+def _settings(config: Config, given: frozenset[str], secret: Mapping[str, object]) -> dict[str, Mapping[str, float]]:
+    """What the journal keeps of the configuration, for the agent. `given`: the options that the caller has named."""
+    settings: dict[str, Mapping[str, float]] = {"retry": asdict(config.retry), "transfer": asdict(config.transfer)}
+    if secret and not given & set(secret):
+        settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
+    return settings
+
+
+def _warn_of_file_system(spool: Spool) -> None:
+    if spool.folder not in _warned_spools:
+        _warned_spools.add(spool.folder)
+        for text in file_system_warnings(spool):
+            log.warning("%s", text)
 
 
 def _remove_private(folder: Path) -> None:
@@ -644,7 +404,7 @@ def _remove_private(folder: Path) -> None:
 
 def _close_all() -> None:
     for uploader in list(_open_uploaders):
-        uploader._close_at_exit()
+        _close_at_exit(uploader)
     for folder in list(_private_spools):
         _remove_private(folder)
 

@@ -453,11 +453,11 @@ def test_large_files_go_in_parts_through_a_spool_in_memory(tmp_path: Path, dest:
 
 
 def test_no_room_for_the_download_is_an_error_and_leaves_no_file(uploader: Uploader, tmp_path: Path) -> None:
-    object_id, file = open_writer(uploader.spool, uploader._owner)
+    object_id, file = open_writer(uploader.spool, uploader._session.name)
     with file:
         file.truncate(2**43)
         sparse = finish_writer(uploader.spool, object_id, file)
-    uploader._submit([sparse], ["sparse"], True, ())
+    uploader._acceptance.submit([sparse], ["sparse"], True, ())
     with pytest.raises(OSError, match="no room") as caught:
         uploader.get("sparse", tmp_path / "back")
     assert errno.ENOSPC == caught.value.errno

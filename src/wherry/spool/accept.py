@@ -1,0 +1,168 @@
+"""How uploads are accepted: room is made, files are staged, and rows are written to the journal."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from wherry.errors import JobFailure, SpoolError
+from wherry.spool.journal.jobs import JobId, JobKind
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
+from wherry.spool.recovery import restore_quarantined
+from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
+from wherry.spool.sources import Source
+from wherry.spool.spool import Spool
+from wherry.spool.staging import Staged, stage
+from wherry.uri import StoreURI, check_name
+
+
+class Acceptance:
+    """Accepts uploads of the session `owner` to one store. `register()` adds the store to a journal that is a new one."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        journal: Journal,
+        uri: StoreURI,
+        *,
+        owner: str,
+        endpoint: str,
+        store_id: int,
+        register: Callable[[], object],
+    ) -> None:
+        self.owner = owner
+        self._store_id = store_id
+        self._spool = spool
+        self._journal = journal
+        self._uri = uri
+        self._endpoint = endpoint
+        self._register = register
+        self._has_accepted = False
+        self._seen_replacements = 0
+
+    def require_usable(self, names: Sequence[str], requires: Sequence[str], *, only_if_free: bool) -> None:
+        """Refuse before anything is copied or written what would be refused when it is accepted.
+
+        ConfigError for a name that the store cannot have. With `only_if_free` AlreadyExistsError for one that an upload which is
+        queued or under way holds; one that has failed, or is done, holds none.
+        """
+        for name in requires:
+            self._uri_for(name)
+        for uri in map(self._uri_for, names):
+            if only_if_free and (holder := self._journal.queries.newest_open(uri, self._endpoint)) is not None:
+                raise name_is_held(holder)
+
+    def make_room(self, size_bytes: int, wait: Callable[[], object]) -> bool:
+        """Wait until the budget has room for `size_bytes`. False: there is none, and the file is to go around the spool."""
+        limit = self._spool.config.max_spool_bytes
+        if limit is None:
+            return True
+        when_full = self._spool.config.when_full
+        while (used := self._journal.queries.spool_bytes()) + size_bytes > limit:
+            if when_full == "direct":
+                return False
+            counts = self._journal.queries.counts()
+            stuck = not (counts.queued + counts.leased)
+            if when_full == "raise" or size_bytes > limit or stuck:
+                remedy = (
+                    "wherry retry or wherry discard" if stuck and counts.failed else "raise max_spool_bytes or wait for uploads"
+                )
+                raise SpoolError(
+                    f"the spool {self._spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
+                    f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
+                )
+            wait()
+        return True
+
+    def accept(
+        self,
+        sources: Sequence[Source],
+        requires: Sequence[str],
+        *,
+        overwrite: bool,
+        move: bool,
+        advance: Callable[[int], object],
+    ) -> list[JobId]:
+        """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
+        names = [name for _, name in sources]
+        shared = [one for file, _ in sources if (one := shared_snapshot(self._spool.folder, file)) is not None]
+        if len(shared) == len(sources):
+            try:
+                return self.submit(shared, names, overwrite, requires, shared=True, only_if_free=not overwrite)
+            except SnapshotGone:  # uploaded and freed in the meantime
+                pass
+        staged: list[Staged] = []
+        try:
+            for file, _ in sources:
+                staged.append(stage(self._spool, file, self.owner, move=move, advance=advance))
+            ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite)
+        except BaseException:
+            self._spool.free([one.object_id for one in staged])
+            raise
+        for (file, _), one in zip(sources, staged, strict=True):
+            share_snapshot(self._spool.folder, file, one)
+        return ids
+
+    def submit(
+        self,
+        staged: Sequence[Staged],
+        names: Sequence[str],
+        overwrite: bool,
+        requires: Sequence[str],
+        *,
+        shared: bool = False,
+        only_if_free: bool = False,
+    ) -> list[JobId]:
+        """Make jobs for staged files: their ids."""
+        new = [
+            NewJob(
+                kind=JobKind.PUT,
+                uri=self._uri_for(name),
+                key=self._uri.key_for(name),
+                object_id=one.object_id,
+                size_bytes=one.size_bytes,
+                overwrite=overwrite,
+                token=secrets.token_hex(16),
+                requires=tuple((self._uri_for(r), self._uri.key_for(check_name(r))) for r in requires),
+                crc32c=one.crc32c,
+                pieces=one.pieces,
+                only_if_free=only_if_free,
+            )
+            for one, name in zip(staged, names, strict=True)
+        ]
+        ids, freed = self._write(new, shared=shared)
+        restore_quarantined(self._spool, [one.object_id for one in staged])
+        self._spool.free(freed)
+        return ids
+
+    def submit_check(self) -> list[JobId]:
+        """Make a job that only finds out whether the store lets us in."""
+        key = self._uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
+        return self._write([NewJob(JobKind.CHECK, self._uri.uri_for(key), key, "", 0, False, "")])[0]
+
+    def _write(self, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
+        try:
+            accepted = self._journal.uploads.submit(self.owner, self._store_id, new, shared=shared)
+        except JournalReplaced:
+            self._register()
+            accepted = self._journal.uploads.submit(self.owner, self._store_id, new, shared=shared)
+        if not self._has_accepted:
+            self._has_accepted = True
+            self.mark_lost_as_reported()
+        return accepted
+
+    def lost(self) -> list[JobFailure]:
+        """A failure that says that the journal was damaged and put aside, if it was. What was not uploaded by then is unknown."""
+        if self._journal.replacements == self._seen_replacements or not self._has_accepted:
+            return []
+        where = self._spool.folder / "quarantine"
+        text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
+        return [JobFailure(0, str(self._uri), 0, text, "JournalError")]
+
+    def mark_lost_as_reported(self) -> None:
+        """What lost() has said up to now has been told to the user."""
+        self._seen_replacements = self._journal.replacements
+
+    def _uri_for(self, name: str) -> str:
+        return self._uri.uri_for(self._uri.key_for(check_name(name)))

@@ -1,0 +1,53 @@
+"""The files of the caller that are to be uploaded: what lies in a folder, and under which names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from wherry.errors import ConfigError
+from wherry.uri import check_new_name
+
+#: A file, and the remote name that it is to have.
+Source = tuple[Path, str]
+
+
+def sources_of(path: Path, name: str) -> list[Source]:
+    """The file `path` under `name`, or all files of the folder `path` below `name`. ConfigError for what cannot be uploaded."""
+    if not path.is_dir():
+        return [(path, name)]
+    sources = [(file, check_new_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in _files_below(path)]
+    _require_distinct(sources)
+    return sources
+
+
+def _require_distinct(sources: Sequence[Source]) -> None:
+    """Two names that differ by their Unicode form only become one: neither file is to replace the other."""
+    seen: dict[str, Path] = {}
+    for file, name in sources:
+        if (other := seen.setdefault(name, file)) is not file:
+            raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {name!r}: rename one")
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All files of a folder, by path."""
+    found: list[Path] = []
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    for base, folders, names in os.walk(folder, onerror=stop):
+        folders.sort()
+        for name in folders:
+            if (Path(base) / name).is_symlink():
+                raise ConfigError(
+                    f"{Path(base) / name} is a symbolic link to a folder: copy the folder there or upload it by itself"
+                )
+        found += [Path(base) / name for name in sorted(names)]
+    if not found:
+        raise ConfigError(f"the folder {folder} has no files: object stores keep no empty folders")
+    for path in found:
+        if not path.is_file():
+            raise ConfigError(f"{path} is no regular file: only regular files can be uploaded")
+    return found
