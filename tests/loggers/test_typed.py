@@ -1,8 +1,7 @@
-"""Sinks of the typed API: what they are called with, when they write, and that nothing is computed for nobody."""
+"""Sinks of the typed API: what they are called with, when they write, and that only values that are written are computed."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import gc
 import inspect
@@ -16,19 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support import called_in
+from typed_sinks import EVERY_STEP, Sink, clocked
 from wherry.errors import ConfigError
-from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.in_memory import InMemoryLogger
 from wherry.loggers.logger import Logger
-from wherry.loggers.run.event import Event
 from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State
 from wherry.loggers.run.timestamp import Timestamp
 from wherry.loggers.typed.destination_sink import DestinationSink
 from wherry.loggers.typed.multi import MOST_REPLACED, MultiLogger, namespace_context
-from wherry.loggers.typed.sink import BaseLogger, BaseLoggerConfig, Collected, CollectingLogger
-from wherry.loggers.typed.sink_destination import SinkDestination
+from wherry.loggers.typed.sink import BaseLogger, BaseLoggerConfig, CollectingLogger
 from wherry.loggers.typed.sinks import Sinks
 
 #: The seed's calls: name -> parameters.
@@ -44,42 +40,6 @@ SEED = {
     "should_write": ["state"],
     "write": ["state"],
 }
-EVERY_STEP = BaseLoggerConfig("sink", write_every_n_seconds=0)
-
-
-class Sink(CollectingLogger[BaseLoggerConfig]):
-    """Remembers what it wrote: (phase, batch, what)."""
-
-    def __init__(self, config: BaseLoggerConfig = EVERY_STEP) -> None:
-        super().__init__(config)
-        self.written: list[tuple[str, int, Collected]] = []
-        self.configs: list[dict[str, Any]] = []
-        self.is_closed = False
-
-    def write(self, state: State) -> None:
-        found = self.take(state.phase)
-        if found != Collected():
-            self.written.append((state.phase, state.timestamp.batch, found))
-
-    def log_config(self, config: Any) -> None:
-        self.configs.append(config_as_dict(config))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def scalars(self, name: str = "value/loss") -> list[float]:
-        namespace, key = name.split("/")
-        return [found.scalars[namespace, key] for _, _, found in self.written if (namespace, key) in found.scalars]
-
-
-def clocked(elapsed_s: float = 0.0, phase: str = "train", batch: int = 0, world_size: int = 1) -> State:
-    """A state whose clock stands still."""
-    state = State("run", Timestamp(batch=batch), rank=0, world_size=world_size, phase=phase, now=lambda: 0.0)
-    state.elapsed_s = elapsed_s
-    return state
-
-
-# -- the seed's interface
 
 
 @pytest.mark.parametrize("call", SEED)
@@ -103,9 +63,6 @@ def test_write_must_be_overridden_and_nothing_else() -> None:
 def test_an_interval_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="write_val_every_n_seconds"):
         BaseLoggerConfig(write_val_every_n_seconds=value)
-
-
-# -- when to write
 
 
 @pytest.mark.parametrize(
@@ -147,9 +104,6 @@ def test_long_and_large_runs_are_written_less_often_by_default() -> None:
         sink.default_write_every_n_seconds(clocked(batch=batch, world_size=size)) for batch, size in ((0, 1), (5000, 1), (0, 8))
     ]
     assert [1.0, 10.0, 10.0] == found
-
-
-# -- values
 
 
 def test_a_function_is_called_once_for_all_sinks_and_never_when_none_writes() -> None:
@@ -305,9 +259,6 @@ def test_of_a_scalar_that_is_never_written_the_newest_values_are_kept_and_that_i
     assert "value/loss was logged more than 10000 times before a step" in caplog.text
 
 
-# -- namespaces
-
-
 def test_namespaces_are_joined_and_can_be_cleared_within_a_block() -> None:
     log = MultiLogger("model")
     found = [log.namespace(), log.namespace("own")]
@@ -338,9 +289,6 @@ def test_a_timer_logs_seconds_also_when_its_block_raises() -> None:
     Sinks([sink]).step(clocked(), log)
     (seconds,) = sink.scalars("timers/step")
     assert 0 <= seconds < 10
-
-
-# -- phases and sinks
 
 
 def test_the_last_values_of_a_phase_are_written_when_it_ends() -> None:
@@ -496,9 +444,6 @@ def test_log_calls_from_several_threads_are_all_taken() -> None:
     assert 800 == len(sink.written[0][2].scalars)
 
 
-# -- settings
-
-
 @dataclass
 class Settings:
     lr: float = 0.1
@@ -514,162 +459,3 @@ def test_settings_are_taken_from_mappings_dataclasses_and_omegaconf() -> None:
     assert [{"lr": 0.1}, {"lr": 0.1}, {"lr": 0.1, "model": {"width": 0.1}}] == sink.configs
     with pytest.raises(TypeError, match="not list"):
         config_as_dict([1])
-
-
-# -- adapters
-
-
-class Destination(LoggerDestination):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-
-    def log_hyperparameters(self, *args: Any) -> None:
-        self.calls.append(("hyperparameters", args))
-
-    def log_metrics(self, *args: Any) -> None:
-        self.calls.append(("metrics", args))
-
-    def log_images(self, images: Any, name: str = "", channels_last: bool = False, step: int | None = None, *_: Any) -> None:
-        self.calls.append(("images", (images.shape, name, step)))
-
-    def log_text(self, *args: Any) -> None:
-        self.calls.append(("text", args))
-
-    def log_audio(self, audio: Any, name: str = "", sample_rate_hz: int = 0, step: int | None = None) -> None:
-        self.calls.append(("audio", (audio.shape, name, sample_rate_hz, step)))
-
-    def log_video(self, video: Any, name: str = "", frames_per_s: float = 0, step: int | None = None) -> None:
-        self.calls.append(("video", (video.shape, name, frames_per_s, step)))
-
-    def log_histogram(self, values: Any, name: str = "", step: int | None = None) -> None:
-        self.calls.append(("histogram", (values.shape, name, step)))
-
-    def log_point_cloud(self, points: Any, name: str = "", step: int | None = None) -> None:
-        self.calls.append(("points", (points.shape, name, step)))
-
-
-def log_all(log: MultiLogger) -> None:
-    log.log_scalar("loss", 0.5)
-    log.log_scalar("lr", 3e-6)
-    log.log_string("note", "hello")
-    log.log_image("image", np.zeros((4, 5)))
-    log.log_audio("sound", np.zeros(100), sample_rate=8000)
-    log.log_video("video", np.zeros((2, 4, 5)))
-    log.log_histogram("weights", np.zeros((2, 3)))
-    log.log_point_cloud("points", np.zeros((7, 3)))
-
-
-def expected_calls(prefix: str, step: int) -> list[tuple[str, tuple[Any, ...]]]:
-    return [
-        ("metrics", ({f"{prefix}loss": 0.5, f"{prefix}lr": 3e-6}, step)),
-        ("text", ("hello", f"{prefix}note", step)),
-        ("images", ((1, 4, 5), f"{prefix}image", step)),
-        ("audio", ((100,), f"{prefix}sound", 8000, step)),
-        ("video", ((2, 1, 4, 5), f"{prefix}video", 12.0, step)),
-        ("histogram", ((2, 3), f"{prefix}weights", step)),
-        ("points", ((1, 7, 3), f"{prefix}points", step)),
-    ]
-
-
-def test_a_destination_serves_as_a_sink() -> None:
-    destination, log = Destination(), MultiLogger("task")
-    sinks = Sinks([DestinationSink(destination, EVERY_STEP)])
-    sinks.log_config({"lr": 1})
-    log_all(log)
-    sinks.step(clocked(batch=3), log)
-    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 3)] == destination.calls
-
-
-def test_a_router_serves_as_a_sink_and_the_phase_is_in_the_name() -> None:
-    destination, log = Destination(), MultiLogger("task")
-    logger = Logger(State("run"), [destination])
-    log_all(log)
-    Sinks([DestinationSink(logger, EVERY_STEP)]).step(clocked(batch=3, phase="valid"), log)
-    assert expected_calls("valid/task/", 3) == destination.calls
-
-
-def test_a_sink_serves_as_a_destination_and_all_comes_back_through_both() -> None:
-    destination = Destination()
-    state = State("run")
-    logger = Logger(state, [SinkDestination(DestinationSink(destination, EVERY_STEP))])
-    logger.run_event(Event.INIT)
-    logger.log_hyperparameters({"lr": 1})
-    logger.log_metrics({"task/loss": 0.5, "task/lr": 3e-6})
-    logger.log_text("hello", "task/note")
-    logger.log_images(np.zeros((4, 5)), "task/image")
-    logger.log_audio(np.zeros(100), "task/sound", 8000)
-    logger.log_video(np.zeros((2, 4, 5)), "task/video")
-    logger.log_histogram(np.zeros((2, 3)), "task/weights")
-    logger.log_point_cloud(np.zeros((7, 3)), "task/points")
-    state.timestamp = state.timestamp.to_next_batch()
-    logger.run_event(Event.BATCH_END)
-    assert [("hyperparameters", ({"lr": 1},)), *expected_calls("task/", 0)] == destination.calls
-
-
-def test_a_sink_as_a_destination_writes_evaluations_as_valid_and_the_rest_at_the_end() -> None:
-    sink = Sink(BaseLoggerConfig(write_every_n_seconds=100))
-    state = State("run")
-    logger = Logger(state, [SinkDestination(sink)])
-    for event, loss in (
-        (Event.BATCH_END, 1),
-        (Event.BATCH_END, 2),
-        (Event.EVAL_START, 3),
-        (Event.EVAL_END, 4),
-        (Event.FIT_END, 5),
-    ):
-        logger.log_metrics({"loss": loss, "images/n": loss})
-        logger.run_event(event)
-    logger.close()
-    assert [1, 3, 4, 5] == sink.scalars()
-    assert ["train", "train", "valid", "train"] == [phase for phase, _, _ in sink.written]
-    assert [1, 3, 4, 5] == sink.scalars("images/n")
-    assert sink.is_closed
-
-
-def test_a_sink_as_a_destination_gets_media_that_are_brought_into_their_form_when_they_are_computed() -> None:
-    sink = Sink()
-    image, sound, video = np.full((2, 3, 4, 5), 0.5), np.full((2, 100), 0.5), np.full((6, 3, 4, 5), 0.5)
-
-    def log() -> None:
-        destination.log_images(image, "image")
-        destination.log_audio(sound, "sound", 8000)
-        destination.log_video(video, "video", 24)
-
-    destination = SinkDestination(sink)
-    assert set() == {"to_images", "to_audio", "to_video"} & called_in(log)
-    for given in (image, sound, video):
-        given[:] = 1.0
-    assert {"to_images", "to_audio", "to_video"} <= called_in(destination.close)
-    (_, _, found), = sink.written  # fmt: skip
-    images = [found.images["value", f"image_{number}"] for number in range(2)]
-    samples, rate = found.audios["value", "sound"]
-    frames = found.videos["value", "video"]
-    assert [(3, 4, 5), (3, 4, 5), (100,), (3, 3, 4, 5)] == [one.shape for one in (*images, samples, frames)]
-    assert [{128}, {128}, {0.5}, {128}] == [set(one.reshape(-1).tolist()) for one in (*images, samples, frames)]
-    assert 8000 == rate
-
-
-@pytest.mark.parametrize("call", ["log_images", "log_audio", "log_video", "log_point_cloud"])
-def test_a_sink_as_a_destination_refuses_a_wrong_shape_at_the_call(call: str) -> None:
-    with pytest.raises(ValueError, match=r"^thing: .*\(2, 5, 2, 5, 2, 5\)"):
-        getattr(SinkDestination(Sink()), call)(np.zeros((2, 5, 2, 5, 2, 5)), "thing")
-
-
-def test_the_time_of_a_run_goes_on_over_restarts() -> None:
-    clock = iter(range(0, 1000, 10))
-    first = State("run", elapsed_before_s=100.0, now=lambda: next(clock))
-    assert [110.0, 120.0] == [first.elapsed_s, first.elapsed_s]
-    assert 130.0 == copy.copy(first).elapsed_s
-    resumed = State("run", now=lambda: next(clock))
-    resumed.elapsed_s = 130.0
-    assert 140.0 == resumed.elapsed_s
-
-
-def test_a_sink_as_a_destination_writes_each_step_that_is_given_without_any_event() -> None:
-    sink = Sink()
-    with Logger(State("run"), SinkDestination(sink)) as logger:
-        for step in (5, 6, 6, 9):
-            logger.log_metrics({f"loss{step}": step}, step=step)
-    found = [(batch, set(found.scalars)) for _, batch, found in sink.written]
-    assert [(5, {("value", "loss5")}), (6, {("value", "loss6")}), (9, {("value", "loss9")})] == found
