@@ -1,6 +1,7 @@
-"""Makes botocore clients: no retries, no checksums of their own, no chunked bodies, and a stalled request is cut in both ways.
+"""Makes the low-level clients of boto3: a stalled request is cut in both ways; no retries, no chunked bodies, no own checksums.
 
-boto3, s3transfer and their CRT transfer client are never loaded.
+A boto3 session finds credentials, profile, SSO and settings as its users know them. Its resources and its transfer manager are
+not used.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
+import boto3.session
 import botocore.session
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
@@ -66,10 +68,11 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     `signs_payloads`: put each body's SHA-256 into its signature. That reads it twice, and costs more than sending it; the CRC32C
     in a signed header does the same against all but malice. Few servers insist.
     """
-    session = botocore.session.Session(profile=options.profile)
-    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
-    endpoint = options.endpoint(session)
-    region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    core = _Session(profile=options.profile)
+    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
+    session = boto3.session.Session(botocore_session=core)
+    endpoint = options.endpoint(core)
+    region = options.region or session.region_name or os.environ.get("AWS_REGION")
     config = Config(
         signature_version=UNSIGNED if options.anonymous else None,
         retries={"total_max_attempts": 1, "mode": "standard"},  # only our own policy counts
@@ -91,7 +94,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     if options.verify is False:  # said once by wherry itself
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     try:
-        client = session.create_client(
+        client = session.client(
             "s3",
             region_name=region or ("us-east-1" if endpoint else None),
             endpoint_url=endpoint,
@@ -110,12 +113,21 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     _watch_connections(client, options.read_timeout_s, sockets)
     credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
     return Connection(
-        cast("S3Client", client),
+        client,
         is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
         lists_in_order=is_amazons(endpoint) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
         sockets=sockets,
     )
+
+
+class _Session(botocore.session.Session):
+    """A session that adds no transfer methods to its clients: nobody calls them, and s3transfer takes a while to import."""
+
+    def register(self, event_name: str, *arguments: Any, **options: Any) -> None:
+        """Take an event's handler, but not the one of boto3 that adds those methods."""
+        if event_name != "creating-client-class.s3":
+            super().register(event_name, *arguments, **options)
 
 
 @cache

@@ -160,7 +160,7 @@ BACKEND = Backend(
     "wherry.backends.s3.store:S3Store",
     options_of(S3Options),
     takes_others=False,
-    libraries=("botocore",),
+    libraries=("boto3",),
     install="'wherry[s3]'",
     check=S3Options.read,
     check_bucket=check_bucket,

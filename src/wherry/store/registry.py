@@ -87,8 +87,7 @@ def open_store(
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        if any((error.name or "").split(".")[0] == library.split(".")[0] for library in backend.libraries):
-            raise _missing(uri.scheme, backend) from error
+        _require_libraries(uri.scheme, backend, error)
         raise
     store_class = cast("type[ObjectStore]", getattr(module, class_name))
     given = dict(options or {})
@@ -106,13 +105,7 @@ def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -
     library that is not installed.
     """
     backend = backend_for(scheme)
-    for library in backend.libraries:
-        try:
-            found = importlib.util.find_spec(library)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            raise _missing(scheme, backend)
+    _require_libraries(scheme, backend)
     if backend.check is not None and options:
         backend.check(options)
     if backend.check_bucket is not None and bucket:
@@ -127,9 +120,16 @@ def warn_unverified(scheme: str) -> None:
     log.warning("verify=false: nobody checks that the %s:// server is the one that it says it is; not for real data", scheme)
 
 
-def _missing(scheme: str, backend: Backend) -> MissingExtraError:
-    needed = " and ".join(backend.libraries)
-    return MissingExtraError(f"{scheme}:// needs {needed}, which is not installed: pip install {backend.install}")
+def _require_libraries(scheme: str, backend: Backend, cause: ImportError | None = None) -> None:
+    for library in backend.libraries:
+        try:
+            found = importlib.util.find_spec(library)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            needed = " and ".join(backend.libraries)
+            words = f"{scheme}:// needs {needed}, which is not installed: pip install {backend.install}"
+            raise MissingExtraError(words) from cause
 
 
 def split_options(scheme: str, options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
