@@ -28,15 +28,15 @@ PAGE = DOCS / "destinations.md"
 _MOST_BYTES = 200 * 1024
 
 REASONS = {
-    "ConsoleConfig.show_hyperparameters": "Once, in a table.",
+    "ConsoleConfig.show_hyperparameters": "Whether they are printed, once, in a table.",
     "ConsoleConfig.show_tables": "Whether they are printed, up to `max_table_rows`.",
     "ConsoleConfig.show_texts": "Whether they are printed, up to `max_value_chars`.",
-    "FileConfig.capture_stderr": "As `capture_stdout`.",
-    "FileConfig.every_n_epochs": "Of the figures of `Logger.metric` that come once an epoch.",
-    "FileConfig.every_n_batches": "Of those that come once a batch or more.",
-    "MLflowConfig.tags": "Of the run, for MLflow's searches.",
-    "ProgressBarConfig.eval_batches": "As `batches_per_epoch`, of an evaluation.",
-    "ProgressBarConfig.predict_batches": "As `batches_per_epoch`, of a prediction.",
+    "FileConfig.capture_stderr": "As `capture_stdout`, for stderr.",
+    "FileConfig.every_n_epochs": "How often levels of `Logger.metric` from EPOCH on are written.",
+    "FileConfig.every_n_batches": "How often levels of `Logger.metric` from BATCH on are written.",
+    "MLflowConfig.tags": "The run's tags, for MLflow's searches.",
+    "ProgressBarConfig.eval_batches": "As `batches_per_epoch`, for an evaluation.",
+    "ProgressBarConfig.predict_batches": "As `batches_per_epoch`, for a prediction.",
     "WandbConfig.artifact_type": "The type of the artifacts that upload_file() makes.",
     "BaseLoggerConfig.name": "Which sink it is, for the reader.",
     "BaseLoggerConfig.write_every_n_seconds": "Each second, and each ten when the run is long or large.",

@@ -36,10 +36,10 @@ _DEFAULT_WIDTH = 120
 class ConsoleConfig:
     """What a ConsoleLogger shows, and how often. ConfigError for values that make no sense."""
 
-    #: Metrics are printed at steps that are a multiple of this,
+    #: Metrics are printed at steps that are a multiple of this.
     every_n_batches: int = 1
-    #: and at most once in so many seconds, as nobody reads more than a line a second. The newest values of metrics that were
-    #: left out are printed at the end of an epoch or evaluation, and at the close.
+    #: Metrics are printed at most once in so many seconds, as nobody reads more than a line a second. The newest values of those
+    #: that were left out are printed at the end of an epoch or evaluation, and at the close.
     every_s: float = 1.0
     #: The last level of `Logger.metric` that is printed.
     log_level: LogLevel | str | int = LogLevel.BATCH

@@ -46,7 +46,7 @@ class FileConfig:
     #: A file of this size is closed, and uploaded if a destination uploads; the next lines go to ``name.0001.txt``. 16 MiB is
     #: what editors open quickly, about 100,000 lines. 0: one file of any size.
     roll_size_bytes: int = 16 * 2**20
-    #: The last level of `Logger.metric` that is written, and how often levels from EPOCH on are. `log_metrics` is not filtered.
+    #: The last level of `Logger.metric` that is written. log_metrics() is not filtered.
     log_level: LogLevel | str | int = LogLevel.EPOCH
     every_n_epochs: int = 1
     every_n_batches: int = 1
