@@ -45,7 +45,7 @@ metric_fit(data)
 metric_microbatch(data)
 metric_verbose(data)
 """
-LOG_CALLS = [name for name in vars(LoggerDestination) if name.startswith("log_")]
+LOG_CALLS = [name for name in dir(LoggerDestination) if name.startswith("log_")]
 NOT_ROUTED = {"log_metric", "log_file_artifact"}  # Logger.metric and Logger.file_artifact, with other parameters
 
 

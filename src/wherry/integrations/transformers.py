@@ -8,7 +8,7 @@ from typing import Any
 
 from wherry.errors import MissingExtraError
 from wherry.integrations.attached import Attached
-from wherry.loggers import Event, LoggerDestination, Timestamp
+from wherry.loggers import Event, Timestamp
 from wherry.loggers.values.arrays import to_number
 
 try:
@@ -38,11 +38,7 @@ class WherryCallback(Attached, TrainerCallback):  # type: ignore[misc]  # its cl
     Checkpoints with one file name in several folders are all kept: see `Attached.upload_checkpoint`.
     """
 
-    def __init__(
-        self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
-    ) -> None:
-        super().__init__(*destinations, run_name=run_name, remote_folder=remote_folder)
-        self._is_evaluating = False
+    _is_evaluating = False
 
     def _notify(self, args: Any, state: Any, event: Event, phase: str = "train") -> None:
         self._begin(args)

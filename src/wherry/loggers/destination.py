@@ -8,18 +8,19 @@ one, and each name calls the method that was overridden last, also by a base cla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from wherry.loggers.callback import Callback, overrides
 from wherry.loggers.legacy.metric_levels import sort_leaves
 from wherry.loggers.legacy.old_names import tie_old_names, warn_of_old_name
+from wherry.loggers.log_methods import LogMethods
 from wherry.loggers.route import OnError
 from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
 
 
-class LoggerDestination(Callback):
+class LoggerDestination(LogMethods, Callback):
     """Takes what a run logs. Override the methods of what the destination can take::
 
         class PrintLogger(LoggerDestination):
@@ -93,53 +94,6 @@ class LoggerDestination(Callback):
             others.update(texts)
         if others:
             self.log_traces(others)
-
-    def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log settings that do not change during the run: name -> value."""
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log metrics, which change during the run: name -> number. `step=None`: the destination counts by itself."""
-
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Log an image or a sequence of them: arrays or tensors, height x width, channels x height x width, or a batch of these.
-
-        `channels_last`: the channels are the last dimension. `masks`: name (prediction, truth ...) -> mask or sequence of masks.
-        Their labels are whole numbers from 0 to 255, which `mask_class_labels` names; map an ignore label such as -100 to 255.
-        If a mask has other labels, the images are logged without it and ValueError is raised. `use_table`: show the images as a
-        table, if the destination has tables.
-        """
-
-    def log_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
-    ) -> None:
-        """Log a table: `rows` is n x len(columns)."""
-
-    def log_traces(self, traces: Mapping[str, object]) -> None:
-        """Log values for debugging: name -> anything."""
-
-    def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
-        """Log a text."""
-
-    def log_histogram(self, values: object, name: str = "Histogram", step: int | None = None) -> None:
-        """Log the distribution of the numbers in an array or tensor of any shape."""
-
-    def log_audio(self, audio: object, name: str = "Audio", sample_rate_hz: int = 44_100, step: int | None = None) -> None:
-        """Log a sound: samples, channels x samples, or samples x channels. Several channels are mixed into one."""
-
-    def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
-        """Log a video: frames x height x width, with channels second or last."""
-
-    def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
-        """Log points in space: n x 3, or a batch of clouds."""
 
     def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> object:
         """Upload the file `file_path` under the name `remote_file_name`.

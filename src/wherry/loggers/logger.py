@@ -16,8 +16,8 @@ from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.capture.exit_hooks import before_exit, before_exit_while_alive
 from wherry.loggers.closing import Closing, close_in_rounds
 from wherry.loggers.failures import raise_first
-from wherry.loggers.legacy.old_names import OldLoggerNames
-from wherry.loggers.log_methods import Data, LogMethods
+from wherry.loggers.legacy.old_names import Data, OldLoggerNames
+from wherry.loggers.log_methods import LogMethods
 from wherry.loggers.route import Route, RoutedDestination
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
@@ -155,19 +155,19 @@ class Logger(LogMethods, OldLoggerNames):
         """
         if hyperparameters is not None and parameters is not None:
             raise TypeError("log_hyperparameters() takes hyperparameters or parameters, which are two names of the same")
-        self._log("log_hyperparameters", config_as_dict(parameters if hyperparameters is None else hyperparameters))
+        self._log_call("log_hyperparameters", config_as_dict(parameters if hyperparameters is None else hyperparameters))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log metrics: name -> number. `step=None` is the current batch. TypeError for anything but a mapping."""
         if not isinstance(metrics, Mapping):
             raise TypeError(f"log_metrics() takes a mapping of names to numbers, and not {metrics!r:.200}")
-        step = self._step(step)
+        step = self._step_of(step)
         if self._first_generation:
             wanting = self._wanting(LogLevel.BATCH, self._first_generation)
             self._log_metric(LogLevel.BATCH, metrics, wanting, step)
             if not self._serving["log_metrics"]:
                 return
-        self._log("log_metrics", metrics, step)
+        self._log_call("log_metrics", metrics, step)
 
     def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
         """Log metrics of a level to the destinations that want that level now (`LoggerDestination.will_log`).
@@ -285,22 +285,18 @@ class Logger(LogMethods, OldLoggerNames):
             if not self._has_begun:
                 self.run_event(Event.INIT)
         except BaseException as error:
-            self._close_because_of(error)
+            Logger.__exit__(self, type(error), error, None)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None:
             self.close()
-        else:
-            self._close_because_of(error)
-
-    def _close_because_of(self, error: BaseException) -> None:
-        """Close because of an exception. Errors of the close are reported; they do not replace that exception."""
+            return
         self.error = error
         try:
             self.close()
-        except Exception as failed:
+        except Exception as failed:  # reported, so that it does not replace the exception of the block
             self._warnings.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
     def _close_first(self, what: str) -> None:
@@ -320,7 +316,10 @@ class Logger(LogMethods, OldLoggerNames):
 
     # -- routing
 
-    def _log(self, what: str, *arguments: object) -> None:
+    def _step_of(self, step: int | None) -> int:
+        return self.state.timestamp.batch if step is None else step
+
+    def _log_call(self, what: str, *arguments: object) -> None:
         routes = self._serving[what]
         if not routes:
             self._warn_nobody_can(what)

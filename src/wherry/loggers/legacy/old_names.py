@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from wherry.loggers.run.state import State
 
+Data = Mapping[str, object]
 #: The overrides that are running in this thread: (object, class, name).
 _running: ContextVar[frozenset[tuple[int, type, str]]] = ContextVar("_running", default=frozenset())
 
@@ -74,7 +75,31 @@ def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> No
 
 
 class OldLoggerNames(ABC):
-    """The methods of `Logger` by the names that they had in Composer 0.3 to 0.10."""
+    """The methods of `Logger` that Composer had in versions 0.3 to 0.10."""
+
+    @abstractmethod
+    def metric(self, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
+        """Log metrics of a level."""
+
+    def metric_fit(self, data: Data | Callable[[], Data]) -> None:
+        """metric() of the level FIT."""
+        self.metric(LogLevel.FIT, data)
+
+    def metric_epoch(self, data: Data | Callable[[], Data]) -> None:
+        """metric() of the level EPOCH."""
+        self.metric(LogLevel.EPOCH, data)
+
+    def metric_batch(self, data: Data | Callable[[], Data]) -> None:
+        """metric() of the level BATCH."""
+        self.metric(LogLevel.BATCH, data)
+
+    def metric_microbatch(self, data: Data | Callable[[], Data]) -> None:
+        """metric() of the level MICROBATCH."""
+        self.metric(LogLevel.MICROBATCH, data)
+
+    def metric_verbose(self, data: Data | Callable[[], Data]) -> None:
+        """metric() of the level VERBOSE."""
+        self.metric(LogLevel.VERBOSE, data)
 
     @abstractmethod
     def has_file_upload_destination(self) -> bool:

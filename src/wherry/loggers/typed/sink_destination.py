@@ -121,37 +121,21 @@ class SinkDestination(ValueDestination):
         """Write if it is due."""
         self._write_if_due(state)
 
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """Write if it is due."""
-        self._write_if_due(state)
+    epoch_end = eval_batch_end = predict_batch_end = batch_end
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Write what was logged so far. The phase is "valid" from now on."""
         self._begin("valid", state)
 
-    def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """Write if it is due."""
-        self._write_if_due(state)
-
     def eval_end(self, state: State, logger: Logger) -> None:
-        """Write what the evaluation has logged."""
+        """Write what was logged so far. The phase is "train" from now on."""
         self._begin("train", state)
+
+    predict_end = fit_end = eval_end
 
     def predict_start(self, state: State, logger: Logger) -> None:
         """Write what was logged so far. The phase is "test" from now on."""
         self._begin("test", state)
-
-    def predict_batch_end(self, state: State, logger: Logger) -> None:
-        """Write if it is due."""
-        self._write_if_due(state)
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Write what the prediction has logged."""
-        self._begin("train", state)
-
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """Write everything."""
-        self._begin("train", state)
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
         """Write everything, and close the sink. Closing again does nothing."""
