@@ -32,7 +32,10 @@ def _at_least(what: object, least: float, *names: str) -> None:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How long to go on, not how often. All in seconds."""
+    """How long failed uploads and calls are tried again, in seconds::
+
+    Config(retry=RetryConfig(job_deadline_s=7 * 86_400.0))  # for a store that may be gone over a weekend
+    """
 
     #: A job that still fails this long after it was accepted has failed for good. A day outlives most outages.
     job_deadline_s: float = 86_400.0
@@ -53,13 +56,13 @@ class RetryConfig:
 
 #: For a command that only looks: somebody waits for it.
 TERMINAL_RETRY = RetryConfig(call_deadline_s=4.0, first_wait_s=0.2, longest_wait_s=1.0)
-#: For a pull that follows a mirror: a store that is back finds it a minute behind at most. (Of a mirror itself: MirrorConfig.)
+#: For a pull that follows a mirror: when the store is back, it goes on within a minute. (A mirror has its own: MirrorConfig.)
 FOLLOW_RETRY = RetryConfig(longest_wait_s=4.0)
 
 
 @dataclass(frozen=True)
 class TransferConfig:
-    """Parts, ranges and how many of them at once. The defaults are where the measured curves flatten."""
+    """In which pieces large objects are sent and fetched, and how many at once. Measured: more than the defaults is no faster."""
 
     #: Objects of at least this size go in parts: below it one request costs less than three.
     multipart_threshold_bytes: int = 64 * MIB
@@ -119,7 +122,11 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that an Uploader can be told, by concern."""
+    """The settings of an Uploader::
+
+    config = Config(spool=SpoolConfig(max_spool_bytes=50 * 2**30), on_failure="raise")
+    Uploader("s3://my-bucket/run1", config=config)
+    """
 
     retry: RetryConfig = field(default_factory=RetryConfig)
     transfer: TransferConfig = field(default_factory=TransferConfig)
@@ -128,10 +135,10 @@ class Config:
     #: A job that failed for good is logged at the next call ("warn") or raised there ("raise"); flush() and close() raise always.
     on_failure: OnFailure = "warn"
     #: What has no limit of its own (the end of a ``with`` block, close(), the interpreter's exit, the end of a fit) waits this
-    #: long for this uploader's jobs. None: as long as they get on. 0: do not wait.
+    #: long for this uploader's jobs. None: as long as they make progress. 0: do not wait.
     drain_at_exit_s: float | None = None
-    #: "They get on" means that within this time an upload, or a part of one, ended. Outages are mostly shorter; and a job whose
-    #: store is gone must not hold a machine for ever. What is left stays in the spool, and the agent goes on with it.
+    #: The wait above ends when no upload and no part of one has ended for this long. Most outages are shorter, and a job whose
+    #: store is gone must not hold a machine forever. What is left stays in the spool, and the agent goes on with it.
     give_up_s: float = 1800.0
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reader: the names of a store with the queue laid over it. The half of an Uploader that changes nothing."""
+"""Reader: the part of an Uploader that reads. Uploads that are still queued are seen as if they were stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wherry.posix.fork import call_in_children
 from wherry.spool.download_notes import note_download
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
-from wherry.spool.overlay import QueuedView, explain_missing
+from wherry.spool.overlay import QueuedOverlay, explain_missing
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
 from wherry.store.options import MOST_IN_FLIGHT
@@ -26,7 +26,7 @@ from wherry.transfer.download import check_destination, download, place
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.uri import StoreURI, check_name
 
-#: Between looks for a queued file that somebody has taken from the spool: its job fails when it is tried.
+#: How often a queued file that is missing from the spool is looked for again: its job ends, or fails when it is tried.
 _LOST_FILE_S = 0.05
 
 
@@ -68,7 +68,9 @@ class Reader(ABC):
         progress_bar: bool = False,
         follow_symlinks: bool = True,
     ) -> ObjectMeta:
-        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get.
+        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get::
+
+            uploader.get("checkpoints/model.pt", "model.pt", overwrite=True)
 
         `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off. Raises
         FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
@@ -137,9 +139,9 @@ class Reader(ABC):
         for meta in self.view().list(base + prefix):
             yield replace(meta, key=self.uri.name_for(meta.key))
 
-    def view(self) -> QueuedView:
-        """The store of this uploader, by keys and not by names, with what is still queued laid over it."""
-        return QueuedView(self._own_store(), self.uri, self._endpoint, self.journal, self.spool)
+    def view(self) -> QueuedOverlay:
+        """The store of this uploader, by keys and not by names, with what is still queued shown as if it were stored."""
+        return QueuedOverlay(self._own_store(), self.uri, self._endpoint, self.journal, self.spool)
 
     def _own_store(self) -> RetryStore:
         """The store, opened in this process on first use, for reading."""

@@ -53,7 +53,11 @@ _Self = TypeVar("_Self", bound="Uploader")
 
 
 class Uploader(Reader):
-    """Uploads files to the store at `uri` in the background and downloads them by name.
+    """Uploads files to the store at `uri` in the background and downloads them by name::
+
+        with wherry.Uploader("s3://my-bucket/run1") as uploader:
+            uploader.put("model.pt", "checkpoints/model.pt", overwrite=True)
+            uploader.get("data/labels.csv", "labels.csv")
 
     put() returns as soon as a snapshot of the file and a row in the journal exist; a process of its own, the agent, does
     the rest, also when this process is killed. Safe from several threads, after a fork, and from several processes with
@@ -142,7 +146,10 @@ class Uploader(Reader):
         requires: Sequence[str] = (),
         progress_bar: bool = False,
     ) -> UploadHandle:
-        """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process.
+        """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process::
+
+            uploader.put("out/model.pt", "model.pt", overwrite=True)
+            uploader.put("out/logs", "logs")  # logs/train.log, logs/eval/0.log, ...
 
         What is uploaded is what the file holds now: it may be changed or deleted afterwards. `move=True` gives it away:
         nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
@@ -170,7 +177,10 @@ class Uploader(Reader):
         return self._accepted(name, ids)
 
     def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
-        """Open a new binary file in the spool for writing; closing it hands it over as `name`.
+        """Open a new binary file in the spool for writing; closing it hands it over as `name`::
+
+            with uploader.open("model.pt") as file:
+                torch.save(model.state_dict(), file)
 
         ``"wb"`` overwrites, ``"xb"`` does not: AlreadyExistsError while another upload of the name is on its way from this spool.
         The writer's `handle` is the upload. An exception inside its ``with`` block throws the file away.
@@ -188,8 +198,7 @@ class Uploader(Reader):
 
         def accept(written: BinaryIO) -> UploadHandle:
             staged = finish_writer(self.spool, object_id, written)
-            # Not only_if_free: what was written is not thrown away because another upload of the name came meanwhile. Its job
-            # fails, and the file is kept.
+            # Not only_if_free: if another upload has taken the name meanwhile, this one is accepted and fails; its file is kept.
             accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires))
             return self._accepted(name, accepted)
 

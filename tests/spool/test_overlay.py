@@ -9,7 +9,7 @@ import pytest
 
 from support import new_job, store_id
 from wherry.spool.journal.journal import Journal
-from wherry.spool.overlay import QueuedView
+from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.wrappers import WrappedStore
@@ -30,22 +30,22 @@ class Endless(WrappedStore):
 
 
 @pytest.fixture
-def view(tmp_path: Path) -> Iterator[QueuedView]:
+def view(tmp_path: Path) -> Iterator[QueuedOverlay]:
     spool = Spool(tmp_path / "spool")
     journal = Journal(spool.folder / "journal.db")
     keys = ("a/000000000b", "a/000000002", "a/000000003x", "b/1")
     journal.uploads.submit("owner", store_id(journal), [new_job(key, size_bytes=7) for key in keys])
-    yield QueuedView(Endless(None), StoreURI("s3", "bucket"), "", journal, spool)  # type: ignore[arg-type]  # it is not asked
+    yield QueuedOverlay(Endless(None), StoreURI("s3", "bucket"), "", journal, spool)  # type: ignore[arg-type]  # it is not asked
     journal.close()
 
 
-def test_listing_is_in_order_and_shows_the_queued_version_of_a_stored_key(view: QueuedView) -> None:
+def test_listing_is_in_order_and_shows_the_queued_version_of_a_stored_key(view: QueuedOverlay) -> None:
     found = view.list("a/")
     expected = [("0b", 7), ("1", 1), ("2", 7), ("3", 1), ("3x", 7), ("4", 1)]
     assert [(f"a/00000000{end}", size) for end, size in expected] == [(m.key, m.size_bytes) for m, _ in zip(found, expected)]  # noqa: B905
 
 
-def test_listing_asks_the_store_only_as_far_as_one_reads(view: QueuedView) -> None:
+def test_listing_asks_the_store_only_as_far_as_one_reads(view: QueuedOverlay) -> None:
     assert "a/000000000b" == next(view.list("a/")).key
     assert isinstance(view.inner, Endless)
     assert 1 == view.inner.given

@@ -45,14 +45,14 @@ _T = TypeVar("_T")
 _IDLE_EXIT_S = 2.0
 #: Housekeeping: sessions that died, leases that expired. Messages and deaths of workers are events and come at once.
 _LOOK_AROUND_S = 5.0
-#: For fewer missing parts than that another worker is not worth its start.
+#: For fewer missing parts than this it does not pay to start another worker.
 _PARTS_TO_SHARE = 4
 #: How often the time that passes is written down, by which deadlines are measured.
 _KEEP_BOOKS_S = 1.0
 _FULL_DISK_WAIT_S = 30.0
-#: What may not be missing is tried to be written so often: nobody tells when a disk has room again.
+#: How often a write that must not be lost is tried again: no event tells when a disk has room.
 _WRITE_AGAIN_S = 1.0
-#: Who comes back from a wait so much too late was stopped meanwhile.
+#: A wait that ends this much too late means that the process was stopped meanwhile.
 _STOPPED_S = 15.0
 
 
@@ -154,7 +154,7 @@ class Agent:
             self._note(self._journal.work.prune)
 
     def _note(self, write: Callable[[], object]) -> None:
-        """Write what may be missing for a while: the agent goes on when its disk is full."""
+        """Write what can wait: the agent goes on when its disk is full, and tries again later."""
         try:
             write()
         except JournalDamaged:
@@ -164,7 +164,7 @@ class Agent:
             self._kept_s = time.monotonic() + _FULL_DISK_WAIT_S
 
     def _insist(self, write: Callable[[], _T]) -> _T | None:
-        """Write what may not be missing, for as long as the journal's disk is full. None: this process is to end meanwhile."""
+        """Write what must not be lost, trying until the journal's disk has room. None: this process is asked to end meanwhile."""
         is_told = False
         while not self._stopping:
             try:
@@ -247,7 +247,7 @@ class Agent:
         self._workers.send_all(message)
 
     def _reap(self) -> None:
-        """Take the leases of workers that have died away."""
+        """Queue the jobs of workers that have died."""
         for name, cause in self._workers.reap():
             queued, doomed = self._insist(partial(self._journal.work.release, name)) or (0, [])
             log.warning("worker %s died (%s): %d job(s) queued again, %d given up", name, cause, queued, len(doomed))

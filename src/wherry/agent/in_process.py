@@ -1,4 +1,4 @@
-"""An agent's work without an agent: in the process that hands the files over, and what such processes leave when they die."""
+"""Uploads without an agent, in the process that accepts them; and cleaning up after such processes when they die."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from wherry.spool.presence import dead_sessions, forget, living_sessions
 from wherry.spool.spool import Spool
 from wherry.transfer.upload import POOL_THREADS, Sender
 
-#: Before the name of a client that does its work itself: so it leases jobs, and so nobody takes it for an agent's worker.
+#: A session that does its jobs itself leases them under its name with this prefix, which tells it from an agent's workers.
 _CALLER = "caller:"
 
 
 class Caller:
-    """An agent's work, done in the calling thread. Of no use after a fork: the threads of its pool are not there any more."""
+    """Does an agent's work in the calling thread. A forked child cannot use it, as the threads of its pool are missing there."""
 
-    def __init__(self, spool: Spool, journal: Journal, stores: Stores, client: str) -> None:
+    def __init__(self, spool: Spool, journal: Journal, stores: Stores, session: str) -> None:
         self._pieces = DaemonThreadPool(POOL_THREADS, "wherry")  # the work may be left to the end of the interpreter
-        name = f"{_CALLER}{client}"
+        name = f"{_CALLER}{session}"
         sender = Sender(journal, self._pieces, worker=name)
         self._performer = Performer(spool, journal, stores, name, sender, in_caller=True)
         self._release_dead()
 
     def work(self) -> float:
-        """Carry out the next job and return 0, or return in how many seconds, at most one, there may be another."""
+        """Carry out the next job and return 0; without one, return after how many seconds (at most one) to look again."""
         performer = self._performer
         usable = performer.usable_stores()
         retry_until_written(performer.journal.work.count_time)
@@ -58,11 +58,11 @@ class Caller:
 
 def living_callers(spool: Spool) -> list[str]:
     """The names under which living callers lease jobs."""
-    return [f"{_CALLER}{client}" for client in living_sessions(spool)]
+    return [f"{_CALLER}{session}" for session in living_sessions(spool)]
 
 
 def release_dead_callers(spool: Spool, journal: Journal) -> bool:
-    """Queue what callers were sending when they died; whether there was anything. Clear up after all clients that died."""
+    """Queue what callers were sending when they died; whether there was anything. Clean up after all sessions that died."""
     died = dead_sessions(spool)
     callers = {name for name in journal.work.lease_owners() if name.startswith(_CALLER)}
     dead = callers.difference(living_callers(spool)) if callers else set()
@@ -70,8 +70,8 @@ def release_dead_callers(spool: Spool, journal: Journal) -> bool:
         journal.work.release(name)
     if died:
         sweep(spool, journal)
-        for client in died:
-            forget(spool, client)
+        for session in died:
+            forget(spool, session)
     return bool(dead)
 
 

@@ -1,4 +1,4 @@
-"""Waiting for the ends of jobs; where there is no agent, the jobs are done meanwhile."""
+"""Waits until jobs have ended. Where there is no agent, it does the jobs itself."""
 
 from __future__ import annotations
 

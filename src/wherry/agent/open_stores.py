@@ -26,7 +26,7 @@ from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.uri import StoreURI
 
 log = logging.getLogger("wherry.agent.open_stores")
-#: Of the retries of one object one is noted in so long: each note is a write to the journal.
+#: Retries of one object are noted this often at most: each note is a write to the journal.
 _NOTE_AGAIN_S = 5.0
 
 
@@ -39,7 +39,7 @@ class OpenStore:
     transfer: TransferConfig
     #: Those of the record that it was opened by.
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    #: To be told (key, error, attempts, wait_s) of each call that is made again outside the store.
+    #: Called with (key, error, attempts, wait_s) for each retry that is made outside the store.
     on_retry: Callable[[str, TransientError, int, float], None] = lambda *told: None
 
 
@@ -64,7 +64,7 @@ class Stores:
         self._lock = threading.Lock()
 
     def learn(self, store_id: int, secrets: Mapping[str, object]) -> bool:
-        """Take the secrets of a store; a store that is open with other ones is opened anew. Whether they were news."""
+        """Take the secrets of a store; a store that is open with other ones is opened anew. Whether they were new."""
         with self._lock:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
@@ -75,7 +75,7 @@ class Stores:
             return True
 
     def n_learned(self, store_id: int) -> int:
-        """How often secrets of the store were news: who fails with older ones has not tried these."""
+        """How often new secrets of the store came: a job that failed with older ones has not tried the newest."""
         with self._lock:
             return self._n_learned.get(store_id, 0)
 

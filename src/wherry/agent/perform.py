@@ -1,4 +1,4 @@
-"""One leased job, carried out: its store is opened, its file is sent, and how that ended is written down."""
+"""Carries out one leased job: opens its store, sends its file, and writes the result into the journal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Performer:
     stores: Stores
     worker: str
     sender: Sender
-    #: It works in a process that is not its own.
+    #: Whether it works in the process of the session, and not in a worker.
     in_caller: bool = False
     records: dict[int, StoreRecord] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -139,7 +139,7 @@ class Performer:
         retry_until_written(requeue)
 
     def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
-        """The job waits for an operator; so do all others of its store but one at a time, which find out whether it is over."""
+        """The job waits for an operator; so do the others of its store, of which one at a time is tried."""
         if self._is_over(job, error):
             return
         wait_s = min(TRY_AGAIN_S, self._last_try_in_s(job))
@@ -148,7 +148,7 @@ class Performer:
         retry_until_written(lambda: self.journal.work.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
 
     def _last_try_in_s(self, job: Job) -> float:
-        """A job waits at most until its deadline, and is tried then once more."""
+        """A job waits until its deadline at most, and then has one more try."""
         return max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0])
 
     def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:

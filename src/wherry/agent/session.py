@@ -49,7 +49,7 @@ class Session:
         return os.getpid() == self._pid
 
     def call_agent(self, *, warm: int | None = None) -> None:
-        """Wake the agent, start it if there is none, and see to it that it has our secrets. Where it cannot be started, say so.
+        """Wake the agent, or start one, and hand it this session's secrets. A warning is logged if none can be started.
 
         `warm`: the id of a store that is going to be used.
         """
@@ -90,7 +90,7 @@ class Session:
             return self._listener
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until some job ends, at most `timeout_s` or a second; see to it that there is an agent."""
+        """Wait until some job ends, at most `timeout_s` or a second, and start an agent if there is none."""
         listener = self.listener()
         if not listener.wait(0):
             self.call_agent()

@@ -1,4 +1,4 @@
-"""Notes of trials of servers that are under way: what a killed one leaves in the store is found by them, and removed.
+"""Notes of trials of servers that are under way, by which the objects of a killed trial are found and removed.
 
 A note is a file in the spool's folder ``trials``, locked while its trial's process lives, with the id of the store's record and
 the prefix of all that the trial makes.

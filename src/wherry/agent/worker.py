@@ -1,4 +1,4 @@
-"""One worker: leases jobs, sends them, says how it went. Many at once, for small files wait for answers.
+"""A worker process: leases jobs, carries out many at once (small files mostly wait for answers), and reports the results.
 
 The main thread leases and keeps the leases alive; jobs run in threads; the pieces of large ones in a second pool, so
 that no job waits for a thread that another job holds. A worker keeps no state that matters: killed at any instant, its
@@ -108,7 +108,7 @@ class Worker:
         self._note_end(self._running, self._jobs.submit(self._performer.perform, job))
 
     def _note_end(self, kept: set[Future[None]], future: Future[None]) -> None:
-        """Keep what a thread does among those under way, and look again when it ends."""
+        """Add a thread's work to those under way, and wake the main thread when it ends."""
         kept.add(future)
         future.add_done_callback(lambda _: self._finished_write.send(b"."))
 
@@ -123,7 +123,7 @@ class Worker:
             self._note_end(self._helping, self._pieces.submit(self._performer.perform_part, *taken))
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait for a message, a finished job or the time. False: the agent is gone, and so must we be."""
+        """Wait for a message, a finished job, or `timeout_s`. False: the agent is gone, so the worker has to end."""
         ready, _, _ = select.select([self._agent, self._finished_read], [], [], timeout_s)
         if self._finished_read in ready:
             with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Files that appear whole under their names, or not at all, whatever is killed while they are written."""
+"""Files that appear whole under their names, or not at all, even if the process that writes them is killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 
 class AtomicFiles:
-    """Writes files in `folder` first and moves them to their names then. It must be of the same file system."""
+    """Writes files in `folder` and renames them when they are whole. The folder must be on the file system of the names."""
 
     def __init__(self, folder: Path, *, fsync: bool = False) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class AtomicFiles:
             self.replace(temporary, path)
 
     def replace(self, temporary: Path, path: Path) -> None:
-        """Give the file the name `path`; what had it is gone, and was there until then."""
+        """Give the file the name `path`, in place of a file that has it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._sync(temporary)
         os.replace(temporary, path)
@@ -69,7 +69,7 @@ class AtomicFiles:
         return True
 
     def sweep(self) -> None:
-        """Remove what processes that were killed had not finished."""
+        """Remove the unfinished files of processes that were killed."""
         if self._folder.is_dir():
             for path in self._folder.iterdir():
                 path.unlink(missing_ok=True)

@@ -58,7 +58,7 @@ class DaemonThreadPool(Executor):
                 pass
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Have it done. RuntimeError after shutdown()."""
+        """Have a thread call it. RuntimeError after shutdown()."""
         call = _Call(lambda: fn(*args, **kwargs))
         with self._lock:
             if self._is_shut:
@@ -111,7 +111,7 @@ class DaemonThreadPool(Executor):
                 call.future.cancel()
 
     def __del__(self) -> None:
-        """Threads of a pool that nobody has any more end as those of a ThreadPoolExecutor do."""
+        """End the threads of a pool that is dropped without shutdown(), as ThreadPoolExecutor does."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -160,7 +160,7 @@ def map_at_once(pool: Executor, work: Callable[..., _T], arguments: Sequence[tup
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
-    """A thread's life. It has no reference to its pool, which may be dropped without shutdown()."""
+    """The loop of a thread. It keeps no reference to its pool, which may be dropped without shutdown()."""
     while (call := calls.get()) is not None:
         call.run()
         del call  # its result is not kept while the next one is waited for

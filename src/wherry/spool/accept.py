@@ -54,7 +54,7 @@ class Acceptance:
                 raise name_is_held(holder)
 
     def make_room(self, size_bytes: int, wait: Callable[[], object]) -> bool:
-        """Wait until the budget has room for `size_bytes`. False: there is none, and the file is to go around the spool."""
+        """Wait until the budget has room for `size_bytes`. False: there is none; the file has to go around the spool."""
         limit = self._spool.config.max_spool_bytes
         if limit is None:
             return True

@@ -1,4 +1,4 @@
-"""Waiting until uploads are finished, with something to look at."""
+"""Waits until uploads are finished, and shows how far they are."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BAR_AFTER_S = 0.5
 
 
 class Patience:
-    """Says when a wait that has no limit of its own is over: when for `give_up_s` nothing has got on.
+    """Tells when to give a wait up: after `give_up_s` without progress.
 
-    It remembers from one wait to the next: two ends in a row do not wait twice for a store that is gone.
+    It is kept from one wait to the next, so that two waits in a row do not wait twice for a store that is gone.
     """
 
     def __init__(self, give_up_s: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +26,7 @@ class Patience:
         self._since_s = now()
 
     def is_over(self, seen: object) -> bool:
-        """`seen` differs from what was given the last time if anything has got on since."""
+        """`seen` stands for the progress so far: a value that differs from the last one means that there was some."""
         if seen != self._seen:
             self._seen, self._since_s = seen, self._now()
         return self._now() - self._since_s >= self.give_up_s
@@ -40,7 +40,7 @@ def wait_until_drained(
     is_stuck: Callable[[Counts], bool] = lambda counts: False,
     progress: bool = False,
 ) -> bool:
-    """Wait until nothing is queued or leased, at most `timeout_s`, or until it `is_stuck`; whether nothing is.
+    """Wait until nothing is queued or leased, at most `timeout_s`, or until `is_stuck`. True if nothing is.
 
     `wait(s)` may return early, when some upload ended.
 

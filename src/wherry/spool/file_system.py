@@ -6,7 +6,7 @@ import os
 
 from wherry.spool.spool import Spool
 
-#: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they forget at a reboot.
+#: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they lose their files at a reboot.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "lustre", "beegfs", "ceph"}
 _VOLATILE = {"tmpfs", "ramfs"}
 
@@ -27,7 +27,7 @@ def file_system(spool: Spool) -> str:
 
 
 def file_system_warnings(spool: Spool) -> list[str]:
-    """What is questionable about this spool's place, in plain words."""
+    """Warnings for the user: what can go wrong with a spool on this file system."""
     kind = file_system(spool)
     if kind in _NETWORK or kind.startswith("fuse."):
         return [

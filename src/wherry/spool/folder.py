@@ -1,4 +1,4 @@
-"""The spool's folder, found safely and then held open: another user can neither plant it nor put another in its place.
+"""The spool's folder, opened safely and then held open: no other user can plant it beforehand or replace it later.
 
 The path is walked one component at a time, and each is opened without following links. A link above the last component is
 followed if root or this user made it. The folder is then reached through its descriptor (``/proc/self/fd/N``), so that whoever

@@ -1,4 +1,4 @@
-"""What upload_file() returns: a view of the upload's state in the journal."""
+"""UploadHandle: what put() and upload_file() return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _LEAST_FINISHED = (
 
 
 class UploadHandle:
-    """One accepted upload: a file, or a folder of files under one name.
+    """One accepted upload: a file, or a folder of files under one name::
+
+        handle = uploader.put("model.pt", "model.pt")
+        handle.wait(timeout_s=60.0)  # True: verified in the store
+        print(handle.result().size_bytes)
 
     Reading it never starts anything, and dropping it cancels nothing. It can be used from any thread.
     """
@@ -36,7 +40,7 @@ class UploadHandle:
         *,
         made: ObjectMeta | None = None,
     ) -> None:
-        """`made`: what was uploaded at once, around the journal; there are no jobs then."""
+        """`made`: the object, where the file was uploaded without the spool; then there are no jobs."""
         self.uri = uri
         self._made = made
         self.ids = tuple(ids)
@@ -47,7 +51,7 @@ class UploadHandle:
         return f"<UploadHandle {self.uri} {self.state.value}>"
 
     def _jobs(self) -> list[Job]:
-        """The jobs, each superseded one replaced by what superseded it."""
+        """The jobs; a superseded one is replaced by the job that superseded it."""
         found = self._journal.queries.jobs(ids=self.ids)
         newest: list[Job] = []
         for job in found:

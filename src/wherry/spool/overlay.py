@@ -15,7 +15,7 @@ from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
 
-class QueuedView(WrappedStore):
+class QueuedOverlay(WrappedStore):
     """Reads what is queued from the spool, and the rest from `inner`. Writes go to `inner`, around the queue."""
 
     def __init__(self, inner: ObjectStore, uri: StoreURI, place: str, journal: Journal, spool: Spool) -> None:

@@ -4,7 +4,7 @@ spool/
 journal.db          the jobs (wherry.spool.journal.journal)
 objects/            one file a snapshot, named <session>-<random>
 clients/            one locked file a living session; a lock that is free means that its process is gone
-bell                the agent's doorbell (wherry.agent.wakeup)
+bell                the agent's socket (wherry.agent.wakeup)
 agent.lock          held by the agent and its workers
 agent.log           what they had to say
 reserve             room for the journal that accepting may not use (wherry.spool.reserve)

@@ -1,4 +1,4 @@
-"""One SQLite file, shared by processes and threads, over forks, and in spite of damage. What is in it is not known here."""
+"""One SQLite file that processes and threads share, that outlives forks and reports damage. It knows nothing of the tables."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Database:
             return None
 
     def _is_replaced(self) -> bool:
-        """Whether the file was put aside since it was opened: a damaged one is, under the feet of those who have it open."""
+        """Whether the file was put aside since it was opened: that is done with a damaged one while others have it open."""
         return self._file() != self._inode
 
     def _migrate(self, db: sqlite3.Connection) -> None:

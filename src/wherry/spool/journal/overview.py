@@ -56,7 +56,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class StoreWait:
-    """A store with unfinished uploads to which nothing can be sent: for want of secrets, or for what an operator has to mend."""
+    """A store with unfinished uploads to which nothing can be sent: its secrets are missing, or an operator has to mend something."""
 
     store_id: int
     reason: Reason
@@ -71,7 +71,7 @@ class Overview(Role):
     """The questions. None of them changes anything."""
 
     def waits(self, ids: Iterable[JobId]) -> dict[JobId, Wait]:
-        """Of those of these uploads that are queued: why they are not being sent."""
+        """Why these uploads are not being sent, for those of them that are queued."""
         with self._transaction(read_only=True) as db:
             now_s = self._time.elapsed_s(db)
             rows = db.execute(

@@ -1,6 +1,6 @@
 """The tables of a journal, what its triggers keep true, and how an older journal is brought into this form.
 
-Everything that a worker, an agent or a client asks again and again is answered from an index or from a sum that triggers keep, so
+Everything that a worker, an agent or a session asks again and again is answered from an index or from a sum that triggers keep, so
 that it costs the same with ten jobs and with a million: which job is next (`jobs_ready`), how many are in which state
 (`totals`), which staged files are needed (`staged`) and how large they are together (`held`).
 """

@@ -1,4 +1,4 @@
-"""What a client does in a journal: it accepts uploads, and decides about those that failed or are not wanted any more."""
+"""What a session does in a journal: it accepts uploads, and retries, discards or cancels them for its user."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NewJob:
 
 
 class Uploads(Role):
-    """The calls of a client."""
+    """The calls of a session."""
 
     def store_id(
         self,
