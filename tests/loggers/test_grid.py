@@ -68,7 +68,7 @@ def test_of_many_so_many_are_shown_the_first_and_the_last_among_them() -> None:
 def test_images_sounds_and_videos_of_a_batch_are_logged_as_one() -> None:
     log = MultiLogger()
     log.log_images("images", np.zeros((8, 3, 5, 6)), max_images=4, sep=1)
-    log.log_audios("audios", np.ones((3, 100)) / 2, sample_rate=1000, sep_ms=10)
+    log.log_audios("audios", np.ones((3, 100)) / 2, sample_rate_hz=1000, sep_ms=10)
     log.log_videos("videos", [np.zeros((4, 3, 5, 6)), np.ones((2, 3, 5, 6))], sep=1)
     found = collected(log)
     assert (3, 11, 13) == found.images["value", "images"].shape

@@ -56,7 +56,7 @@ def log_all(log: MultiLogger) -> None:
     log.log_scalar("lr", 3e-6)
     log.log_string("note", "hello")
     log.log_image("image", np.zeros((4, 5)))
-    log.log_audio("sound", np.zeros(100), sample_rate=8000)
+    log.log_audio("sound", np.zeros(100), sample_rate_hz=8000)
     log.log_video("video", np.zeros((2, 4, 5)))
     log.log_histogram("weights", np.zeros((2, 3)))
     log.log_point_cloud("points", np.zeros((7, 3)))

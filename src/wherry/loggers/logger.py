@@ -145,8 +145,6 @@ class Logger(LogMethods, OldLoggerNames):
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
         return f"<table>{cells}</table>"
 
-    # -- settings and metrics
-
     def log_hyperparameters(self, hyperparameters: object = None, *, parameters: object = None) -> None:
         """Log settings that do not change during the run: a mapping, an OmegaConf config, a dataclass or an argparse Namespace.
 
@@ -185,8 +183,6 @@ class Logger(LogMethods, OldLoggerNames):
         elif wanting := self._wanting(level, self._serving_metric):
             self._log_metric(level, data, wanting, self.state.timestamp.batch)
 
-    # -- files
-
     def has_file_upload_destination(self) -> bool:
         """Whether upload_file() reaches any destination that uploads."""
         return any(destination.can_upload_files() for destination in self.destinations)
@@ -212,8 +208,6 @@ class Logger(LogMethods, OldLoggerNames):
                 route.upload(self.state, level, name, path, overwrite, errors)
         self._close_first("upload_file")
         self._raise(errors)
-
-    # -- events and the end
 
     def run_event(self, event: Event | str | Enum) -> None:
         """Call the method of the event on all callbacks, then on all destinations; at INIT on the destinations first, so that the
@@ -313,8 +307,6 @@ class Logger(LogMethods, OldLoggerNames):
             sys.stderr.write(f"wherry: {failed}\n")
         except KeyboardInterrupt:
             sys.stderr.write("\nwherry: interrupted while the logger was closed; what was logged last may be missing\n")
-
-    # -- routing
 
     def _step_of(self, step: int | None) -> int:
         return self.state.timestamp.batch if step is None else step

@@ -155,8 +155,6 @@ class Capture:
         for capture in above:
             capture.sync()
 
-    # the writer process
-
     def _start_writer(self, replies_to: int, roll_bytes: int, fallback: str) -> None:
         tees = {end.name: end.saved for end in self._ends}
         specs = [f"{end.name or 'log'}:{end.read_fd}:{FDS.get(end.name, -1)}" for end in self._ends]

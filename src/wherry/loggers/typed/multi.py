@@ -91,7 +91,7 @@ class MultiLogger:
 
     def log_scalar(self, key: str, value: object, *, namespace: str | None = None) -> None:
         """Log a number, or an array or tensor of one element."""
-        self._log("scalar", key, value, namespace, lambda given, name: _munge().to_scalar(given, name))
+        self._log("scalar", key, value, namespace, lambda given, name: _canonical().to_scalar(given, name))
 
     def log_string(self, key: str, value: object, *, namespace: str | None = None) -> None:
         """Log a text; anything else as its str()."""
@@ -99,16 +99,18 @@ class MultiLogger:
 
     def log_image(self, key: str, value: object, *, namespace: str | None = None, channels_last: bool | None = None) -> None:
         """Log an image: (H,W), (C,H,W) or (H,W,C)."""
-        self._log("image", key, value, namespace, lambda given, name: _munge().to_image(given, name, channels_last=channels_last))
+        self._log(
+            "image", key, value, namespace, lambda given, name: _canonical().to_image(given, name, channels_last=channels_last)
+        )
 
-    def log_audio(self, key: str, value: object, *, namespace: str | None = None, sample_rate: int = 44_100) -> None:
-        """Log a sound: (T), (C,T) or (T,C), at `sample_rate` Hz."""
-        self._log("audio", key, value, namespace, lambda given, name: (_munge().to_audio(given, name), sample_rate))
+    def log_audio(self, key: str, value: object, *, namespace: str | None = None, sample_rate_hz: int = 44_100) -> None:
+        """Log a sound: (T), (C,T) or (T,C), with `sample_rate_hz`."""
+        self._log("audio", key, value, namespace, lambda given, name: (_canonical().to_audio(given, name), sample_rate_hz))
 
-    def log_video(self, key: str, value: object, *, namespace: str | None = None, fps: float = FRAMES_PER_S) -> None:
-        """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C) at `fps` frames a second. Frames are dropped or doubled to make it 12."""
-        check_rate(fps)
-        self._log("video", key, value, namespace, lambda given, name: at_rate(_munge().to_video(given, name), fps))
+    def log_video(self, key: str, value: object, *, namespace: str | None = None, frames_per_s: float = FRAMES_PER_S) -> None:
+        """Log a video: (T,H,W), (T,C,H,W) or (T,H,W,C). Frames are dropped or doubled to make `frames_per_s` 12."""
+        check_rate(frames_per_s)
+        self._log("video", key, value, namespace, lambda given, name: at_rate(_canonical().to_video(given, name), frames_per_s))
 
     def log_images(
         self,
@@ -126,7 +128,7 @@ class MultiLogger:
         """
 
         def form(given: object, name: str) -> Any:
-            return _mosaic().image_grid(_munge().to_images(given, name, channels_last=channels_last), max_images, sep)
+            return _grid().image_grid(_canonical().to_images(given, name, channels_last=channels_last), max_images, sep)
 
         self._log("image", key, value, namespace, form)
 
@@ -136,7 +138,7 @@ class MultiLogger:
         value: object,
         *,
         namespace: str | None = None,
-        sample_rate: int = 44_100,
+        sample_rate_hz: int = 44_100,
         max_audios: int | None = None,
         sep_ms: float = 0.0,
     ) -> None:
@@ -146,7 +148,7 @@ class MultiLogger:
         """
 
         def form(given: object, name: str) -> Any:
-            return _mosaic().joined_audio(given, name, max_audios, round(sep_ms / 1000 * sample_rate)), sample_rate
+            return _grid().joined_audio(given, name, max_audios, round(sep_ms / 1000 * sample_rate_hz)), sample_rate_hz
 
         self._log("audio", key, value, namespace, form)
 
@@ -156,7 +158,7 @@ class MultiLogger:
         value: object,
         *,
         namespace: str | None = None,
-        fps: float = FRAMES_PER_S,
+        frames_per_s: float = FRAMES_PER_S,
         max_videos: int | None = None,
         sep: int = 0,
     ) -> None:
@@ -164,16 +166,16 @@ class MultiLogger:
 
         (B,T,C,H,W) or (B,T,H,W,C). If there are more than `max_videos`, so many are taken, evenly spaced.
         """
-        check_rate(fps)
+        check_rate(frames_per_s)
 
         def form(given: object, name: str) -> Any:
-            return at_rate(_mosaic().video_grid(given, name, max_videos, sep), fps)
+            return at_rate(_grid().video_grid(given, name, max_videos, sep), frames_per_s)
 
         self._log("video", key, value, namespace, form)
 
     def log_histogram(self, key: str, value: object, *, namespace: str | None = None) -> None:
         """Log the distribution of an array of any shape."""
-        self._log("histogram", key, value, namespace, lambda given, name: _munge().to_values(given, name))
+        self._log("histogram", key, value, namespace, lambda given, name: _canonical().to_values(given, name))
 
     def log_point_cloud(self, key: str, value: object, *, namespace: str | None = None, max_points: int | None = 1000) -> None:
         """Log points, (N,3), (3,N), (B,N,3) ... Of more than `max_points`, the same random ones of each cloud are taken."""
@@ -182,7 +184,7 @@ class MultiLogger:
             key,
             value,
             namespace,
-            lambda given, name: _munge().to_point_cloud(given, name, max_points=max_points),
+            lambda given, name: _canonical().to_point_cloud(given, name, max_points=max_points),
         )
 
     @contextmanager
@@ -243,18 +245,18 @@ class MultiLogger:
             self._values[kind, where, key] = lazy
 
 
-def at_rate(frames: Any, fps: float) -> Any:
-    """Evenly spaced frames of a video at `fps`: as many as last equally long at `FRAMES_PER_S`."""
-    if fps == FRAMES_PER_S:
+def at_rate(frames: Any, frames_per_s: float) -> Any:
+    """Evenly spaced frames of a video at `frames_per_s`: as many as last equally long at `FRAMES_PER_S`."""
+    if frames_per_s == FRAMES_PER_S:
         return frames
-    n_frames = max(1, round(len(frames) * FRAMES_PER_S / fps))
+    n_frames = max(1, round(len(frames) * FRAMES_PER_S / frames_per_s))
     return frames[[min(len(frames) - 1, int(at * len(frames) / n_frames)) for at in range(n_frames)]]
 
 
-def check_rate(fps: float) -> None:
-    """ConfigError unless `fps` is a positive number."""
-    if not 0 < fps < math.inf:
-        raise ConfigError(f"fps is {fps!r}: it must be a number above 0")
+def check_rate(frames_per_s: float) -> None:
+    """ConfigError unless `frames_per_s` is a positive number."""
+    if not 0 < frames_per_s < math.inf:
+        raise ConfigError(f"frames_per_s is {frames_per_s!r}: it must be a number above 0")
 
 
 def _aggregates(sink: BaseLogger[Any]) -> bool:
@@ -266,15 +268,15 @@ def _identity(value: _T) -> _T:
     return value
 
 
-def _mosaic() -> Any:
-    _munge()  # its ImportError names what to install if numpy is missing
-    from wherry.loggers.values import grid as mosaic
+def _grid() -> Any:
+    _canonical()  # its ImportError names what to install if numpy is missing
+    from wherry.loggers.values import grid
 
-    return mosaic
+    return grid
 
 
-def _munge() -> Any:
+def _canonical() -> Any:
     """The module, which needs numpy, when the first value is computed."""
-    from wherry.loggers.values import canonical as munge
+    from wherry.loggers.values import canonical
 
-    return munge
+    return canonical

@@ -106,8 +106,6 @@ class SinkDestination(ValueDestination):
         """Hand a value to the sink, as of that step."""
         self._put(value, step)
 
-    # events
-
     def is_ready(self, state: State) -> bool:
         """Take the state; True."""
         self._state = state
@@ -148,8 +146,6 @@ class SinkDestination(ValueDestination):
                 self.sink.write(self._now())
             finally:
                 self.sink.close()
-
-    # inside
 
     def _log(self, call: Callable[..., None], name: object, value: Callable[[], Any], step: int | None) -> None:
         namespace, key = _split(str(name))
