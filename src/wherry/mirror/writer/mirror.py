@@ -297,11 +297,14 @@ def _because(report: MirrorReport) -> str:
 
 
 def _check_folder(folder: Path, uri: StoreURI) -> None:
-    if folder.exists():
-        if not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: a mirror takes the folder that the logs are in")
-        if not os.access(folder, os.R_OK | os.X_OK):
-            raise ConfigError(f"the folder {folder} cannot be read by this user: a mirror has to")
+    try:
+        is_there, is_folder = folder.exists(), folder.is_dir()
+    except PermissionError:  # of a folder above it
+        is_there = is_folder = True
+    if is_there and not is_folder:
+        raise ConfigError(f"{folder} is no folder: a mirror takes the folder that the logs are in")
+    if is_there and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"the folder {folder} cannot be read by this user: a mirror has to")
     if uri.scheme == "file":
         _check_apart(folder, Path("/") / uri.prefix, "the URI")
 
