@@ -95,7 +95,7 @@ class Bucket:
         """The client's handle of an object; nothing is asked."""
         return self.connected().client.bucket(self.uri.root).blob(name, generation=generation)
 
-    def send(self, operation: str, key: str, name: str, fd: int, start: int, end: int, put: PutOptions) -> ObjectMeta:
+    def send(self, operation: str, key: str, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
         boundary, media = secrets.token_hex(16), "Content-Type: application/octet-stream"
         resource = json.dumps(resource_of(name, put))

@@ -62,14 +62,16 @@ class ComposedUploads:
         prefix = _temporary(key, upload_id)
         noted = dict(put.metadata) if prefix.startswith(key) else {**put.metadata, _KEY_METADATA: quote(key)}
         with suppress(AlreadyExistsError):
-            self._bucket.send("begin", key, f"{prefix}begun", -1, 0, 0, PutOptions(if_absent=True, crc32c=0, metadata=noted))
+            self._bucket.send(
+                "begin", key, f"{prefix}begun", -1, PutOptions(if_absent=True, crc32c=0, metadata=noted), start=0, end=0
+            )
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Send one part. An upload that is unknown or over is not noticed here: complete() will say so."""
         name = f"{_temporary(key, upload_id)}{part.number:05d}"
         with opened(path, os.O_RDONLY, "put_part", self._bucket.uri.uri_for(key)) as fd:
-            meta = self._bucket.send("put_part", key, name, fd, part.start, part.end, PutOptions(crc32c=part.crc32c))
+            meta = self._bucket.send("put_part", key, name, fd, PutOptions(crc32c=part.crc32c), start=part.start, end=part.end)
         return StoredPart(part.number, meta.size_bytes, meta.etag or "", meta.crc32c)
 
     def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:

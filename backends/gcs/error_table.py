@@ -46,7 +46,8 @@ def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Ma
     wait_s = _retry_after(headers.get("Retry-After"))
     if status == 429 or (status == 403 and reasons & _RATE_LIMITS) or (status == 503 and wait_s is not None):
         return ThrottledError(f"{status} {words}", **where, retry_after_s=wait_s)
-    if status in (408, 409) or status >= 500:  # 409: another change of the same object is under way
+    is_no_condition = status == 412 and not if_absent and where["operation"] != "get"  # something on the way has answered
+    if status in (408, 409) or status >= 500 or is_no_condition:  # 409: another change of the same object is under way
         return TransientError(f"{status} {words}", **where)
     if status == 401:  # a token that is over, or that never was one: Google says "Invalid Credentials" of both
         return CredentialsExpiredError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT)
@@ -54,10 +55,8 @@ def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Ma
         return AccessDeniedError(f"{status} {words}, says {endpoint}", **where)
     if status == 412 and if_absent:
         return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
-    if status == 412 and where["operation"] == "get":
+    if status == 412:
         return IntegrityError("the object is another by now", **where)
-    if status == 412:  # to a call without a condition: something on the way has answered
-        return TransientError(f"{status} {words}", **where)
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
         return IntegrityError(words, **where)
     return PermanentError(f"{status} {words}, says {endpoint}", **where)

@@ -83,7 +83,7 @@ class GCSStore(MultipartStore):
         """As the contract says: one request, streamed from the file."""
         with opened(path, os.O_RDONLY, "put", self._uri.uri_for(key)) as fd:
             size = os.fstat(fd).st_size
-            return self._bucket.send("put", key, key, fd, 0, size, put)
+            return self._bucket.send("put", key, key, fd, put, start=0, end=size)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""

@@ -34,6 +34,10 @@ _PASSING = frozenset(
     }
 )
 
+_FILE_ABOVE = "a file has the name of one of the folders above"
+#: What has the name, or a part of it, that a file is to have.
+_IN_THE_WAY = {errno.ENOTDIR: _FILE_ABOVE, errno.EEXIST: _FILE_ABOVE, errno.EISDIR: "a folder has this name"}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -68,10 +72,9 @@ def _is_crc32c(value: object) -> bool:
 def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreError:
     """The one table from errno to our errors."""
     code, words = error.errno, error.strerror or str(error)
-    if code in _FULL:
-        return TransientError(words, operation=operation, uri=uri, hint="free some space: it is tried again until the deadline")
-    if code in _PASSING:
-        return TransientError(words, operation=operation, uri=uri)
+    if code in _FULL or code in _PASSING:
+        hint = "free some space: it is tried again until the deadline" if code in _FULL else ""
+        return TransientError(words, operation=operation, uri=uri, hint=hint)
     if code == errno.EROFS:
         return ReadOnlyError(words, operation=operation, uri=uri, hint="make it writable: it is tried again until the deadline")
     if code in _DENIED:
@@ -80,10 +83,8 @@ def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreE
         return PermanentError(
             words, operation=operation, uri=uri, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes"
         )
-    if writing and code in (errno.ENOTDIR, errno.EEXIST):
-        return PermanentError("a file has the name of one of the folders above", operation=operation, uri=uri)
-    if writing and code == errno.EISDIR:
-        return PermanentError("a folder has this name", operation=operation, uri=uri)
+    if writing and code in _IN_THE_WAY:
+        return PermanentError(_IN_THE_WAY[code], operation=operation, uri=uri)
     if writing and code == errno.ENOENT:
         return TransientError("the folder was removed meanwhile", operation=operation, uri=uri)
     if code in ABSENT:

@@ -66,7 +66,7 @@ class Source:
 
 @contextmanager
 def sending(
-    errors: Translator, operation: str, key: str, path: Path, crc32c: int | None, start: int = 0, end: int | None = None
+    errors: Translator, operation: str, key: str, path: Path, crc32c: int | None, *, start: int = 0, end: int | None = None
 ) -> Iterator[Source]:
     """Open the file to send. If the server finds other bytes than the checksum says, find out whose fault that is."""
     try:

@@ -245,7 +245,7 @@ class S3Store(MultipartStore):
         checked, raw_id = _split_id(upload_id)
         extra: dict[str, Any] = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if checked else {}
         with (
-            sending(self._errors, "put_part", key, path, part.crc32c, part.start, part.end) as source,
+            sending(self._errors, "put_part", key, path, part.crc32c, start=part.start, end=part.end) as source,
             self._errors.translated("put_part", key, part.number),
         ):
             answer = self._client.upload_part(
