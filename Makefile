@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
+# Where it costs nothing; pyproject.toml says more.
+COVERAGE := $(shell $(PYTHON) -c 'import sys; print("--cov --cov-report=" * (sys.version_info >= (3, 12)))')
 # What installs Debian's packages.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The environment is made anew when what it is made from changes, and for another version of Python.
@@ -36,7 +38,7 @@ quick: setup  ## lint, types and the tests nearest to what changed, in 90 second
 	$(BIN)/python tests/quick.py
 
 test: setup  ## everything that needs no more than Python and pip
-	$(PYTEST) -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal $(COVERAGE)
 
 matrix:  ## unit, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
@@ -69,4 +71,4 @@ release-check: setup  ## build wheel and sdist, look into both, install and use 
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -41,6 +41,8 @@ TESTS = (
 )
 LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py")
 MARKS = "not slow and not extra and not large"
+#: Where coverage costs nothing.
+MEASURED = VERSIONS[2:]
 #: One version takes 5 minutes on two quiet cores.
 LIMIT_S = 900.0
 #: For writing down where all threads are, before they are killed.
@@ -99,7 +101,8 @@ def run(version: str, python: Path) -> bool:
         return False
     options = ["-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
     left_out = [f"--ignore={path}" for path in LEFT_OUT]
-    return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *TESTS])
+    coverage = ["--cov", "--cov-report="] if version in MEASURED else []
+    return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *coverage, *TESTS])
 
 
 def finish(command: Sequence[str | Path], limit_s: float = LIMIT_S) -> bool:
