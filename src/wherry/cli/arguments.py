@@ -10,13 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
-from wherry.config import AgentConfig, Config, default_spool_folder
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact, register_secret
 from wherry.store.registry import BACKENDS
@@ -46,22 +43,6 @@ TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", m
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
-
-
-class Flags:
-    """For commands and groups: an option that takes no value has none in --help (`<bool>` looks like one to be typed)."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, as Typer makes them, flags without a type."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
-        for param in params:
-            if getattr(param, "is_flag", False) and param.metavar is None:
-                param.metavar = ""
-        return params
-
-
-class Verb(Flags, TyperCommand):
-    """A command of ours."""
 
 
 def parse_target(text: str) -> StoreURI:
@@ -150,19 +131,23 @@ def _value(text: str) -> object:
 
 def spool_folder(given: Path | None) -> Path:
     """The spool that a command is about."""
+    from wherry.config import default_spool_folder
+
     return default_spool_folder() if given is None else given.expanduser().absolute()
 
 
 def command(verb: str, spool: Path) -> str:
     """A command to type next, for this spool."""
-    return f"wherry {verb}" if spool == default_spool_folder() else f"wherry {verb} --spool {shlex.quote(str(spool))}"
+    return f"wherry {verb}" if spool == spool_folder(None) else f"wherry {verb} --spool {shlex.quote(str(spool))}"
 
 
 @contextmanager
 def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iterator[Uploader]:
     """An Uploader for reading: it starts no agent, and makes no spool where none is (nothing can be queued there then)."""
     import logging
+    from tempfile import TemporaryDirectory
 
+    from wherry.config import AgentConfig, Config
     from wherry.uploader import Uploader
 
     logging.getLogger("wherry").setLevel(logging.ERROR)  # where the spool lies matters to those who write

@@ -21,12 +21,10 @@ from typer.core import TyperGroup
 
 from wherry.cli.arguments import (
     FileOption,
-    Flags,
     JsonOption,
     PairsOption,
     SpoolOption,
     UriArgument,
-    Verb,
     YesOption,
     confirm,
     parse_target,
@@ -77,7 +75,7 @@ SealOption = Annotated[
 ]
 
 
-class _Mirror(Flags, TyperGroup):
+class _Mirror(TyperGroup):
     """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another verb's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -106,7 +104,7 @@ def mirror() -> None:
     """
 
 
-@app.command(cls=Verb)
+@app.command()
 def start(
     folder: DirArgument,
     uri: UriArgument,
@@ -149,7 +147,7 @@ def start(
         _close(mirror, as_json=as_json)
 
 
-@app.command(cls=Verb)
+@app.command()
 def resume(
     folder: DirArgument,
     uri: UriArgument,
@@ -177,7 +175,7 @@ def resume(
         raise typer.Exit(Exit.INTERRUPTED)
 
 
-@app.command(cls=Verb)
+@app.command()
 def status(
     uri: UriArgument,
     option: PairsOption = None,
@@ -230,7 +228,7 @@ def status(
             raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command(cls=Verb)
+@app.command()
 def verify(
     uri: UriArgument,
     folder: Annotated[
@@ -269,7 +267,7 @@ def verify(
         raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command(cls=Verb)
+@app.command()
 def seal(
     uri: UriArgument,
     writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="Whose; needed if there are several.")] = "",
