@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wherry.cli import mirror_commands as cli_mirror
-from wherry.cli import pull_command as cli_pull
-from wherry.cli import spool_commands as cli_spool
-from wherry.cli import store_commands as cli_store
+from wherry.cli import mirror_commands, pull_command, spool_commands, store_commands
 from wherry.cli.arguments import (
     FileOption,
     JsonOption,
@@ -26,8 +23,8 @@ from wherry.cli.arguments import (
     SpoolOption,
     error_text,
     parse_target,
+    print_err,
     printable,
-    say,
     spool_folder,
     storage_options,
 )
@@ -50,7 +47,7 @@ class _Verbs(TyperGroup):
         except (WherryError, OSError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 _show_traceback(error)
-            say("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
+            print_err("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
             raise typer.Exit(exit_for(error)) from None
 
 
@@ -103,13 +100,13 @@ def _start(
 
 
 _VERBS: tuple[Callable[..., None], ...] = (
-    *(cli_store.put, cli_store.get, cli_store.ls, cli_store.cat, cli_store.rm),
-    *(cli_spool.status, cli_spool.drain, cli_spool.retry, cli_spool.discard, cli_spool.agent),
-    cli_pull.pull,
+    *(store_commands.put, store_commands.get, store_commands.ls, store_commands.cat, store_commands.rm),
+    *(spool_commands.status, spool_commands.drain, spool_commands.retry, spool_commands.discard, spool_commands.agent),
+    pull_command.pull,
 )
 for _verb in _VERBS:
     app.command()(_verb)
-app.add_typer(cli_mirror.app, name="mirror")
+app.add_typer(mirror_commands.app, name="mirror")
 
 
 @app.command()

@@ -160,13 +160,13 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iter
         yield uploader
 
 
-def say(text: str) -> None:
+def print_err(text: str) -> None:
     """One message on stderr, without secrets."""
     sys.stdout.flush()
     sys.stderr.write("wherry: " + "\n".join(map(printable, redact(text).split("\n"))) + "\n")
 
 
-def show(line: str) -> None:
+def print_out(line: str) -> None:
     """One line on stdout."""
     typer.echo(printable(line))
 
@@ -192,5 +192,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} Give --yes: there is no terminal to ask on")
     if not typer.confirm(question, err=True):
-        say("nothing was done")
+        print_err("nothing was done")
         raise typer.Exit(1)

@@ -28,9 +28,9 @@ from wherry.cli.arguments import (
     YesOption,
     confirm,
     parse_target,
+    print_err,
+    print_out,
     printable,
-    say,
-    show,
     spool_folder,
     storage_options,
 )
@@ -131,7 +131,7 @@ def start(
     with _signals() as ended:
         mirror = _open(folder, uri, writer, spool, option, options_file, config)
         if not as_json:
-            say(_plan(mirror))
+            print_err(_plan(mirror))
         is_shown = sys.stderr.isatty() and not as_json
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
         while not ended.wait(wait_s) and mirror.is_running:
@@ -143,7 +143,7 @@ def start(
         if is_shown:
             sys.stderr.write("\r\033[K")
         if ended.is_set():
-            say("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
+            print_err("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
         _close(mirror, as_json=as_json)
 
 
@@ -219,11 +219,13 @@ def status(
                 continue
             heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
             late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
-            show(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
+            print_out(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
         for path, reason in look.trouble.items():
-            say(f"{shown_name(path)}: {reason}")
+            print_err(f"{shown_name(path)}: {reason}")
         if look.unknown:
-            say(f"{target} has names that this wherry does not understand, perhaps a newer one's: {first_few(look.unknown)}")
+            print_err(
+                f"{target} has names that this wherry does not understand, perhaps a newer one's: {first_few(look.unknown)}"
+            )
         if look.trouble:
             raise typer.Exit(Exit.INTEGRITY)
 
@@ -259,7 +261,7 @@ def verify(
             if as_json:
                 typer.echo(json.dumps(asdict(one)))
             elif one.verdict != "right":
-                show(f"{one.verdict:<6}  {shown_name(one.path)}: {one.text}")
+                print_out(f"{one.verdict:<6}  {shown_name(one.path)}: {one.text}")
     counts = summary(findings)
     if not as_json:
         typer.echo(", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n) or "there are no files")
@@ -306,13 +308,13 @@ def seal(
         for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
             if isinstance(one, Unsealed):
                 failed.append(one)
-                say(f"not sealed: {shown_name(one.path)}: {one.reason}")
+                print_err(f"not sealed: {shown_name(one.path)}: {one.reason}")
                 continue
             note = f"  ({one.note})" if one.note else ""
-            show(f"sealed  {size_text(one.size_bytes):>8}  {shown_name(one.name)}{note}")
+            print_out(f"sealed  {size_text(one.size_bytes):>8}  {shown_name(one.name)}{note}")
             n_sealed += 1
         if not n_sealed and not failed:
-            show(f"nothing of {writer} was in segments")
+            print_out(f"nothing of {writer} was in segments")
         if failed:
             raise typer.Exit(exit_for(failed[0].error))
 
@@ -395,7 +397,7 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
     if as_json:
         typer.echo(_json(report))
     elif report.is_complete:
-        show(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
+        print_out(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
     if mirror.fenced is not None:  # it said so when it found out
         raise typer.Exit(exit_for(mirror.fenced))
     if not report.is_complete:

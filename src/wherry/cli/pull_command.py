@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, parse_target, say, show, storage_options
+from wherry.cli.arguments import (
+    FileOption,
+    JsonOption,
+    PairsOption,
+    UriArgument,
+    parse_target,
+    print_err,
+    print_out,
+    storage_options,
+)
 from wherry.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -60,14 +69,14 @@ def pull(
         )
     except KeyboardInterrupt:
         end_line(on_terminal and follow)
-        say(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
+        print_err(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
         raise typer.Exit(Exit.INTERRUPTED) from None
     except BaseException:
         end_line(on_terminal and follow)
         raise
     end_line(on_terminal and follow)
     if not as_json:
-        show(line(report))
+        print_out(line(report))
 
 
 def end_line(is_open: bool) -> None:

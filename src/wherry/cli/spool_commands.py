@@ -21,9 +21,9 @@ from wherry.cli.arguments import (
     YesOption,
     command,
     confirm,
+    print_err,
+    print_out,
     read_options_file,
-    say,
-    show,
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit
@@ -86,9 +86,9 @@ def status(
                 typer.echo(found.as_json())
             else:
                 for line in cli_status.status_lines(found):
-                    show(line)
+                    print_out(line)
             if check and found.trouble:
-                say(found.trouble)
+                print_err(found.trouble)
                 raise typer.Exit(Exit.UNHEALTHY)
             if not watch:
                 return
@@ -109,7 +109,7 @@ def _tell(name: str, folder: Path, *, as_json: bool) -> None:
             typer.echo(story.as_json())
             continue
         for line in ([""] if number else []) + story_lines(story):
-            show(line)
+            print_out(line)
 
 
 def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
@@ -155,7 +155,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         )
     except KeyboardInterrupt:
         left = journal.queries.counts()
-        say(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
+        print_err(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
         client.sign_off()
@@ -168,14 +168,14 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     if failures:
         lines = [*failure_lines(failures), *failures_remedy(failures, folder)]
-        say("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
+        print_err("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
     if waiting:
-        say("\n".join(waiting_lines(waiting, folder)))
+        print_err("\n".join(waiting_lines(waiting, folder)))
     if held:
         lines = [f"  job {one.job_id}  {one.uri}: {one.error}" for one in held]
-        say("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
+        print_err("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
     elif not is_done:
-        say(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
+        print_err(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
     if n_left:
         raise typer.Exit(Exit.TIMED_OUT)
     if failures:

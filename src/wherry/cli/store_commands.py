@@ -29,9 +29,9 @@ from wherry.cli.arguments import (
     error_text,
     is_folder_like,
     parse_target,
+    print_err,
+    print_out,
     reader,
-    say,
-    show,
     split_target,
     spool_folder,
     storage_options,
@@ -92,7 +92,7 @@ def put(
             try:
                 uploader.flush(timeout, progress_bar=True)
             except UploadFailed as error:
-                say(error_text(error if move else _without_remedy(error)))
+                print_err(error_text(error if move else _without_remedy(error)))
                 code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
@@ -127,7 +127,7 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
         counts = uploader.counts()
         n_left = counts.queued + counts.leased
         rest = f"{n_left} upload(s), {counts.bytes_queued} bytes, go on in the background. To wait: {uploader.drain_command()}"
-        say(f"interrupted; {rest if n_left else 'nothing is left to upload'}")
+        print_err(f"interrupted; {rest if n_left else 'nothing is left to upload'}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
         try:
@@ -135,7 +135,7 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
         except TimeoutError:
             pass  # this is what the background is for
         except UploadFailed as error:
-            say(error_text(error))
+            print_err(error_text(error))
             raise typer.Exit(exit_for(error)) from None
 
 
@@ -156,7 +156,7 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         }
         typer.echo(json.dumps(shown))
     elif state not in ("failed", "discarded"):
-        show(f"{state:<9}  {size_text(size_bytes):>8}  {handle.uri}")
+        print_out(f"{state:<9}  {size_text(size_bytes):>8}  {handle.uri}")
 
 
 def get(
@@ -238,7 +238,7 @@ def ls(
                 continue
             mark = "" if state == "stored" else f"  ({state})"
             size = "?" if listing_problem(meta) else size_text(meta.size_bytes)
-            show(f"{size:>8}  {_date_text(meta.modified_s):19}  {shown_name(meta.key)}{mark}")
+            print_out(f"{size:>8}  {_date_text(meta.modified_s):19}  {shown_name(meta.key)}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
 
@@ -356,7 +356,7 @@ def rm(
     deleting = Uploader(str(folder), storage_options=options, spool=place) if is_busy else reader(folder, options, place)
     with deleting as uploader, ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
         list(pool.map(uploader.delete, [meta.key for meta in metas]))  # raises the first error
-    show(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
+    print_out(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
 
 
 def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:

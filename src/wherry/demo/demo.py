@@ -168,7 +168,7 @@ class _Demo:
                 process.stdin.write(json.dumps(asdict(replace(orders, folder=str(folder)))) + "\n")
                 process.stdin.flush()
                 for line in process.stdout:
-                    self._hear(line, done)
+                    self._on_report(line, done)
             except BaseException:
                 process.kill()
                 raise
@@ -177,7 +177,7 @@ class _Demo:
             raise DemoError(f"the trainer ended with status {process.returncode}, not {expected}")
         return done
 
-    def _hear(self, line: str, done: _Run) -> None:
+    def _on_report(self, line: str, done: _Run) -> None:
         match parse(line):
             case Accepted() as accepted:
                 done.accepted.append(accepted)

@@ -81,14 +81,14 @@ Report = Accepted | Dying | Restored | Trained
 _REPORTS: dict[str, type[Report]] = {kind.__name__: kind for kind in (Accepted, Dying, Restored, Trained)}
 
 
-def say(report: Report) -> None:
+def send_report(report: Report) -> None:
     """Report to the demo."""
     sys.stdout.write(json.dumps([type(report).__name__, asdict(report)]) + "\n")
     sys.stdout.flush()
 
 
 def parse(line: str) -> Report:
-    """What say() wrote."""
+    """What send_report() wrote."""
     kind, fields = json.loads(line)
     return _REPORTS[kind](**fields)
 
@@ -122,7 +122,7 @@ def main() -> None:
         epoch = model.load(checkpoint)
         for _ in range(epoch):
             state.timestamp = state.timestamp.to_next_epoch()
-        say(Restored(epoch, sha256(checkpoint), checkpoint.stat().st_size, seconds))
+        send_report(Restored(epoch, sha256(checkpoint), checkpoint.stat().st_size, seconds))
     while state.timestamp.epoch < orders.epochs:
         loss = model.train_epoch(state.timestamp.epoch + 1)
         state.timestamp = state.timestamp.to_next_epoch()
@@ -136,18 +136,18 @@ def main() -> None:
         hand_over(stores, state, "logs", logs, blocked_s)
         hand_over(stores, state, "ep{epoch:03d}.pt", checkpoint, blocked_s)
         handles = hand_over(stores, state, "latest.pt", checkpoint, blocked_s)
-        say(Accepted(epoch, loss, sha256(checkpoint), checkpoint.stat().st_size, blocked_s))
+        send_report(Accepted(epoch, loss, sha256(checkpoint), checkpoint.stat().st_size, blocked_s))
         if epoch == orders.die_after_epoch:
             for _ in range(_TRIES):
                 if any(not handle.state.is_final for handle in handles):
                     break
                 handles = hand_over(stores, state, "latest.pt", checkpoint, blocked_s)
-            say(Dying(time.time()))
+            send_report(Dying(time.time()))
             os.kill(os.getpid(), signal.SIGKILL)
         logger.run_event(Event.EPOCH_END)
     logger.run_event(Event.FIT_END)
     logger.close()
-    say(Trained(model.digest(), model.accuracy(), model.description))
+    send_report(Trained(model.digest(), model.accuracy(), model.description))
 
 
 def hand_over(stores: list[ObjectStoreLogger], state: State, name: str, path: Path, blocked_s: list[float]) -> list[UploadHandle]:
