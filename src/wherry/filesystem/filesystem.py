@@ -19,18 +19,13 @@ from typing import Any
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.compression import compr
 from fsspec.core import get_compression
-from fsspec.implementations.chained import ChainedFileSystem
-from fsspec.utils import isfilelike, stringify_path
+from fsspec.utils import isfilelike
 
-from wherry.config import Config
 from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError
-from wherry.filesystem.entries import Folder, Info, describe
+from wherry.filesystem.entries import Info, describe
 from wherry.filesystem.file_objects import CompressedWriter, ObjectReader, ObjectWriter, TextWriter, Version
-from wherry.filesystem.portable_secrets import Portable
-from wherry.filesystem.storage_options import place_and_options, strip_scheme
-from wherry.filesystem.uploaders import Uploaders
+from wherry.filesystem.store_paths import StorePaths
 from wherry.posix.thread_pool import DaemonThreadPool
-from wherry.store.registry import check_usable
 from wherry.uploader import Uploader
 
 #: Deletions side by side: each is one short request.
@@ -40,102 +35,15 @@ _NO_FILE_HERE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _BLOCK_BYTES = 16 * 2**20
 
 
-class WherryFileSystem(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
+class WherryFileSystem(StorePaths):
     """Objects behind a spool. A write returns once its upload is accepted; flush() waits until everything is in the store.
 
     `target_protocol` and `target_options` come from the inner URL, `spool` and `config` are those of `wherry.Uploader`:
     ``fsspec.open("wherry::s3://bucket/x", "wb", s3={"endpoint_url": ...}, wherry={"spool": ...})``.
     """
 
-    protocol = "wherry"
-    _strip_tokenize_options = ("fo",)
     #: Whether a write ends only when the object is in the store.
     _waits = False
-
-    def __init__(
-        self,
-        *,
-        target_protocol: str | None = None,
-        target_options: Mapping[str, object] | None = None,
-        spool: str | os.PathLike[str] | None = None,
-        config: Config | None = None,
-        fo: object = None,
-        **others: Any,
-    ) -> None:
-        """`fo`, the path of the inner URL, is fsspec's and says nothing here.
-
-        Options may also come wrapped as ``wherry={...}``: universal-pathlib hands them over as they are.
-        """
-        if wrapped := dict(others.pop("wherry", None) or {}):
-            spool, config = wrapped.pop("spool", spool), wrapped.pop("config", config)
-            others |= wrapped
-        if unknown := sorted(set(others) - {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}):
-            raise ConfigError(
-                f"unknown option(s) {', '.join(unknown)} of wherry::, which takes spool and config: options of the store go "
-                "to its own name, as in s3={...}"
-            )
-        if target_protocol is None:
-            raise ConfigError(
-                "wherry:: stands before the URL of a store: write wherry::s3://bucket/name or wherry::file:///folder"
-            )
-        super().__init__(**others)
-        self._place, self._opened = place_and_options(target_protocol, target_options or {})
-        check_usable(self._place.scheme, self._opened)
-        self._uploaders = Uploaders(self._place, self._opened, spool, config)
-
-    # -- paths
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
-        if isinstance(path, list):
-            return [cls._strip_protocol(one) for one in path]
-        path = stringify_path(path).removeprefix(f"{cls.protocol}://")
-        inner = path.removeprefix(f"{cls.protocol}::")
-        scheme, mark, _ = inner.partition("://")
-        if mark:
-            return strip_scheme(scheme, inner)
-        if inner != path:  # fsspec takes it for a local path
-            return strip_scheme("file", f"file://{inner}")
-        return path.rstrip("/") or path[:1]
-
-    @classmethod
-    def _parent(cls, path: str) -> str:
-        path = cls._strip_protocol(path)
-        return path.rpartition("/")[0] or ("/" if path.startswith("/") else "")
-
-    def unstrip_protocol(self, name: str) -> str:
-        """The full URL of a path, as fsspec.open() takes it."""
-        return f"{self.protocol}::{self._place.scheme}://{self._strip_protocol(name)}"
-
-    def _locate(self, path: str) -> tuple[Uploader, str]:
-        """The uploader and the name for a path; the name is empty for a bucket itself."""
-        root, name = self._place.split(self._strip_protocol(path))
-        return self._uploaders.at(root), name
-
-    def _folder(self, path: str) -> Folder:
-        return Folder(self._place, *self._locate(path))
-
-    def _object(self, path: str) -> tuple[Uploader, str]:
-        uploader, name = self._locate(path)
-        if not name:
-            raise IsADirectoryError(errno.EISDIR, "is no object but a whole store", path)
-        return uploader, name
-
-    # -- waiting
-
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every upload that this process has handed over to this file system is verified in the store.
-
-        Raises UploadFailed for those that failed, TimeoutError after `timeout_s`, which is for each bucket.
-        """
-        self._uploaders.flush(timeout_s)
-
-    def close(self, timeout_s: float | None = None) -> None:
-        """flush(), then sign off from the spool; `timeout_s` and its default as in `Uploader.close()`, for all buckets together.
-
-        Using the file system again signs on again.
-        """
-        self._uploaders.close(timeout_s)
 
     # -- looking
 
