@@ -1,6 +1,7 @@
-"""The command ``wherry``. Its verbs are in the modules `wherry.cli_*`, its exit codes in `wherry.cli.exit_codes`.
+"""The command ``wherry``. Its commands are in the modules beside this one, one group a module; its exit codes in `exit_codes.py`.
 
-Imports stand inside the verbs, so that ``wherry --help`` and ``wherry status`` answer at once and load no cloud library.
+Each command imports what it needs when it runs, so that ``wherry --help`` and ``wherry status`` start fast and load no cloud
+library.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from wherry.cli.arguments import (
     PairsOption,
     SpoolOption,
     error_text,
-    parse_target,
+    open_target,
     print_err,
     printable,
     spool_folder,
-    storage_options,
 )
 from wherry.cli.exit_codes import MEANINGS, Exit, exit_for
 from wherry.errors import WherryError
@@ -141,8 +141,7 @@ def doctor(
     if uri is None:
         examination = clean_spool(folder, older_than_s) if clean else examine_spool(folder)
     else:
-        target = parse_target(uri)
-        options = storage_options(target.scheme, option or [], options_file)
+        target, options = open_target(uri, option, options_file)
         examination = clean_store(target, options, folder, older_than_s) if clean else examine_store(target, options)
     findings = []
     with closing(examination):

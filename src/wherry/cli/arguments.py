@@ -95,14 +95,14 @@ def read_options_file(name: str) -> dict[str, object]:
     return found
 
 
-def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None) -> dict[str, object]:
+def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str | None) -> dict[str, object]:
     """The storage options of a command: those of the file, then the ``KEY=VALUE`` pairs, which must not be secret."""
     from wherry.store.registry import backend_for, split_options, warn_unverified
 
     entry = backend_for(scheme)
     options = read_options_file(options_file) if options_file is not None else {}
     given: dict[str, object] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, is_pair, value = pair.partition("=")
         if not key or not is_pair:
             raise ConfigError("--option takes KEY=VALUE")
@@ -118,6 +118,12 @@ def storage_options(scheme: str, pairs: Sequence[str], options_file: str | None)
         warn_unverified(scheme)  # before anybody lowers what is logged
     register_secret(split_options(scheme, options)[1])
     return options
+
+
+def open_target(uri: str, pairs: Sequence[str] | None, options_file: str | None) -> tuple[StoreURI, dict[str, object]]:
+    """The URI of a command, and its storage options."""
+    target = parse_target(uri)
+    return target, storage_options(target.scheme, pairs, options_file)
 
 
 def _value(text: str) -> object:

@@ -27,12 +27,11 @@ from wherry.cli.arguments import (
     UriArgument,
     YesOption,
     confirm,
-    parse_target,
+    open_target,
     print_err,
     print_out,
     printable,
     spool_folder,
-    storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import ConfigError, NotFoundError
@@ -136,7 +135,7 @@ def start(
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
         while not ended.wait(wait_s) and mirror.is_running:
             if as_json:
-                typer.echo(_json(mirror.report))
+                typer.echo(json.dumps(asdict(mirror.report)))
             elif is_shown:
                 sys.stderr.write(f"\r\033[K{printable(_line(mirror.report))}")
                 sys.stderr.flush()
@@ -189,7 +188,7 @@ def status(
 
     Example: wherry mirror status s3://my-bucket/runs/7
     """
-    from wherry.cli.status import age_text, size_text
+    from wherry.cli.words import age_text, size_text
     from wherry.mirror.report import first_few
     from wherry.mirror.report import printable as shown_name
 
@@ -288,7 +287,7 @@ def seal(
 
     Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
-    from wherry.cli.status import size_text
+    from wherry.cli.words import size_text
     from wherry.mirror.reader.seal_remote import Unsealed, writers
     from wherry.mirror.reader.seal_remote import seal as sealed
     from wherry.mirror.report import printable as shown_name
@@ -317,9 +316,6 @@ def seal(
             print_out(f"nothing of {writer} was in segments")
         if failed:
             raise typer.Exit(exit_for(failed[0].error))
-
-
-# -- what they share
 
 
 def _rules(given: list[str] | None) -> tuple[Rule, ...]:
@@ -371,8 +367,7 @@ def _open(
     from wherry.mirror import Mirror
 
     logging.getLogger("wherry.mirror").setLevel(logging.INFO)
-    target = parse_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
+    target, options = open_target(uri, option, options_file)
     return Mirror(folder, str(target), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
 
 
@@ -390,12 +385,12 @@ def _plan(mirror: Mirror) -> str:
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:
     """Send the rest, seal, and say what came of it."""
-    from wherry.cli.status import size_text
+    from wherry.cli.words import size_text
 
     mirror.close()  # what is left it says itself
     report = mirror.report
     if as_json:
-        typer.echo(_json(report))
+        typer.echo(json.dumps(asdict(report)))
     elif report.is_complete:
         print_out(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
     if mirror.fenced is not None:  # it said so when it found out
@@ -429,8 +424,7 @@ def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Ite
     from wherry.mirror.reader.pull import open_for_reading
     from wherry.mirror.reader.reader import MirrorReader
 
-    target = parse_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
+    target, options = open_target(uri, option, options_file)
     with (
         TemporaryDirectory(prefix="wherry-") as scratch,
         open_for_reading(target, options) as store,
@@ -439,12 +433,8 @@ def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Ite
         yield reader, target, store
 
 
-def _json(report: MirrorReport) -> str:
-    return json.dumps(asdict(report))
-
-
 def _line(report: MirrorReport) -> str:
-    from wherry.cli.status import size_text
+    from wherry.cli.words import size_text
 
     waiting = f"{size_text(report.unsent_bytes)} unsent, {report.lag_s:.0f} s late" if report.unsent_files else "up to date"
     trouble = f"; {report.trouble[0]}" if report.trouble else ""

@@ -16,10 +16,9 @@ from wherry.cli.arguments import (
     JsonOption,
     PairsOption,
     UriArgument,
-    parse_target,
+    open_target,
     print_err,
     print_out,
-    storage_options,
 )
 from wherry.cli.exit_codes import Exit
 
@@ -51,8 +50,7 @@ def pull(
     """
     from wherry.mirror.reader.pull import pull as pulled
 
-    target = parse_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
+    target, options = open_target(uri, option, options_file)
     on_terminal = sys.stderr.isatty() and not as_json
 
     def tell(report: PullReport) -> None:
@@ -87,7 +85,7 @@ def end_line(is_open: bool) -> None:
 
 def line(report: PullReport) -> str:
     """A report in one line."""
-    from wherry.cli.status import age_text, size_text
+    from wherry.cli.words import age_text, size_text
 
     state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
     words = f"{state}: {report.n_files} files, {size_text(report.n_bytes)} new"

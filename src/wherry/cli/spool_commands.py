@@ -62,7 +62,10 @@ def status(
     """
     import sys
 
-    from wherry.cli import status as cli_status
+    from wherry.cli.status import STUCK_AFTER_S, snapshot
+    from wherry.cli.status_text import status_json, status_lines
+    from wherry.cli.status_watch import REFRESH_S
+    from wherry.cli.status_watch import watch as watch_status
 
     folder = spool_folder(spool)
     if name is not None and (watch or check):
@@ -77,22 +80,22 @@ def status(
     if watch and not as_json:
         if not sys.stdout.isatty():
             raise ConfigError("--watch needs a terminal; for a program, --watch --json writes a line every second")
-        cli_status.watch(folder)
+        watch_status(folder)
         return
     try:
         while True:
-            found = cli_status.look(folder, stuck_after_s=cli_status.STUCK_AFTER_S if older_than is None else older_than)
+            found = snapshot(folder, stuck_after_s=STUCK_AFTER_S if older_than is None else older_than)
             if as_json:
-                typer.echo(found.as_json())
+                typer.echo(status_json(found))
             else:
-                for line in cli_status.status_lines(found):
+                for line in status_lines(found):
                     print_out(line)
             if check and found.trouble:
                 print_err(found.trouble)
                 raise typer.Exit(Exit.UNHEALTHY)
             if not watch:
                 return
-            time.sleep(cli_status.REFRESH_S)
+            time.sleep(REFRESH_S)
     except KeyboardInterrupt:
         if not watch:  # else that is how it ends, at any moment
             raise
@@ -123,7 +126,8 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     Example: wherry drain --timeout 3600
     """
     from wherry.agent.session import Session
-    from wherry.cli.status import failure_lines, failures_remedy, waiting_for_secrets, waiting_lines
+    from wherry.cli.status import waiting_for_secrets
+    from wherry.cli.status_text import failure_lines, failures_remedy, waiting_lines
     from wherry.config import AgentConfig
     from wherry.spool.drain import wait_until_drained
     from wherry.spool.journal.jobs import JobKind, JobState
@@ -292,7 +296,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
     Example: wherry discard 17
     """
-    from wherry.cli.status import size_text
+    from wherry.cli.words import size_text
     from wherry.spool.spool import Spool
 
     folder = spool_folder(spool)

@@ -78,7 +78,7 @@ def put(
     target, names = destinations(paths, uri)
     for path in paths:
         path.stat()  # nothing is accepted when one of them is missing
-    options = storage_options(target.scheme, option or [], options_file)
+    options = storage_options(target.scheme, option, options_file)
     if not overwrite:
         refuse_taken(target, options, list(zip(paths, names, strict=True)))
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
@@ -141,7 +141,7 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
     from wherry.checksum import format_crc32c
-    from wherry.cli.status import size_text, word
+    from wherry.cli.words import size_text, word
 
     jobs = uploader.journal.queries.jobs(ids=handle.ids)
     state, size_bytes = word(handle.state), sum(job.size_bytes for job in jobs)
@@ -183,7 +183,7 @@ def get(
     path = Path(dest, name) if dest.endswith("/") or os.path.isdir(dest) else Path(dest)
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
-    with reader(target, storage_options(target.scheme, option or [], options_file), spool_folder(spool)) as uploader:
+    with reader(target, storage_options(target.scheme, option, options_file), spool_folder(spool)) as uploader:
         try:
             uploader.get(name, path, overwrite=overwrite, progress_bar=True)
         except BucketNotFoundError:
@@ -212,13 +212,13 @@ def ls(
 
     Example: wherry ls s3://my-bucket/run1/
     """
-    from wherry.cli.status import size_text, word
+    from wherry.cli.words import size_text, word
     from wherry.mirror.format.layout import key_for, listing_problem
     from wherry.mirror.report import printable as shown_name
 
     target = parse_target(uri)
     folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
+    options = storage_options(target.scheme, option, options_file)
     n_shown = 0
     with reader(folder, options, spool_folder(spool)) as uploader:
         queued = {job.key: word(job.state) for job in uploader.view().queued_under(folder.prefix)}
@@ -271,7 +271,7 @@ def cat(
     from tempfile import TemporaryDirectory
 
     target, name = split_target(uri)
-    options = storage_options(target.scheme, option or [], options_file)
+    options = storage_options(target.scheme, option, options_file)
     with TemporaryDirectory(prefix="wherry-") as folder, reader(target, options, spool_folder(spool)) as uploader:
         path = Path(folder, "object")
         if not _copy_live(uploader, target, name, path, options):
@@ -334,7 +334,7 @@ def rm(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from wherry.cli.status import size_text
+    from wherry.cli.words import size_text
     from wherry.uploader import Uploader
 
     target = parse_target(uri)
@@ -343,7 +343,7 @@ def rm(
     if uri.endswith("/") and not recursive:
         raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete all objects below it")
     folder, name = (target, "") if uri.endswith("/") else split_target(uri)
-    options, place = storage_options(target.scheme, option or [], options_file), spool_folder(spool)
+    options, place = storage_options(target.scheme, option, options_file), spool_folder(spool)
     with reader(folder, options, place) as found:
         metas = list(_at_or_below(found, name)) if recursive else [_only_object(found, name)]
         is_busy = bool(found.view().queued_under(target.prefix))

@@ -12,17 +12,9 @@ from pathlib import Path
 
 from wherry.checksum import format_crc32c
 from wherry.cli.arguments import parse_target
-from wherry.cli.status import (
-    Unfinished,
-    age_text,
-    failure_remedy,
-    next_try_text,
-    size_text,
-    unfinished,
-    unfinished_as_dict,
-    waiting_for_secrets,
-    word,
-)
+from wherry.cli.status import Unfinished, unfinished, waiting_for_secrets
+from wherry.cli.status_text import failure_remedy, next_try_text, unfinished_as_dict
+from wherry.cli.words import age_text, size_text, word
 from wherry.spool.journal.jobs import Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
