@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class _Verbs(TyperGroup):
-    """Turns what a verb raises into one clear message on stderr and an exit code."""
+    """Turns the error of a command into one message on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # `wherry ls | head`: the reader has seen enough
+            raise  # `wherry ls | head`: the reader has ended
         except (WherryError, OSError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 _show_traceback(error)
@@ -66,13 +66,13 @@ def main() -> None:
     """Run the command line of this process."""
     try:
         app(prog_name="wherry")
-    except Exception as error:  # a mistake of ours, which its maintainers want to see
+    except Exception as error:  # a bug in wherry: its maintainers need the traceback
         _show_traceback(error)
         sys.exit(Exit.FAILED)
 
 
 def _show_traceback(error: BaseException) -> None:
-    """On stderr, without secrets; names in it are anybody's."""
+    """Write the traceback to stderr, without secrets and control characters: names of objects may hold any."""
     lines = redact("".join(traceback.format_exception(error))).splitlines()
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
 
@@ -87,12 +87,12 @@ def _show_version(is_asked: bool) -> None:
 
 @app.callback()
 def _start(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's whole traceback.")] = False,
 ) -> None:
     """Ferry files between this machine and an object store: whole, verified, once.
 
-    Uploads are made by a process of their own: they go on when this terminal is closed.
+    A background process makes the uploads: they continue when this terminal is closed.
     """
     import logging
 
@@ -116,20 +116,20 @@ def doctor(
     option: PairsOption = None,
     options_file: FileOption = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Examine nothing; remove what broken uploads and downloads of ours have left.")
+        bool, typer.Option("--clean", help="Examine nothing; remove what broken uploads and downloads of wherry left.")
     ] = False,
     older_than_days: Annotated[
-        float, typer.Option("--older-than-days", metavar="D", min=0.0, help="With --clean: leave alone what is newer than that.")
+        float, typer.Option("--older-than-days", metavar="D", min=0.0, help="With --clean: keep what is newer than D days.")
     ] = 7.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out what is wrong with a store, or the spool.
+    """Examine a store, or the spool, and say what to mend.
 
-    At the URI small objects are written, read, listed and deleted; each step
-    says how long it took, what the endpoint can do and what it answered.
+    Small objects are written, read, listed and deleted at the URI. Each step
+    shows how long it took, what the endpoint can do and what it answered.
 
-    With --clean, old uploads in parts that are ours and that nobody completes
-    are aborted, and stale downloads removed; never anyone else's.
+    With --clean, old multipart uploads that wherry began and nobody completes
+    are aborted, and stale downloads are removed; never those of others.
 
     Example: wherry doctor s3://my-bucket/run1
     """
@@ -177,7 +177,7 @@ def _show_finding(finding: Finding) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text in lines, broken between words only: a URL, a path or a command's option stays whole, so that it can be copied."""
+    """The text in lines that break between words only, so that a URL, a path or an option can be copied whole."""
     import textwrap
 
     return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
@@ -186,12 +186,12 @@ def _wrapped(text: str, width: int) -> list[str]:
 @app.command()
 def demo(
     uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="Where to upload; by default a local folder.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's folder for a look.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder and objects.")] = False,
 ) -> None:
-    """Show on this machine what it is all about.
+    """Show on this machine that a killed run loses nothing.
 
-    A model trains, its trainer is killed, its uploads finish all the same,
-    and a second run restores and completes.
+    A model trains, its trainer is killed, its uploads finish nevertheless,
+    and a second run restores the checkpoint and completes.
 
     Example: wherry demo
     """

@@ -1,4 +1,4 @@
-"""What the words of a command line stand for: a URI, storage options, a spool; and what a command may say back."""
+"""What all commands share: URIs, storage options and the spool from a command line, and messages to the terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of th
 
 
 def parse_target(text: str) -> StoreURI:
-    """Read a URI or a local path; what looks like a URI with a slash missing is no path."""
+    """Read a URI or a local path. ConfigError for what looks like a URI with a missing slash."""
     if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in BACKENDS):
         rest = hide_login(match[1], match[3])
         shown = text[: match.start(3)] + rest
@@ -55,7 +55,7 @@ def parse_target(text: str) -> StoreURI:
 
 
 def is_folder_like(text: str) -> bool:
-    """Whether names go below it: it ends in a slash, names no more than a bucket, or is a local folder that is there."""
+    """Whether names are appended to it: it ends in a slash, names a bucket only, or is an existing local folder."""
     target = parse_target(text)
     return text.endswith("/") or not target.prefix or (target.scheme == "file" and os.path.isdir(f"/{target.prefix}"))
 
@@ -96,7 +96,7 @@ def read_options_file(name: str) -> dict[str, object]:
 
 
 def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str | None) -> dict[str, object]:
-    """The storage options of a command: those of the file, then the ``KEY=VALUE`` pairs, which must not be secret."""
+    """The storage options of a command: those of the file, overridden by the ``KEY=VALUE`` pairs, which must not be secret."""
     from wherry.store.registry import backend_for, split_options, warn_unverified
 
     entry = backend_for(scheme)
@@ -115,7 +115,7 @@ def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str 
         given[key] = _value(value)
     options |= given
     if options.get("verify") is False and "verify" in entry.public_options:
-        warn_unverified(scheme)  # before anybody lowers what is logged
+        warn_unverified(scheme)  # before reader() raises the log level
     register_secret(split_options(scheme, options)[1])
     return options
 
@@ -127,7 +127,7 @@ def open_target(uri: str, pairs: Sequence[str] | None, options_file: str | None)
 
 
 def _value(text: str) -> object:
-    """true, false, null, numbers and quoted texts as JSON has them; anything else is a text as it stands."""
+    """An option's value: true, false, null, numbers and quoted strings are read as JSON, anything else is a string."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -136,27 +136,27 @@ def _value(text: str) -> object:
 
 
 def spool_folder(given: Path | None) -> Path:
-    """The spool that a command is about."""
+    """The spool of a command: the one given, else the default."""
     from wherry.config import default_spool_folder
 
     return default_spool_folder() if given is None else given.expanduser().absolute()
 
 
 def command(verb: str, spool: Path) -> str:
-    """A command to type next, for this spool."""
+    """The command to type next, with --spool unless it is the default spool."""
     return f"wherry {verb}" if spool == spool_folder(None) else f"wherry {verb} --spool {shlex.quote(str(spool))}"
 
 
 @contextmanager
 def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iterator[Uploader]:
-    """An Uploader for reading: it starts no agent, and makes no spool where none is (nothing can be queued there then)."""
+    """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued."""
     import logging
     from tempfile import TemporaryDirectory
 
     from wherry.config import AgentConfig, Config
     from wherry.uploader import Uploader
 
-    logging.getLogger("wherry").setLevel(logging.ERROR)  # where the spool lies matters to those who write
+    logging.getLogger("wherry").setLevel(logging.ERROR)  # warnings about the spool's file system matter to writers only
     with ExitStack() as stack:
         if not spool.exists():
             spool = Path(stack.enter_context(TemporaryDirectory(prefix="wherry-")))
@@ -167,32 +167,32 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iter
 
 
 def print_err(text: str) -> None:
-    """One message on stderr, without secrets."""
+    """Write one message to stderr, without secrets."""
     sys.stdout.flush()
     sys.stderr.write("wherry: " + "\n".join(map(printable, redact(text).split("\n"))) + "\n")
 
 
 def print_out(line: str) -> None:
-    """One line on stdout."""
+    """Write one line to stdout."""
     typer.echo(printable(line))
 
 
 def printable(line: str) -> str:
-    """The line with ``\\x1b`` for an escape, and the like: names in a bucket are anybody's, and must not command the terminal."""
+    """The line with control characters escaped (``\\x1b``): names in a bucket may hold any, and must not reach the terminal."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def error_text(error: BaseException) -> str:
-    """An error in words; the system's own errors without their number."""
+    """The message of an error; for one of the operating system without its number."""
     if isinstance(error, OSError) and not isinstance(error, WherryError) and error.strerror is not None:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return str(error) or type(error).__name__
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only after a "yes": --yes, or an answer on the terminal. Without either, ConfigError."""
+    """Return if the user agreed, by --yes or on the terminal. ConfigError if there is no terminal to ask on."""
     if yes:
         return
     if not sys.stdin.isatty():

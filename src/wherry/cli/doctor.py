@@ -1,4 +1,4 @@
-"""What the doctor finds, and the examination of a spool. That of a store is in `wherry.cli.doctor_store`."""
+"""The findings of ``wherry doctor``, and the examination of a spool. `doctor_store.py` examines a store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, in words, and what to do about it. `exit` is what a bad one makes of the command."""
+    """What was examined, the result in words, and the remedy. `exit` is the command's exit code if this finding is bad."""
 
     what: str
     level: Level
@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine_spool(folder: Path) -> Generator[Finding, None, None]:
-    """Look at the place of a spool, which need not be made yet, at its journal and its agent. The spool is not changed."""
+    """Examine a spool's folder, which need not exist yet, its journal and its agent. The spool is not changed."""
     is_made = (folder / "journal.db").exists()
     place = folder
     while not place.exists():
@@ -69,7 +69,7 @@ def examine_spool(folder: Path) -> Generator[Finding, None, None]:
 
 
 def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Finding]:
-    trial = Spool(scratch / "spool")  # on the same file system, and made as the real one is
+    trial = Spool(scratch / "spool")  # on the same file system, and made in the same way as the real one
     kind = file_system(trial) or "an unknown file system"
     yield Finding("place", Level.OK, f"{folder} on {kind}{'' if is_made else ', made with the first upload'}")
     for warning in file_system_warnings(trial):

@@ -28,7 +28,7 @@ from wherry.uri import StoreURI
 
 
 def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, None]:
-    """Clean what the journal and the notes of a spool lead to: stale downloads, and uploads in parts that nobody completes."""
+    """Clean what the journal and notes of a spool name: stale downloads, and multipart uploads that nobody completes."""
     if not (folder / "journal.db").exists():
         yield Finding("clean", Level.OK, "nothing to clean: nothing was ever uploaded or downloaded from here")
         return

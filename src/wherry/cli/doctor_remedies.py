@@ -1,4 +1,4 @@
-"""What to do about an error that a store gave: the doctor's advice, by what lies at the bottom of it."""
+"""Remedies for the errors of a store, by their root cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOR_ANOTHER_HOST = (62, 64)
 
 
 def remedy_for(error: BaseException, uri: StoreURI, options: Mapping[str, object]) -> str:
-    """The next step, or nothing where there is none."""
+    """What to do next; empty if there is no advice."""
     hint = error.hint if isinstance(error, StoreError) else ""
     return _for_tls(error, uri, options) or _for_the_network(error) or _for_permissions(error, uri, hint) or hint
 
@@ -56,7 +56,7 @@ def _for_tls(error: BaseException, uri: StoreURI, options: Mapping[str, object])
 
 def _speaks_tls(host: str | None, port: int) -> bool:
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only asked what it speaks
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: only the protocol is looked at
     try:
         with socket.create_connection((host or "", port), timeout=_LOOK_S) as plain, context.wrap_socket(plain):
             return True

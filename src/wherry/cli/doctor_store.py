@@ -1,4 +1,4 @@
-"""The doctor's examination of a store: tries what an endpoint must be able to do, and says in plain words what it found.
+"""``wherry doctor URI``: tries each operation that wherry needs on a store, and reports what works.
 
 Nothing is left behind: the probe objects are deleted also after an error or Ctrl-C (closing the generator does it).
 """
@@ -31,7 +31,7 @@ from wherry.store.registry import check_usable, open_store
 from wherry.store.wrappers import RetryStore
 from wherry.uri import StoreURI
 
-#: Amazon refuses requests that are signed a quarter of an hour too early or late; a minute is worth a word.
+#: Amazon refuses requests that are signed a quarter of an hour too early or late; a minute is reported.
 _SKEW_S = 60.0
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class _Probe:
     took_ms: float = 0.0
 
     def key(self, what: str) -> str:
-        """The key of a probe object, which is going to be deleted."""
+        """The key of a new probe object, which is deleted at the end."""
         key = self.uri.key_for(f"wherry-doctor-{self.token}-{what}")
         self.left.append(key)
         return key
@@ -62,7 +62,7 @@ class _Probe:
         return path
 
     def timed(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns; how long it took is in `took_ms`."""
+        """Call it and return its result; `took_ms` has the time that it took."""
         started_s = time.monotonic()
         try:
             return call()
@@ -74,13 +74,13 @@ class _Probe:
         return Finding(what, level, text, remedy, self.took_ms, exit)
 
     def failed(self, what: str, error: Exception) -> Finding:
-        """A step that did not work, in the server's own words."""
+        """A finding for a step that failed, with the server's own message."""
         text = error.message if isinstance(error, StoreError) else str(error)
         return self.finding(what, Level.BAD, text, remedy_for(error, self.uri, self.options), exit_for(error))
 
 
 def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Finding, None, None]:
-    """Write, read, list and delete small objects below `uri`, and say what the endpoint can do."""
+    """Write, read, list and delete small objects below `uri`, and report what the endpoint can do."""
     with ExitStack() as stack:
         try:
             check_usable(uri.scheme, options)
@@ -173,7 +173,7 @@ def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping
 def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
     if put.crc32c is None or not probe.store.capabilities.checks_crc32c:
         return Finding("damage", Level.OK, "not looked for by the store, but by wherry")
-    if probe.store.endpoint is not None:  # tried before: it is what checks_crc32c comes from
+    if probe.store.endpoint is not None:  # tried before: checks_crc32c comes from it
         return Finding("damage", Level.OK, "bytes that do not fit their checksum are refused")
     key, path = probe.key("damaged"), probe.file("damaged", b"these bytes")
     try:
@@ -239,7 +239,7 @@ def _try_parts(probe: _Probe, data: bytes, crc: int) -> Finding:
 def _try_delete(probe: _Probe, key: str) -> Finding:
     try:
         probe.timed(lambda: probe.store.delete(key))
-        with suppress(NotFoundError, AccessDeniedError):  # who may not list is told "forbidden" of what is not there
+        with suppress(NotFoundError, AccessDeniedError):  # without permission to list, S3 answers "forbidden" for missing objects
             probe.store.head(key)
             return probe.finding(
                 "delete", Level.WARN, "accepted, but the object is still there", "is the bucket versioned or locked?"
@@ -253,14 +253,14 @@ def _try_delete(probe: _Probe, key: str) -> Finding:
 
 
 def _clean(probe: _Probe) -> None:
-    """Delete the probe objects that may be there; what refuses was reported by its step."""
+    """Delete the probe objects that may exist. Errors are ignored: the step that failed has reported them."""
     for key in probe.left:
         with suppress(WherryError, OSError):
-            probe.store.inner.delete(key)  # once: a dead endpoint was waited for already
+            probe.store.inner.delete(key)  # without retries: a dead endpoint was waited for already
 
 
 def _missing_folders(uri: StoreURI) -> list[Path]:
-    """Folders that a put to a local store is going to make, the innermost first."""
+    """Folders that a put to a local store will make, the innermost first."""
     if uri.scheme != "file":
         return []
     folder = Path("/", uri.prefix)

@@ -1,4 +1,4 @@
-"""Exit codes of the command ``wherry``: one number a kind of trouble, so that scripts need not read messages."""
+"""Exit codes of the command ``wherry``: one for each kind of error, so that scripts need not read messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wherry.errors import ConfigError, IntegrityError, SpoolError, UploadFailed
 
 
 class Exit(IntEnum):
-    """What the command's exit status says. 2 is also what a wrong command line gives."""
+    """The exit codes. Typer gives 2 for a wrong command line as well."""
 
     OK = 0
     FAILED = 1
@@ -25,7 +25,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-#: What each code says, for --help and the documentation.
+#: The meaning of each code, for --help and the documentation.
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
     Exit.FAILED: "an upload failed, or the store had another error",
@@ -40,7 +40,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
 }
 
-#: The first that fits counts: an AccessDeniedError is a PermissionError, a SpoolError an OSError as they all are.
+#: The first match counts: an AccessDeniedError is also a PermissionError, and all of them are OSErrors.
 _BY_KIND: tuple[tuple[type[BaseException], Exit], ...] = (
     (ConfigError, Exit.USAGE),
     (SpoolError, Exit.SPOOL),
@@ -54,7 +54,7 @@ _BY_KIND: tuple[tuple[type[BaseException], Exit], ...] = (
 
 
 def exit_for(error: BaseException) -> Exit:
-    """The exit code of an error; FAILED for those without one of their own, and for uploads that failed for several reasons."""
+    """The exit code of an error. FAILED for those without a code, and for uploads that failed for different reasons."""
     if not isinstance(error, UploadFailed):
         return _code(type(error))
     codes = {_code(_kind(failure.kind)) for failure in error.failures}
@@ -66,5 +66,5 @@ def _code(kind: type[BaseException]) -> Exit:
 
 
 def _kind(name: str | None) -> type[BaseException]:
-    """The class that `wherry.errors.kind_of()` has named; UploadFailed for none."""
+    """The error class of a name that `wherry.errors.kind_of()` gave; UploadFailed without a name."""
     return vars(errors).get(name or "") or vars(builtins).get(name or "") or UploadFailed

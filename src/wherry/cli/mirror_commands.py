@@ -1,4 +1,4 @@
-"""The verbs of ``wherry mirror``: mirror a folder, and look after what mirrors have left in a store."""
+"""The commands of ``wherry mirror``: mirror a folder, and inspect, verify and seal mirrored prefixes."""
 
 from __future__ import annotations
 
@@ -43,31 +43,36 @@ if TYPE_CHECKING:
     from wherry.store import ObjectStore
     from wherry.uri import StoreURI
 
-#: What is mirrored is said so often: on a terminal, and with --json.
+#: Seconds between two reports of progress: on a terminal, and with --json.
 _SAY_EVERY_S = 1.0
 _SAY_JSON_EVERY_S = 10.0
 
 DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it may not exist yet.", show_default=False)]
 WriterOption = Annotated[
-    str, typer.Option("--writer", metavar="NAME", help="Our name among all that mirror to URI; else rank<RANK>, or the host's.")
+    str,
+    typer.Option(
+        "--writer",
+        metavar="NAME",
+        help="This writer's name among all that mirror to URI; else rank<RANK>, or the host's.",
+    ),
 ]
 RuleOption = Annotated[
     list[str] | None,
     typer.Option(
         "--rule",
         metavar="PATTERN=KIND",
-        help="What files are: append, replace, once or ignore. May be given again; first counts.",
+        help="How files are mirrored: append, replace, once or ignore. May be given again; the first match counts.",
     ),
 ]
 SegmentOption = Annotated[
-    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send at once when so much is new.")
+    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send a file at once when it has N new bytes.")
 ]
 LagOption = Annotated[float | None, typer.Option("--max-lag", metavar="S", min=0.0, help="New bytes wait S seconds at most.")]
 BudgetOption = Annotated[
     int | None, typer.Option("--budget", metavar="N", min=10, help="Requests an hour at most; quiet files wait longer.")
 ]
 CompressOption = Annotated[
-    str | None, typer.Option("--compress", metavar="gzip|zstd", help="Compress what is sent of growing files.")
+    str | None, typer.Option("--compress", metavar="gzip|zstd", help="Compress the segments of growing files.")
 ]
 SealOption = Annotated[
     bool, typer.Option("--seal/--no-seal", help="At the end make one plain object of each file, or leave the segments.")
@@ -75,7 +80,7 @@ SealOption = Annotated[
 
 
 class _Mirror(TyperGroup):
-    """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another verb's."""
+    """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -93,10 +98,10 @@ app = typer.Typer(
 
 @app.callback()
 def mirror() -> None:
-    """Keep a prefix equal to a growing folder.
+    """Mirror a growing folder to a prefix.
 
-    wherry mirror DIR URI runs beside any program that writes logs to DIR, and
-    sends what is new; `wherry mirror start --help` has its options. A folder that
+    wherry mirror DIR URI runs beside any program that writes logs to DIR and
+    uploads what is new; `wherry mirror start --help` has its options. A folder that
     is called like a command: wherry mirror ./status URI.
 
     Example: wherry mirror runs/7 s3://my-bucket/runs/7
@@ -121,8 +126,8 @@ def start(
 ) -> None:
     """Mirror DIR to URI until SIGTERM or Ctrl-C (may be left out).
 
-    Then all that is there is sent, and each growing file becomes one plain
-    object. A second Ctrl-C ends at once: `wherry mirror resume` goes on.
+    Then the rest is sent, and each growing file becomes one plain object.
+    A second Ctrl-C ends at once; `wherry mirror resume` continues.
 
     Example: wherry mirror start runs/7 s3://my-bucket/runs/7
     """
@@ -159,9 +164,9 @@ def resume(
     options_file: FileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send what a mirror that was killed has left, and end.
+    """Send what a killed mirror has not sent, and end.
 
-    Give the rules and the name that it had. What it had sent is not sent again.
+    Give the same rules and the same name. What was sent is not sent again.
 
     Example: wherry mirror resume runs/7 s3://my-bucket/runs/7
     """
@@ -181,10 +186,10 @@ def status(
     options_file: FileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say who mirrors to URI, whether he lives and how late he is.
+    """Show who mirrors to URI, whether it is alive and how late it is.
 
-    A line a writer: open, sealed, incomplete (it has closed, and not all is
-    here), or lost (not heard of for long).
+    One line for each writer: open, sealed, incomplete (closed before all was
+    stored), or lost (no heartbeat for long).
 
     Example: wherry mirror status s3://my-bucket/runs/7
     """
@@ -235,7 +240,7 @@ def verify(
     folder: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="The folder to compare with.", show_default=False)
     ] = None,
-    read: Annotated[bool, typer.Option("--read", help="Fetch every byte; do not believe the store's checksums.")] = False,
+    read: Annotated[bool, typer.Option("--read", help="Fetch every byte; do not rely on the store's checksums.")] = False,
     rule: RuleOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -243,8 +248,8 @@ def verify(
 ) -> None:
     """Compare what is at URI with its manifests, and with DIR.
 
-    Gaps, sizes and checksums of every file. Exit code 7: something is wrong.
-    What DIR has more, while the run is live, is no error.
+    It checks gaps, sizes and checksums of every file. Exit code 7: something is
+    wrong. Bytes that only DIR has are no error while the run is live.
 
     Example: wherry mirror verify s3://my-bucket/runs/7 runs/7
     """
@@ -271,17 +276,17 @@ def verify(
 @app.command()
 def seal(
     uri: UriArgument,
-    writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="Whose; needed if there are several.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also a writer who was heard of lately: he is stopped.")] = False,
+    writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="The writer; needed if there are several.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also seal a writer that is still alive: it is stopped.")] = False,
     yes: YesOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Make plain objects of the segments of a writer who is gone.
+    """Make plain objects of the segments of a writer that is gone.
 
-    From what is in the store alone: where the folder is still there,
-    `wherry mirror resume` sends its rest and seals. If the writer comes back he
-    stops by himself. A log that was rotated or begun anew after the writer's last
+    It uses what is in the store only. If the folder still exists, run
+    `wherry mirror resume`, which also sends the rest. A writer that comes back
+    stops by itself. A log that was rotated or begun anew after the writer's last
     manifest is kept, as train.log.generation-0001. A file that cannot be sealed
     is named, and its segments stay; the others are sealed.
 
@@ -350,7 +355,7 @@ def _config(
     return MirrorConfig(
         rules=(*_rules(rule), *DEFAULT_RULES),
         seal_on_close=seal,
-        exit_on_sigterm=False,  # we listen to it ourselves
+        exit_on_sigterm=False,  # _signals() handles it
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
 
@@ -372,7 +377,7 @@ def _open(
 
 
 def _plan(mirror: Mirror) -> str:
-    """What a mirror that begins is going to do."""
+    """What a starting mirror will do, in one line."""
     config = mirror.config
     most = config.max_requests_per_hour
     budget = "3,600 to 36,000 requests an hour, by the number of files" if most is None else f"{most:,} requests an hour"
@@ -384,16 +389,16 @@ def _plan(mirror: Mirror) -> str:
 
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:
-    """Send the rest, seal, and say what came of it."""
+    """Send the rest, seal, and print the result."""
     from wherry.cli.words import size_text
 
-    mirror.close()  # what is left it says itself
+    mirror.close()  # it prints what it could not send
     report = mirror.report
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     elif report.is_complete:
         print_out(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
-    if mirror.fenced is not None:  # it said so when it found out
+    if mirror.fenced is not None:  # it printed this when it found out
         raise typer.Exit(exit_for(mirror.fenced))
     if not report.is_complete:
         raise typer.Exit(Exit.TIMED_OUT)
@@ -401,7 +406,7 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """SIGTERM and Ctrl-C set the event; a second one ends the process at once, which a mirror survives."""
+    """SIGTERM and Ctrl-C set the event. A second one ends the process at once; a mirror can be resumed after that."""
     ended = threading.Event()
 
     def end(number: int, frame: object) -> None:

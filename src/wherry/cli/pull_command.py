@@ -1,4 +1,4 @@
-"""The verb ``wherry pull``: a mirrored prefix as a folder here, once or while it grows."""
+"""``wherry pull``: copy a mirrored prefix to a local folder, once or while it grows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 def pull(
     uri: UriArgument,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The copy; made if it is not there.", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is sealed, or Ctrl-C.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The local copy; made if it does not exist.", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run is sealed, or Ctrl-C.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", metavar="S", min=0.1, help="With --follow: look every S seconds.")
     ] = 10.0,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite/--no-overwrite", help="Also files in DIR that are not from an earlier pull.")
+        bool, typer.Option("--overwrite/--no-overwrite", help="Replace files in DIR that no earlier pull made, too.")
     ] = False,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -78,7 +78,7 @@ def pull(
 
 
 def end_line(is_open: bool) -> None:
-    """Leave the line that was written again and again."""
+    """End the progress line, if one is on the terminal."""
     if is_open:
         sys.stderr.write("\n")
 

@@ -1,4 +1,4 @@
-"""The verbs of ``wherry`` that are about the spool: status, drain, retry, discard, agent."""
+"""The commands about the spool: status, drain, retry, discard, agent."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.redact import register_secret
-from wherry.spool.presence import pid_of_agent
 
 if TYPE_CHECKING:
+    from wherry.agent.session import Session
+    from wherry.cli.status import Waiting
+    from wherry.errors import JobFailure
     from wherry.spool.journal.jobs import Counts, Job, JobId
     from wherry.spool.journal.journal import Journal
+    from wherry.spool.journal.queries import StoreRecord
+    from wherry.spool.spool import Spool
 
 _NOTHING = "nothing was ever uploaded from here"
 
@@ -41,20 +45,20 @@ _NOTHING = "nothing was ever uploaded from here"
 def status(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Tell all of one upload: its name, URI or number.", show_default=False),
+        typer.Argument(metavar="NAME", help="Show everything about one upload: its name, URI or number.", show_default=False),
     ] = None,
     spool: SpoolOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Renew it every second until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit code 9 if an upload has failed, or is stuck.")] = False,
     older_than: Annotated[
         float | None,
         typer.Option("--older-than", metavar="S", min=0.0, help="With --check: stuck S seconds after it was accepted (3600)."),
     ] = None,
 ) -> None:
-    """Say what is on its way and what failed.
+    """Show queued, running and failed uploads.
 
-    Also why it failed, what uploads wait for, when they are tried next,
+    Also why they failed, what uploads wait for, when they are tried next,
     whether an agent is running, and what a damaged journal left behind. The
     spool is not changed.
 
@@ -97,7 +101,7 @@ def status(
                 return
             time.sleep(REFRESH_S)
     except KeyboardInterrupt:
-        if not watch:  # else that is how it ends, at any moment
+        if not watch:  # --watch ends by Ctrl-C
             raise
 
 
@@ -118,19 +122,17 @@ def _tell(name: str, folder: Path, *, as_json: bool) -> None:
 def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
     """Wait until everything in the spool is uploaded.
 
-    It starts an agent if there is none. Secret options that nobody remembers
-    (wherry status names them) come with --options-file: {"option": "value"}
-    for every store that misses just these, or {"store number": {"option":
+    It starts an agent if there is none. Secret options that no process has
+    any more (wherry status names them) are given with --options-file: {"option": "value"}
+    for every store that misses exactly these, or {"store number": {"option":
     "value"}}. Ctrl-C leaves the rest to the background.
 
     Example: wherry drain --timeout 3600
     """
-    from wherry.agent.session import Session
     from wherry.cli.status import waiting_for_secrets
-    from wherry.cli.status_text import failure_lines, failures_remedy, waiting_lines
-    from wherry.config import AgentConfig
     from wherry.spool.drain import wait_until_drained
     from wherry.spool.journal.jobs import JobKind, JobState
+    from wherry.spool.presence import pid_of_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
 
@@ -144,15 +146,14 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
-    client = Session(place, AgentConfig())
-    client.secrets = {str(store_id): options for store_id, options in secrets.items()}
+    session = _session(place, secrets)
     try:
-        journal.work.resume()  # whoever drains may have mended what was wrong
-        client.call_agent()
+        journal.work.resume()  # the user may have mended what uploads wait for
+        session.call_agent()
         closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
         is_done = wait_until_drained(
             _doable(journal, agent_pid, secrets),
-            client.wait,
+            session.wait,
             timeout_s=timeout,
             is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
             progress=True,
@@ -162,7 +163,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         print_err(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
-        client.sign_off()
+        session.sign_off()
     counts = journal.queries.counts()
     held = journal.overview.held_up(closed=closed)
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
@@ -170,15 +171,8 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     journal.close()
     n_left = counts.queued + counts.leased
     typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
-    if failures:
-        lines = [*failure_lines(failures), *failures_remedy(failures, folder)]
-        print_err("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
-    if waiting:
-        print_err("\n".join(waiting_lines(waiting, folder)))
-    if held:
-        lines = [f"  job {one.job_id}  {one.uri}: {one.error}" for one in held]
-        print_err("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
-    elif not is_done:
+    _say_what_is_left(failures, waiting, held, folder)
+    if not held and not is_done:
         print_err(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
     if n_left:
         raise typer.Exit(Exit.TIMED_OUT)
@@ -186,8 +180,31 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         raise typer.Exit(Exit.FAILED)
 
 
+def _say_what_is_left(failures: Sequence[Job], waiting: Sequence[Waiting], held: Sequence[JobFailure], spool: Path) -> None:
+    from wherry.cli.status_text import failure_lines, failures_remedy, waiting_lines
+
+    if failures:
+        lines = [*failure_lines(failures), *failures_remedy(failures, spool)]
+        print_err("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
+    if waiting:
+        print_err("\n".join(waiting_lines(waiting, spool)))
+    if held:
+        lines = [f"  job {one.job_id}  {one.uri}: {one.error}" for one in held]
+        print_err("\n".join(["uploads wait until somebody mends what keeps them; they are tried every five minutes:", *lines]))
+
+
+def _session(spool: Spool, secrets: Mapping[int, dict[str, object]]) -> Session:
+    """A session of the spool that gives the agent these secrets."""
+    from wherry.agent.session import Session
+    from wherry.config import AgentConfig
+
+    session = Session(spool, AgentConfig())
+    session.secrets = {str(store_id): options for store_id, options in secrets.items()}
+    return session
+
+
 def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]) -> Callable[[], Counts]:
-    """Counts of the uploads that somebody can make; those that wait for secrets would be waited for in vain."""
+    """Counts of the uploads that can be made: without those that wait for secrets, which would never end."""
     from wherry.cli.status import waiting_for_secrets
 
     def counts() -> Counts:
@@ -201,7 +218,7 @@ def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]
 
 
 def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
-    """The secrets of stores whose first user had them in the environment, as far as ours has them, too."""
+    """The secrets that their first user had in the environment, as far as this process's environment has them as well."""
     from wherry.store.environment import secrets_here
 
     found = secrets_here(journal.queries.stores().values(), os.environ)
@@ -221,48 +238,49 @@ def secrets_for(journal: Journal, given: Mapping[str, object]) -> dict[int, dict
     secret = [given[name] for store in stores.values() for name in store.secret_names if name in given]
     register_secret(list(given.values()) if is_by_store else secret)
     if not any(stores[store_id].secret_names for store_id in journal.overview.by_store() if store_id in stores):
-        return {}  # nothing that is left needs any: whatever was given, there is no harm in it
-    found: dict[int, dict[str, object]] = {}
+        return {}  # no unfinished upload needs secrets: what was given is ignored
     if is_by_store:
-        for key, options in given.items():
-            store_id = int(key)
-            names = stores[store_id].secret_names if store_id in stores else ()
-            assert isinstance(options, dict)
-            if set(options) != set(names):
-                needs = f"it misses {', '.join(names)}" if names else "it misses no secret options"
-                raise ConfigError(f"the options for store {key} do not fit: {needs}")
-            found[store_id] = options
-        return found
-    for store in stores.values():
-        public = {name: value for name, value in given.items() if name not in store.secret_names}
-        if store.secret_names and set(store.secret_names) <= set(given) and public.items() <= dict(store.options).items():
-            found[store.id] = {name: given[name] for name in store.secret_names}
+        return {int(key): _secrets_of(stores.get(int(key)), key, options) for key, options in given.items()}
+    closed = [store for store in stores.values() if store.secret_names]
+    found = {store.id: {name: given[name] for name in store.secret_names} for store in closed if _fits(store, given)}
     if given and not found:
-        lines = [
-            f"store {s.id} ({s.scheme}://{s.root}) misses {', '.join(s.secret_names)}" for s in stores.values() if s.secret_names
-        ]
-        raise ConfigError(f"the options given fit no store of this spool: {'; '.join(lines) or 'none misses any'}")
+        misses = [f"store {one.id} ({one.scheme}://{one.root}) misses {', '.join(one.secret_names)}" for one in closed]
+        raise ConfigError(f"the options given fit no store of this spool: {'; '.join(misses) or 'none misses any'}")
     return found
+
+
+def _secrets_of(store: StoreRecord | None, number: str, options: object) -> dict[str, object]:
+    """The options given for one store, which must be all those that it misses, and no others."""
+    names = () if store is None else store.secret_names
+    assert isinstance(options, dict)
+    if set(options) != set(names):
+        needs = f"it misses {', '.join(names)}" if names else "it misses no secret options"
+        raise ConfigError(f"the options for store {number} do not fit: {needs}")
+    return options
+
+
+def _fits(store: StoreRecord, given: Mapping[str, object]) -> bool:
+    """Whether `given` has all secret options of the store, and otherwise only public ones with the store's values."""
+    public = {name: value for name, value in given.items() if name not in store.secret_names}
+    return set(store.secret_names) <= set(given) and public.items() <= dict(store.options).items()
 
 
 def retry(
     job: JobsArgument = None,
     all_: AllOption = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Let them replace what has their names: for those that failed because of that.")
+        bool, typer.Option("--overwrite", help="Replace existing objects: for uploads that failed because the name was taken.")
     ] = False,
     spool: SpoolOption = None,
 ) -> None:
     """Queue failed uploads again.
 
     It starts the agent, with the keys of its environment, and does not wait.
-    What waits for somebody to mend something is tried at once. An upload whose
-    name has a newer one by now is dropped: it must not put older bytes back.
+    Uploads that wait for an operator are tried at once. An upload whose name
+    has a newer one is dropped: it must not put older bytes back.
 
     Example: wherry retry 17
     """
-    from wherry.agent.session import Session
-    from wherry.config import AgentConfig
     from wherry.spool.journal.jobs import JobState
     from wherry.spool.spool import Spool
 
@@ -274,11 +292,10 @@ def retry(
     place.free(freed)
     n_waiting = journal.queries.unfinished() - n_queued
     if n_queued or n_waiting:
-        journal.work.resume()  # whoever asks for it may have mended what the others wait for
-        client = Session(place, AgentConfig())
-        client.secrets = {str(store_id): options for store_id, options in _secrets_here(journal).items()}
-        client.call_agent()
-        client.sign_off()
+        journal.work.resume()  # the user may have mended what the others wait for
+        session = _session(place, _secrets_here(journal))
+        session.call_agent()
+        session.sign_off()
     journal.close()
     n_dropped = len(jobs) - n_queued - n_held
     dropped = f", {n_dropped} dropped for a newer upload of the name" if n_dropped else ""
@@ -289,7 +306,7 @@ def retry(
 
 
 def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
-    """Give failed uploads up.
+    """Give up failed uploads.
 
     Their files in the spool are deleted, which cannot be undone. It asks
     first, unless --yes is given.
@@ -311,7 +328,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
 
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
-    """The journal, and those failed uploads that the user named. ConfigError for numbers that are no failed upload's."""
+    """The journal, and the failed uploads that the user named. ConfigError for a number that is no failed upload's."""
     from wherry.spool.journal.jobs import JobId, JobKind, JobState
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
@@ -331,8 +348,8 @@ def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journa
 
 def agent(
     spool: SpoolOption = None,
-    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Worker processes at most.")] = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Do not leave when there is nothing to do.")] = False,
+    workers: Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="At most N worker processes.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Do not exit when there is nothing to do.")] = False,
 ) -> None:
     """Run the agent in the foreground, as a service.
 
@@ -345,13 +362,14 @@ def agent(
     import sys
 
     from wherry.agent.launch import run_agent
+    from wherry.spool.presence import pid_of_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
 
     place = Spool(spool_folder(spool))
     if (pid := pid_of_agent(place)) is not None:
         raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
-    open_journal(place).close()  # a damaged one is put aside, and said
+    open_journal(place).close()  # a damaged one is set aside, with a warning
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )

@@ -18,21 +18,21 @@ from wherry.store.environment import secrets_here, variables_of
 
 OPEN = (JobState.QUEUED, JobState.LEASED)
 _SHOWN_UNFINISHED = 10
-#: In JSON: a million of them would be read by nobody.
+#: In JSON: nobody reads a million.
 _LISTED_UNFINISHED = 100
-#: What was accepted so long ago and is not stored is worth a look: the backoff between two tries is minutes at most.
+#: An upload that was accepted so long ago and is not stored counts as stuck: the backoff between two attempts is minutes at most.
 STUCK_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Uploads to one store that nobody can make, because its secret options were in the memory of processes that are gone."""
+    """Uploads to one store that cannot be made, because its secret options were in the memory of processes that ended."""
 
     store_id: int
     store: str
     missing: tuple[str, ...]
     n_jobs: int
-    #: The environment variables that gave them. Empty: a program, or an options file, did.
+    #: The environment variables that gave them; empty if a program or an options file did.
     variables: tuple[str, ...] = ()
     #: Whether this process has those variables.
     is_here: bool = False
@@ -40,9 +40,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """An upload that is not finished: the bytes of it that have arrived, and why it does not move.
+    """An unfinished upload: how many of its bytes have arrived, and why it does not progress.
 
-    No reason: it does, or is next. `next_try_in_s` is None while it is being uploaded.
+    `reason` is empty if it progresses or is next. `next_try_in_s` is None while it is being uploaded.
     """
 
     job: Job
@@ -53,7 +53,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Staged files that were set aside, with a damaged journal or without: why, and a line for each file."""
+    """Staged files that were set aside, with or without a damaged journal: the reason, and a line for each file."""
 
     folder: Path
     reason: str
@@ -62,7 +62,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class SpoolStatus:
-    """One look at a spool. `is_made`: there is a journal; without one nothing was ever uploaded from here."""
+    """A snapshot of a spool. `is_made`: it has a journal; without one nothing was ever uploaded from it."""
 
     spool: Path
     is_made: bool = False
@@ -72,22 +72,22 @@ class SpoolStatus:
     waiting: tuple[Waiting, ...] = ()
     quarantine: tuple[Quarantine, ...] = ()
     warnings: tuple[str, ...] = ()
-    #: The oldest of them.
+    #: The oldest unfinished uploads.
     unfinished: tuple[Unfinished, ...] = ()
-    #: Those that have failed before and wait for their next try: how many, and the oldest of them.
+    #: Uploads that failed before and wait for their next attempt: how many, and the oldest.
     n_tried_in_vain: int = 0
     tried_in_vain: tuple[Unfinished, ...] = ()
-    #: Those that are being uploaded after an error, and have not moved since.
+    #: Uploads that are retried after an error, and have not progressed since: how many, and the oldest.
     n_retrying: int = 0
     retrying: tuple[Unfinished, ...] = ()
     n_stuck: int = 0
-    #: The stores to which nothing can be sent before somebody has mended something.
+    #: The stores to which nothing can be sent before an operator mends something.
     refusing: tuple[tuple[StoreWait, str], ...] = ()
     stuck_after_s: float = STUCK_AFTER_S
 
     @property
     def trouble(self) -> str:
-        """What somebody must look after, in words; empty if there is nothing."""
+        """What needs an operator, in words; empty if nothing does."""
         n_aside = sum(len(one.files) for one in self.quarantine)
         found = [
             f"{self.counts.failed} failed" if self.counts.failed else "",
@@ -100,7 +100,7 @@ class SpoolStatus:
 
 
 def snapshot(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStatus:
-    """Look at the spool in `folder`, which is neither made nor changed. JournalDamaged, JournalError, SpoolError.
+    """Read the spool in `folder`, which is neither made nor changed. Raises JournalDamaged, JournalError, SpoolError.
 
     Unfinished uploads count as stuck when they were accepted `stuck_after_s` ago, and when they wait for secret options.
     """
@@ -164,7 +164,7 @@ def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable
 
 
 def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, waiting: Iterable[Waiting]) -> list[Unfinished]:
-    """How these uploads stand, those of them that are not finished."""
+    """The state of those of these uploads that are unfinished."""
     missing = {one.store_id: one.missing for one in waiting}
     waits = journal.overview.waits(ids)
     found = []
@@ -187,7 +187,7 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
 def _reason_text(wait: Wait) -> str:
     error = wait.error or ""
     texts = {
-        Reason.SECRETS: "",  # of a store that the agent is just being told the secrets of
+        Reason.SECRETS: "",  # the agent is just being given the secrets
         Reason.CREDENTIALS: f"it waits for new credentials: {error}",
         Reason.CLOCK: f"it waits until this machine's clock is right: {error}",
         Reason.DESTINATION: f"it waits until the destination can be written: {error}",

@@ -70,7 +70,7 @@ def status_json(status: SpoolStatus) -> str:
 
 
 def unfinished_as_dict(one: Unfinished) -> dict[str, object]:
-    """For JSON."""
+    """The upload as a dict for JSON."""
     job = one.job
     return {
         "job": job.id,
@@ -133,7 +133,7 @@ def status_lines(status: SpoolStatus) -> list[str]:
 
 
 def next_try_text(one: Unfinished) -> str:
-    """When it is tried next."""
+    """When the upload is tried next."""
     if one.job.state is JobState.LEASED:
         return "being tried now"
     if one.next_try_in_s is None:
@@ -142,18 +142,18 @@ def next_try_text(one: Unfinished) -> str:
 
 
 def unfinished_lines(shown: Iterable[Unfinished]) -> list[str]:
-    """Two lines an upload: what, and why it does not move."""
+    """Two lines for each upload: what it is, and why it does not progress."""
     lines = []
     for one in shown:
         job = one.job
         details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}, {next_try_text(one)}"
-        reason = one.reason if job.state is JobState.QUEUED else job.error  # the heading says that it is being tried again
+        reason = one.reason if job.state is JobState.QUEUED else job.error  # the heading already says that it is tried again
         lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {reason}"]
     return lines
 
 
 def failure_lines(failures: Iterable[Job]) -> list[str]:
-    """Two lines a failed upload: what, and why."""
+    """Two lines for each failed upload: what it is, and why it failed."""
     lines = []
     for job in failures:
         details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}"
@@ -162,7 +162,7 @@ def failure_lines(failures: Iterable[Job]) -> list[str]:
 
 
 def failure_remedy(job: Job, spool: Path) -> str:
-    """What to do about one failed upload: what works for it."""
+    """The commands that end one failed upload."""
     give_up = f"give up: {command('discard', spool)} {job.id}"
     if job.error_kind == AlreadyExistsError.__name__:
         return f"its name is taken. To replace what has it: {command('retry', spool)} --overwrite {job.id}    {give_up}"
@@ -170,7 +170,7 @@ def failure_remedy(job: Job, spool: Path) -> str:
 
 
 def failures_remedy(failures: Sequence[Job], spool: Path) -> list[str]:
-    """What to do about all failed uploads."""
+    """The commands that end all failed uploads."""
     taken = [job for job in failures if job.error_kind == AlreadyExistsError.__name__]
     retry, discard = command("retry", spool), command("discard", spool)
     lines = []

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _SHOWN_TRANSFERS = 10
-#: How often --watch looks.
+#: Seconds between two snapshots of --watch.
 REFRESH_S = 1.0
-#: Small files may be accepted and uploaded between two looks: so many new ids are asked for.
+#: Small files may be accepted and uploaded between two snapshots: so many new ids are asked for.
 _NEW_JOBS = 2000
 
 
 @dataclass
 class Speed:
-    """How fast uploads go, from one look to the next: bytes and files in a second, smoothed over a few looks."""
+    """The speed of uploads, from one snapshot to the next: bytes and files per second, smoothed over a few snapshots."""
 
     bytes_per_s: float = 0.0
     files_per_s: float = 0.0
@@ -37,7 +37,7 @@ class Speed:
     _sent: Mapping[int, int] = field(default_factory=dict)  # unfinished upload -> its bytes that have arrived
 
     def look(self, journal: Journal, counts: Counts, now_s: float) -> list[tuple[Job, int]]:
-        """Take one look, at `now_s` since the epoch; returns the uploads under way, each with the bytes that arrived."""
+        """Take a snapshot at `now_s` since the epoch. Returns the running uploads, each with its bytes that have arrived."""
         jobs = journal.queries.jobs(states=OPEN, kind=JobKind.PUT)
         leased = [(job, sent_bytes(journal, job)) for job in jobs if job.state is JobState.LEASED]
         arrived = {job.id: n_bytes for job, n_bytes in leased}
@@ -71,7 +71,7 @@ def watch(folder: Path) -> None:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 live.update(_frame(folder, speed), refresh=True)
-                time.sleep(REFRESH_S)  # the journal rings nobody for a mere look
+                time.sleep(REFRESH_S)  # the journal notifies nobody who only reads
     except KeyboardInterrupt:
         return
 

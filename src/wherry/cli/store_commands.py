@@ -1,4 +1,4 @@
-"""The verbs of ``wherry`` that are about a store: put, get, ls, cat, rm."""
+"""The commands about a store: put, get, ls, cat, rm."""
 
 from __future__ import annotations
 

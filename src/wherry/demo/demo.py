@@ -33,9 +33,9 @@ from wherry.uploader import Uploader
 
 _EPOCHS = 10
 _DIE_AFTER_EPOCH = 6
-#: How long the agent may take to finish without the trainer. Seconds, usually.
+#: How long the agent may take to finish without the trainer; it usually takes seconds.
 _FINISH_S = 90.0
-#: An agent that is told to stop cuts its uploads off.
+#: How long an agent may take to stop; it interrupts its uploads.
 _STOP_S = 20.0
 
 #: A URI and its storage options.
@@ -43,7 +43,7 @@ Destination = tuple[str, Mapping[str, object]]
 
 
 class DemoError(WherryError):
-    """Something in the demo is not as it must be."""
+    """Something in the demo is wrong."""
 
 
 def run(destinations: Sequence[Destination] = (), *, keep: bool = False) -> int:
@@ -77,7 +77,7 @@ def run(destinations: Sequence[Destination] = (), *, keep: bool = False) -> int:
 
 @contextmanager
 def _spool(folder: Path) -> Iterator[Spool]:
-    """A spool of the demo's own; whatever happens, no agent of it is left."""
+    """A spool for the demo alone. Its agent is stopped in any case."""
     spool = Spool(folder / "spool")
     try:
         yield spool
@@ -89,12 +89,12 @@ def _spool(folder: Path) -> Iterator[Spool]:
 
 
 def _wait_for_agent(spool: Spool, timeout_s: float) -> None:
-    """Wait until the agent has left, which it does when it has finished and nobody is signed on."""
+    """Wait until the agent has ended, which it does when it has nothing to do and nobody is signed on."""
     until_s = time.monotonic() + timeout_s
     while pid_of_agent(spool) is not None:
         if time.monotonic() > until_s:
             raise DemoError(f"the agent is still there after {timeout_s:.0f} s: see {spool.folder / 'agent.log'}")
-        time.sleep(0.05)  # its lock is all that tells, and a wait for a lock has no time-out
+        time.sleep(0.05)  # only its lock shows it, and a wait for a lock has no time-out
 
 
 @dataclass
@@ -121,7 +121,7 @@ class _Demo:
         self._orders = Orders(self._run_name, _EPOCHS, "", str(spool.folder), destinations)
 
     def show(self) -> None:
-        """All of it. Raises DemoError for what is not as it must be."""
+        """Run the whole demo. Raises DemoError if anything is wrong."""
         for uri, options in self._destinations:
             with self._uploader(uri, options) as uploader:
                 uploader.check()
@@ -154,7 +154,7 @@ class _Demo:
         return Uploader(uri, storage_options=options, spool=self._spool.folder, config=CONFIG)
 
     def _train(self, orders: Orders, name: str) -> _Run:
-        """Run the training script and pass on what it reports."""
+        """Run the training script and print its reports."""
         folder = self._folder / name
         folder.mkdir()
         command = [sys.executable, "-m", "wherry.demo.train"]

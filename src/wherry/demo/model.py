@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Model(Protocol):
-    """What the demo's training loop asks of a model."""
+    """What the demo's training loop needs of a model."""
 
     description: str
 

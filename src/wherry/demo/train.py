@@ -1,7 +1,7 @@
 """The demo's training script: an ordinary loop with its destinations. Run by `wherry.demo.demo`; the first run dies by SIGKILL.
 
-Its orders come on stdin as one line of JSON, secrets among them, so that none is on a command line; what it does goes to
-stdout, a report a line.
+It reads its orders from stdin as one line of JSON, so that no secret is on a command line, and writes reports to stdout,
+one a line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wherry.demo.model import make_model
 from wherry.loggers import Event, Logger, ObjectStoreLogger, State
 from wherry.spool.handle import UploadHandle
 
-#: A store may have the last checkpoint before we can look: then it is handed over again, so often at most.
+#: The last checkpoint may be stored before the kill: then it is handed over again, at most so often.
 _TRIES = 200
 #: One upload at a time, so that a small model's files queue up, as a large one's do.
 CONFIG = Config(agent=AgentConfig(n_workers=1, jobs_in_flight=1))
@@ -29,7 +29,7 @@ CONFIG = Config(agent=AgentConfig(n_workers=1, jobs_in_flight=1))
 
 @dataclass(frozen=True)
 class Orders:
-    """What a trainer is to do. `destinations` are pairs of a URI and its storage options."""
+    """What a trainer must do. `destinations` are pairs of a URI and its storage options."""
 
     run_name: str
     epochs: int
@@ -42,7 +42,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Accepted:
-    """An epoch has ended and its files were handed over; `blocked_s` has each upload's time, in every destination."""
+    """An epoch has ended and its files were handed over. `blocked_s`: how long each upload blocked the loop."""
 
     epoch: int
     loss: float
@@ -53,7 +53,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Dying:
-    """The last word before SIGKILL; `at_s` in seconds since the Unix epoch."""
+    """The last report before SIGKILL; `at_s` in seconds since the Unix epoch."""
 
     at_s: float
 
@@ -82,13 +82,13 @@ _REPORTS: dict[str, type[Report]] = {kind.__name__: kind for kind in (Accepted, 
 
 
 def send_report(report: Report) -> None:
-    """Report to the demo."""
+    """Write one report to stdout, for the demo."""
     sys.stdout.write(json.dumps([type(report).__name__, asdict(report)]) + "\n")
     sys.stdout.flush()
 
 
 def parse(line: str) -> Report:
-    """What send_report() wrote."""
+    """Read a report that send_report() wrote."""
     kind, fields = json.loads(line)
     return _REPORTS[kind](**fields)
 

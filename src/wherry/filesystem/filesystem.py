@@ -28,9 +28,9 @@ from wherry.filesystem.store_paths import StorePaths
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.uploader import Uploader
 
-#: Deletions side by side: each is one short request.
+#: Parallel deletions: each is one short request.
 _DELETERS = 16
-#: What the file system here says of an object that can have no file: a name too long, a file where a folder has to be.
+#: The errors of the local file system for an object that cannot have a file: a name too long, a file in place of a folder.
 _NO_FILE_HERE = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 _BLOCK_BYTES = 16 * 2**20
 
@@ -56,23 +56,23 @@ class WherryFileSystem(StorePaths):
             except BucketNotFoundError:
                 raise
             except NotFoundError:
-                pass  # then it may be a folder
+                pass  # it may be a folder
         elif self._place.is_rooted:
-            return folder.info  # it is there, and listing all the files of a machine would take its time
+            return folder.info  # the root exists, and listing all files of a machine would take long
         if next(folder.objects(), None) is None and folder.name:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.unstrip_protocol(path))
         return folder.info
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Whether there is an object or a folder of that name. "Forbidden" raises AccessDeniedError and is no "no"."""
+        """Whether there is an object or a folder of that name. Raises AccessDeniedError if the store does not tell."""
         return self._kind(path) is not None
 
     def isdir(self, path: str) -> bool:
-        """Whether objects have names below this one. "Forbidden" raises, as in exists()."""
+        """Whether objects have names below this one. Raises as exists() does."""
         return self._kind(path) == "directory"
 
     def isfile(self, path: str) -> bool:
-        """Whether there is an object of that name. "Forbidden" raises, as in exists()."""
+        """Whether there is an object of that name. Raises as exists() does."""
         return self._kind(path) == "file"
 
     def _kind(self, path: str) -> object:
@@ -82,7 +82,7 @@ class WherryFileSystem(StorePaths):
             return None
 
     def modified(self, path: str) -> datetime:
-        """When the object was stored, or accepted while it is queued. Folders, and objects of some stores, have no such time."""
+        """When it was stored, or accepted if queued. NotImplementedError for folders, and where the store does not tell."""
         time_s = self.info(path).get("mtime")
         if not isinstance(time_s, float):
             raise NotImplementedError(f"the store does not say when {self.unstrip_protocol(path)} was stored")
@@ -91,7 +91,7 @@ class WherryFileSystem(StorePaths):
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Info] | list[str]:
         """The objects and folders directly below a folder; the object itself if it is one.
 
-        All names below the folder are gone through, for the contract of stores knows no other listing.
+        It goes through all names below the folder: the contract of stores has no listing of one level.
         """
         found = self._folder(path).entries(1, with_folders=True)
         if not found and (one := self.info(path))["type"] == "file":
@@ -101,7 +101,7 @@ class WherryFileSystem(StorePaths):
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> list[str] | dict[str, Info]:
-        """All objects below a folder, in the order of their paths; the object itself if it is one. One listing, no more."""
+        """All objects below a folder, in the order of their paths; the object itself if it is one. It makes one listing."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         folder = self._folder(path)
@@ -165,7 +165,7 @@ class WherryFileSystem(StorePaths):
         refused: dict[str, str] | None = None,
         **_: Any,
     ) -> None:
-        """Download one object to a local file, verified; the file appears whole or not at all. A folder makes a folder.
+        """Download one object to a local file, verified; the file appears whole or not at all. For a folder it makes a folder.
 
         `refused` takes the reason why this name cannot be a file here, which is raised otherwise.
         """
@@ -226,7 +226,7 @@ class WherryFileSystem(StorePaths):
         requires: Sequence[str] = (),
         size: int | None = None,
     ) -> ObjectReader | ObjectWriter:
-        """`size` is what a reader's pickle remembers of it; the object is asked anew."""
+        """`size` comes from a reader's pickle and is ignored: the store is asked again."""
         uploader, name = self._object(path)
         if mode == "rb":
             version = Version(uploader, name)
@@ -247,7 +247,7 @@ class WherryFileSystem(StorePaths):
         return ObjectWriter(writer, path, autocommit=autocommit, waits=self._waits)
 
     def _check_free(self, path: str) -> None:
-        """Find out early that a name is taken; the store decides when the upload arrives there."""
+        """Raise early if a name is taken. The store decides again when the upload arrives."""
         uploader, name = self._object(path)
         if uploader.exists(name):
             raise AlreadyExistsError(
@@ -300,9 +300,9 @@ class WherryFileSystem(StorePaths):
         plan: list[tuple[str, str]] | None = None,
         **_: Any,
     ) -> None:
-        """Copy an object, through this machine: it is read into the spool, verified, and handed over. A folder is nothing.
+        """Copy an object through this machine: it is read into the spool, verified, and uploaded. A folder is skipped.
 
-        With a `plan` nothing is copied, but written there: that is how mv() asks copy() what goes where.
+        With a `plan` nothing is copied; the pair of paths is added to the plan. So mv() asks copy() what goes where.
         """
         if plan is not None:
             plan.append((self._strip_protocol(path1), self._strip_protocol(path2)))
@@ -310,7 +310,7 @@ class WherryFileSystem(StorePaths):
             self._copy(path1, path2, requires)
 
     def _copy(self, path1: str, path2: str, requires: Sequence[str] = ()) -> bool:
-        """Whether there was something to copy: an object, and another path for it."""
+        """Copy one object. False if there was nothing to copy: a folder, or the same path."""
         source, name = self._locate(path1)
         if not name or self._strip_protocol(path1) == self._strip_protocol(path2):
             return False
@@ -338,7 +338,7 @@ class WherryFileSystem(StorePaths):
         requires: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Copy, and delete what was copied, and nothing else, once all copies are accepted. What stays at its path is not moved.
+        """Copy, and once all copies are accepted delete what was copied, nothing else. What keeps its path is not moved.
 
         OSError, before anything is copied, for a folder that would go into itself and for an object that would be replaced by
         another one of the same move; FileNotFoundError and IsADirectoryError as rm().
@@ -386,7 +386,7 @@ class WherryFileSystem(StorePaths):
 
     def _delete(self, doomed: set[tuple[Uploader, str]]) -> None:
         for uploader, name in doomed:
-            if not name.endswith("/"):  # such a name is never queued
+            if not name.endswith("/"):  # a folder's marker is never queued
                 uploader.withdraw(name)
         with DaemonThreadPool(_DELETERS, "wherry-rm") as pool:
             deleted = pool.map(lambda each: each[0].view().delete(each[0].uri.key_for(each[1])), doomed)
@@ -400,6 +400,6 @@ class WherryFileSystem(StorePaths):
         self._delete(self._objects([path]))
 
     def rmdir(self, path: str) -> None:
-        """Nothing, for a folder is its objects; OSError if there are any."""
+        """Do nothing: a folder is its objects. OSError if it has any."""
         if self.isdir(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), self.unstrip_protocol(path))

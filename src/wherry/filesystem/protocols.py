@@ -29,7 +29,7 @@ try:
 except ImportError:
 
     class S3FileSystem(_Name):  # type: ignore[no-redef]
-        """What s3fs offers, but only its name."""
+        """The protocol of s3fs."""
 
         protocol = ("s3", "s3a")
         package = "s3fs"
@@ -40,7 +40,7 @@ try:
 except ImportError:
 
     class GCSFileSystem(_Name):  # type: ignore[no-redef]
-        """What gcsfs offers, but only its name."""
+        """The protocol of gcsfs."""
 
         protocol = ("gs", "gcs")
         package = "gcsfs"

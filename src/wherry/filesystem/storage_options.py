@@ -76,7 +76,7 @@ def place_and_options(protocol: str, given: Mapping[str, object]) -> tuple[Place
     scheme = SCHEMES.get(protocol, protocol)
     if (backend := own_backend(scheme)) is not None:
         return Place(scheme, scheme == "file"), _translated(backend, dict(given), f"{scheme}://")
-    backend_for(scheme)  # refuses what nobody knows
+    backend_for(scheme)  # ConfigError for an unknown scheme
     is_rooted = strip_scheme(scheme, f"{scheme}://a/b").startswith("/")
     options = dict(given)
     root = ""
@@ -117,7 +117,7 @@ def _translated(backend: Backend, options: _Options, where: str) -> _Options:
 
 
 def _rename(options: _Options, names: Mapping[str, str], where: str) -> _Options:
-    """The options under our names; ConfigError for two that say one thing in two ways."""
+    """The options under our names; ConfigError for two names of one option with different values."""
     renamed: _Options = {}
     for name, value in options.items():
         ours = names.get(name, name)

@@ -36,7 +36,7 @@ class StorePaths(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec s
         fo: object = None,
         **others: Any,
     ) -> None:
-        """`fo`, the path of the inner URL, is fsspec's and says nothing here.
+        """`fo`, the path of the inner URL, comes from fsspec and is ignored.
 
         Options may also come wrapped as ``wherry={...}``: universal-pathlib hands them over as they are.
         """
@@ -68,7 +68,7 @@ class StorePaths(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec s
         scheme, mark, _ = inner.partition("://")
         if mark:
             return strip_scheme(scheme, inner)
-        if inner != path:  # fsspec takes it for a local path
+        if inner != path:  # a local path, as in fsspec
             return strip_scheme("file", f"file://{inner}")
         return path.rstrip("/") or path[:1]
 

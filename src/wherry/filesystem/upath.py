@@ -52,7 +52,7 @@ class WherryPath(UPath):
 
     @property
     def storage_options(self) -> Mapping[str, Any]:
-        """What the file system was opened with."""
+        """The storage options that the file system was opened with."""
         return MappingProxyType(_without_path(self._storage_options))
 
     @property
@@ -79,7 +79,7 @@ class WherryPath(UPath):
         return self.__copy__()
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Make nothing, for a folder is its objects; FileExistsError if there is one already, unless `exist_ok`, or an object."""
+        """Make nothing, as a folder is its objects; FileExistsError if there is one already, unless `exist_ok`, or an object."""
         if self.is_file() or (not exist_ok and self.is_dir()):
             raise FileExistsError(str(self))
 

@@ -26,7 +26,7 @@ _lock = threading.RLock()
 
 
 class Uploaders:
-    """Makes Uploaders on first use. Those of a parent process are not used in a forked child: it signs on by itself."""
+    """Makes Uploaders on first use. A forked child does not use those of its parent: it signs on by itself."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ def _forget() -> None:
 
 def _remove_private() -> None:
     for uploader in [one for one in _open.values() if one.spool.folder in _private_folders]:
-        with suppress(UploadFailed, TimeoutError):  # whoever wrote was told at once, or has interrupted that
+        with suppress(UploadFailed, TimeoutError):  # each write has raised this already, or was interrupted
             uploader.close()
     for folder in _private_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 os.register_at_fork(after_in_child=_forget)
-atexit.register(_remove_private)  # before the uploaders' own, which was registered first
+atexit.register(_remove_private)  # runs before the Uploaders' own exit hook, which was registered first
