@@ -28,11 +28,11 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c, format_crc32c
 from wherry.config import RetryConfig
 from wherry.mirror import Mirror, MirrorConfig
+from wherry.mirror.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
 from wherry.mirror.format.layout import FOLDER, manifest_name, parse_segment, segment_name
 from wherry.mirror.format.manifest import FileEntry, Manifest
 from wherry.mirror.format.record_boundaries import masked_crc32c
 from wherry.mirror.reader.pull import Puller, open_for_reading
-from wherry.mirror.writer.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
 from wherry.mirror.writer.state_db import StateDb
@@ -150,26 +150,36 @@ def event(step: int, tag: bytes) -> bytes:
     return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
 
 
+class _SetClock:
+    """The clocks of a mirror, set by the benchmark."""
+
+    s = 0.0
+
+    def monotonic(self) -> float:
+        return self.s
+
+    def wall(self) -> float:
+        return 1_780_000_000.0 + self.s
+
+
 def a_day(base: Path) -> list[list[str]]:
     """Scalars flushed every 10 s for a day, by a clock that is turned: what is sent of them, and by how many requests."""
     run, uri = base / "day", StoreURI("memory", "bench-day", "run")
     run.mkdir()
     (base / "scratch").mkdir()
-    clock = [0.0]
+    clock = _SetClock()
     config = MirrorConfig()
-    budget = Budget(config.max_requests_per_hour, lambda: clock[0])
+    budget = Budget(config.max_requests_per_hour, clock.monotonic)
     store = CountedStore(MemoryStore(uri, {}), budget)
     state_db = StateDb(base / "day.db")
     sender = SegmentSender(run, uri, "rank0", store, base / "scratch", retry=RetryConfig(call_deadline_s=0.0))
-    engine = Engine(
-        sender, state_db, config, budget, InlineExecutor(), clock=lambda: clock[0], now=lambda: 1_780_000_000.0 + clock[0]
-    )
+    engine = Engine(sender, state_db, config, budget, InlineExecutor(), clock=clock)
     busiest, last = 0, 0
     with open(run / "events.out.tfevents.1780000000.host", "ab", buffering=0) as file:
         for step in range(0, DAY_S, FLUSH_S):
             file.write(b"".join(event(step, b"train/metric-%d" % tag) for tag in range(SCALARS)))
             for _ in range(FLUSH_S // 5):
-                clock[0] += 5.0
+                clock.s += 5.0
                 engine.step()
             if step % 3600 == 0:
                 busiest, last = max(busiest, budget.spent - last), budget.spent
@@ -177,7 +187,7 @@ def a_day(base: Path) -> list[list[str]]:
     live = sender.sent_bytes
     requests = budget.spent
     while not engine.is_finished:
-        clock[0] += 1.0
+        clock.s += 1.0
         engine.step(final=True)
     state_db.close()
     return [

@@ -12,9 +12,9 @@ from wherry.backends.memory import MemoryStore
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError
 from wherry.mirror import Mirror, MirrorConfig
+from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.layout import FOLDER, reassemble, survey
 from wherry.mirror.format.manifest import Manifest, generations, read_manifest
-from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
 from wherry.mirror.writer.state_db import StateDb
@@ -92,7 +92,7 @@ class Rig:
         )
         self.engine = Engine(
             sender, self.state_db, self.config, self.budget, InlineExecutor(),
-            clock=self.clock.monotonic, now=self.clock.wall, rng=random.Random(7),
+            clock=self.clock, rng=random.Random(7),
         )  # fmt: skip
 
     def restart(self, *, lose_state_db: bool = False) -> None:

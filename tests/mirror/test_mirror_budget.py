@@ -135,7 +135,7 @@ def test_a_new_small_log_goes_while_large_ones_keep_all_other_senders(tmp_path: 
     config = MirrorConfig(retry=ONCE, max_lag_s=1.0, segment_bytes=2**20)
     rig = Rig(tmp_path, config, store=store, uri=uri)
     with ThreadPoolExecutor(config.sends_in_flight) as pool:
-        rig.engine._executor = pool
+        rig.engine.runner.executor = pool
         for number in range(8):
             rig.write(f"old{number}.log", lines(3 * 2**20, number))
 

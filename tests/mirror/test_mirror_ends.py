@@ -253,7 +253,7 @@ def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(ri
     rig.write("a.log", lines(3))
     rig.flush()
     held = Held()
-    monkeypatch.setattr("wherry.mirror.writer.engine.scan", slowly)
+    monkeypatch.setattr("wherry.mirror.writer.folder_scanner.scan", slowly)
     monkeypatch.setattr(rig.engine, "_executor", held)
     rig.step(final=True)
     attempts.clear()
@@ -277,7 +277,7 @@ def test_a_close_does_not_pause_for_as_long_as_it_takes_to_look_at_many_files(ri
 
     rig.write("a.log", lines(3))
     rig.flush()
-    monkeypatch.setattr("wherry.mirror.writer.engine.scan", slowly)
+    monkeypatch.setattr("wherry.mirror.writer.folder_scanner.scan", slowly)
     rig.step(1.0)
     assert rig.engine.pause_s() > 5.0
     pauses = []

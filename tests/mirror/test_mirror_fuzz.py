@@ -10,12 +10,14 @@ import pytest
 from mirror_fuzz import play
 from servers.real import fast_folder
 from wherry.mirror.writer import due as due_tasks
+from wherry.mirror.writer import joining
 from wherry.mirror.writer import segment_sender as sender
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """With limits that small files reach, too."""
+    monkeypatch.setattr(joining, "WORTH_JOINING_BYTES", 200)
     monkeypatch.setattr(sender, "WORTH_JOINING_BYTES", 200)
     monkeypatch.setattr(sender, "_LISTED_TOGETHER", 2)
     monkeypatch.setattr(due_tasks, "WORTH_JOINING_BYTES", 300)

@@ -17,14 +17,14 @@ from wherry.backends.memory import MemoryStore
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, IntegrityError, SpoolError, ThrottledError, TransientError
 from wherry.mirror import DEFAULT_RULES, MirrorConfig, MirrorFencedError, Rule
+from wherry.mirror.backoff_state import BackoffState
+from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.fence import Fence
 from wherry.mirror.format.layout import epoch_name, epoch_number, parse_segment, segment_name
 from wherry.mirror.format.manifest import FileEntry, Manifest, parse_manifest
 from wherry.mirror.format.record_boundaries import cut_events, cut_lines, masked_crc32c
 from wherry.mirror.format.rules import Rules
 from wherry.mirror.mirror_config import writer_name
-from wherry.mirror.writer.backoff_state import BackoffState
-from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.scan import scan
 from wherry.mirror.writer.segments import PrefixChanged, compressor, cut_segment
 from wherry.mirror.writer.state_db import MirrorLock, Record, StateDb, state_folder

@@ -124,7 +124,7 @@ def test_the_close_ends_though_a_renamed_file_cannot_be_found(tmp_path: Path, mo
     path.rename(rig.folder / "logs/a.log.1")
     rig.step(1.0)
     rig.restart()
-    monkeypatch.setattr("wherry.mirror.writer.engine.scan", blind)
+    monkeypatch.setattr("wherry.mirror.writer.folder_scanner.scan", blind)
     rig.write("b.log", "x\n")
     rig.close()
     assert not rig.engine.is_complete

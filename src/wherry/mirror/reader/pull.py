@@ -30,6 +30,8 @@ from wherry.errors import (
     TransientError,
     WherryError,
 )
+from wherry.mirror.backoff_state import BackoffState
+from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import DEFAULT_RULES, Rules
 from wherry.mirror.reader.disk_room import DiskRoomStore, full_disk
@@ -40,8 +42,6 @@ from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.report import PullReport as PullReport
 from wherry.mirror.report import first_few, printable
-from wherry.mirror.writer.backoff_state import BackoffState
-from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.environment import with_environment

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wherry.mirror.clock import Clock
 from wherry.mirror.mirror_config import MirrorConfig
-from wherry.mirror.writer.file_tracker import FileTracker, TrackedFile
+from wherry.mirror.writer.file_tracker import FileTracker
+from wherry.mirror.writer.joining import WORTH_JOINING_BYTES
 from wherry.mirror.writer.open_files import is_being_written
-from wherry.mirror.writer.segment_sender import WORTH_JOINING_BYTES
+from wherry.mirror.writer.tracked_file import TrackedFile
 
 What = Literal["send", "seal", "clean"]
 
@@ -27,6 +29,8 @@ _LARGE_BYTES = 2**20
 _SMALL_FOR_A_LARGE = 4
 #: At the end, a file that fails by itself is tried so often.
 FINAL_TRIES = 3
+#: At the end a store or a file that fails is tried again after this long at most: somebody waits.
+FINAL_WAIT_S = 2.0
 #: A file that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
 _FINAL_GROWTH_S = 5.0
 #: So many files are cleaned in one task: the segments of all are listed once, and deleted together where the store can do that.
@@ -52,16 +56,13 @@ class Task:
 
 
 class DueTasks:
-    """Decides by the tracker's knowledge. `clock` is the mirror's, `now` the wall clock."""
+    """Decides by what the file tracker knows."""
 
-    def __init__(
-        self, tracker: FileTracker, config: MirrorConfig, folder: Path, clock: Callable[[], float], now: Callable[[], float]
-    ) -> None:
+    def __init__(self, tracker: FileTracker, config: MirrorConfig, folder: Path, clock: Clock) -> None:
         self._tracker = tracker
         self._config = config
         self._folder = folder
         self._clock = clock
-        self._now = now
         #: Since when the end is under way, by the mirror's clock; None: it is not.
         self.final_since_s: float | None = None
         #: The last manifest is written: segments of sealed files need not stay for readers any more.
@@ -95,8 +96,8 @@ class DueTasks:
 
     def keeps_growing(self, tracked: TrackedFile) -> bool:
         """Whether, at the end, it was waited for long enough that the file stops growing."""
-        since_s = self._clock() if self.final_since_s is None else self.final_since_s
-        return tracked.n_ends >= FINAL_TRIES and self._clock() - since_s >= _FINAL_GROWTH_S
+        since_s = self._clock.monotonic() if self.final_since_s is None else self.final_since_s
+        return tracked.n_ends >= FINAL_TRIES and self._clock.monotonic() - since_s >= _FINAL_GROWTH_S
 
     def is_open(self, path: str, age_s: float) -> bool:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
@@ -104,7 +105,7 @@ class DueTasks:
 
     def _may_be_begun(self, tracked: TrackedFile) -> bool:
         is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
-        return not tracked.is_busy and tracked.not_before_s <= self._clock() and not is_given_up
+        return not tracked.is_busy and tracked.not_before_s <= self._clock.monotonic() and not is_given_up
 
     # -- files with something to send
 
@@ -112,7 +113,7 @@ class DueTasks:
         for tracked in filter(self._may_be_begun, self._tracker.active):
             if tracked.found is None or tracked.since_s is None:
                 continue
-            age_s, n_bytes = self._clock() - tracked.since_s, tracked.unsent_bytes
+            age_s, n_bytes = self._clock.monotonic() - tracked.since_s, tracked.unsent_bytes
             if tracked.record.rule == "append":
                 is_due, urgency = self._is_growing_due(tracked, age_s, force), _urgency(age_s, n_bytes)
             else:
@@ -140,7 +141,7 @@ class DueTasks:
             return self.is_final or force or self._is_late(age_s) or is_first
         if self.is_final or tracked.source is not None:
             return True
-        is_finished = tracked.is_settled and self._clock() >= tracked.next_version_s
+        is_finished = tracked.is_settled and self._clock.monotonic() >= tracked.next_version_s
         return is_finished and not self.is_open(tracked.record.at, age_s)
 
     def _is_late(self, age_s: float) -> bool:
@@ -150,7 +151,7 @@ class DueTasks:
 
     def _rotated(self, protected: set[str]) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self._tracker.rotated):
-            quiet_s = self._clock() - tracked.changed_s - self._config.max_lag_s
+            quiet_s = self._clock.monotonic() - tracked.changed_s - self._config.max_lag_s
             is_due = self.is_final or (tracked.is_settled and quiet_s >= 0)
             if tracked.found is not None and is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(quiet_s), tracked.found.size)
@@ -159,7 +160,7 @@ class DueTasks:
         if not self.is_final or not self._config.seal_on_close:
             return
         for tracked in filter(self._may_be_begun, self._tracker.files.values()):
-            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock() >= tracked.next_end_s
+            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock.monotonic() >= tracked.next_end_s
             if is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
 
@@ -167,7 +168,7 @@ class DueTasks:
         """Those that have failed are tried alone, so that no file has to wait for what ails another."""
         together: list[TrackedFile] = []
         for tracked in filter(self._may_be_begun, self._tracker.uncleaned):
-            is_over = self._now() - tracked.record.sealed_s >= self._config.grace_s
+            is_over = self._clock.wall() - tracked.record.sealed_s >= self._config.grace_s
             if tracked.record.state != "sealed" or not (is_over or self.is_announced):
                 continue
             if tracked.n_errors:

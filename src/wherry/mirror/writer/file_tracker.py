@@ -15,67 +15,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file
-from wherry.errors import ConfigError
-from wherry.mirror.format.layout import FOLDER, key_for, segment_name
-from wherry.mirror.format.rules import Kind, Rules
+from wherry.mirror.format.rules import Rules
 from wherry.mirror.report import printable
+from wherry.mirror.writer.path_kinds import PathKinds
 from wherry.mirror.writer.scan import Found, Scan
-from wherry.mirror.writer.state_db import Record, StateDb, Stored
-from wherry.uri import check_name
+from wherry.mirror.writer.state_db import Record, StateDb
+from wherry.mirror.writer.tracked_file import StoredObjects, TrackedFile
 
 log = logging.getLogger("wherry.mirror")
-
-
-@dataclass(eq=False)
-class TrackedFile:
-    """A file of the folder, or one that was there. The state database keeps `record`; the rest ends with the process.
-
-    `since_s` is when the oldest bytes that are not sent were not there yet, by the mirror's clock; None: all is sent.
-    """
-
-    record: Record
-    found: Found | None = None
-    since_s: float | None = None
-    #: When it was last seen to be other than before.
-    changed_s: float = 0.0
-    #: It was not found; nothing more is done for it until it is there again.
-    is_gone: bool = False
-    #: It has not changed for `settle_s`: files that are sent whole go then.
-    is_settled: bool = False
-    #: A sender has it: nobody else may touch the record.
-    is_busy: bool = False
-    #: The size at which no whole record was found.
-    no_cut_at: int = -1
-    #: A sender found that the file does not begin with what was sent.
-    restart_reason: str = ""
-    not_before_s: float = 0.0
-    n_errors: int = 0
-    #: How often it was sent whole, by this process, and when it may be again: each time of a file that goes on changing is later.
-    n_versions: int = 0
-    next_version_s: float = 0.0
-    #: Of what file the last version was. Another file under this name is not one that goes on changing.
-    version_inode: int = 0
-    #: An object that has its bytes, as it was renamed: that is copied inside the store, and may not be replaced before.
-    source: Stored | None = None
-    #: How often, since the end began, it was brought to its end, and when it may be again, should it go on.
-    n_ends: int = 0
-    next_end_s: float = 0.0
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What is not in the store yet."""
-        if self.found is None or self.since_s is None:
-            return 0
-        return self.found.size - self.record.acked if self.record.rule == "append" else self.found.size
-
-    @property
-    def may_have_more(self) -> bool:
-        """Whether a growing file is to be looked at: for whole records, or for what an answer that was lost has left in doubt."""
-        return self.record.in_doubt or (self.found is not None and self.no_cut_at != self.found.size)
 
 
 class _Comparison:
@@ -112,29 +63,22 @@ class FileTracker:
     def __init__(self, folder: Path, state_db: StateDb, rules: Rules, writer: str, prefix: str, settle_s: float) -> None:
         self._folder = folder
         self._state_db = state_db
-        self._rules = rules
-        self._writer = writer
-        self._prefix = prefix
+        self.kinds = PathKinds(rules, writer, prefix)
         self._settle_s = settle_s
-        self._kinds: dict[str, Kind] = {}
-        #: Name in the store -> the path that has it.
-        self._names: dict[str, str] = {}
         self._generations: dict[str, int] = {}
         self._previous_s: float | None = None
         #: When each file has changed, the latest at the end; those that stand still are taken out.
         self._changed: dict[str, float] = {}
+        self._stored = StoredObjects()
+        #: load() was called.
+        self.is_loaded = False
         self.files: dict[str, TrackedFile] = {}
         self.rotated: list[TrackedFile] = []
         self.superseded: list[Record] = []
         #: Sealed, and their segments are still there.
         self.uncleaned: set[TrackedFile] = set()
-        #: Path -> why it is not mirrored.
-        self.refused: dict[str, str] = {}
         #: Those with something to send.
         self.active: set[TrackedFile] = set()
-        #: What the store has of finished files: by device and inode, and by name.
-        self._stored: dict[tuple[int, int], Stored] = {}
-        self._stored_at: dict[str, Stored] = {}
 
     def load(self, records: Iterable[Record]) -> None:
         """Begin with what the state database knows."""
@@ -149,12 +93,13 @@ class FileTracker:
                 if (earlier := self.files.get(record.path)) is not None:
                     self.superseded.append(replace(earlier.record, state="superseded"))
                 self.files[record.path] = tracked
-                self._note_stored(record)
+                self._stored.note(record)
             elif record.state == "sealed" and record.has_segments:  # under its new name, and not cleaned yet
                 self.uncleaned.add(tracked)
         for tracked in self.files.values():
             if tracked.record.state == "sealed" and self._has_segments(tracked.record):
                 self.uncleaned.add(tracked)
+        self.is_loaded = True
 
     def note_generation(self, path: str, generation: int) -> None:
         """That generation is in the store: the next one is a later one."""
@@ -190,9 +135,9 @@ class FileTracker:
     def sent(self, tracked: TrackedFile, now_s: float) -> None:
         """A sender has brought the record up to date. What has come since then is new."""
         if tracked.record.rule != "append":
-            self._note_stored(tracked.record)
+            self._stored.note(tracked.record)
         tracked.source = None
-        if tracked.found is not None and self._is_sent(tracked.record, tracked.found):
+        if tracked.is_sent:
             tracked.since_s = None
             self.active.discard(tracked)
         else:
@@ -201,7 +146,7 @@ class FileTracker:
     def sealed(self, tracked: TrackedFile) -> None:
         """A file is sealed. One that was rotated is from now on a file like any other, under its new name."""
         old = tracked.record
-        self._note_stored(old)
+        self._stored.note(old)
         if self._has_segments(old):
             self.uncleaned.add(tracked)
         self.active.discard(tracked)
@@ -209,7 +154,7 @@ class FileTracker:
         if tracked not in self.rotated:
             return
         self.rotated.remove(tracked)
-        if old.at in self.files or (kind := self._kind_of(old.at)) == "ignore":
+        if old.at in self.files or (kind := self.kinds.kind(old.at)) == "ignore":
             return
         generation = self._generations.get(old.at, 0) + 1 if kind == "append" else 0
         was_another = any(one.path == old.at for one in self.superseded)  # its segments are still there, and go with this one's
@@ -268,39 +213,10 @@ class FileTracker:
         others = [*self.superseded, *([] if here is None else [here.record]), *(one.record for one in self.uncleaned)]
         return frozenset(one.generation for one in others if one.path == record.at and one.base)
 
-    def _note_stored(self, record: Record) -> None:
-        """The plain object of that name has that file's bytes from now on."""
-        if (before := self._stored_at.pop(record.at, None)) is not None and self._stored.get(before.file) is before:
-            del self._stored[before.file]
-        if record.state == "sealed" and record.acked:
-            file = (record.device, record.inode)
-            stored = Stored(record.at, file, record.size, record.mtime_ns, record.crc32c)
-            self._stored[file] = self._stored_at[record.at] = stored
-
-    def _source_of(self, found: Found) -> Stored | None:
-        """An object with the bytes of a file that was renamed: backups that are numbered anew at each rotation.
-
-        None if its own object is to become that one's, directly or by others: of two that have changed places both are sent.
-        """
-        stored = self._stored.get((found.device, found.inode))
-        if stored is None or (stored.size, stored.mtime_ns) != (found.size, found.mtime_ns) or stored.name == found.path:
-            return None
-        following: Stored | None = stored
-        while following is not None and following.name != found.path:
-            other = self.files.get(following.name)
-            following = None if other is None else other.source
-        return stored if following is None else None
-
     def all_files(self) -> Iterator[TrackedFile]:
         """All files, those that were rotated away included."""
         yield from self.files.values()
         yield from self.rotated
-
-    def _is_sent(self, record: Record, found: Found) -> bool:
-        if record.rule == "append":
-            return found.size <= record.acked and not record.in_doubt
-        known = (record.size, record.mtime_ns, record.device, record.inode)
-        return record.state == "sealed" and known == (found.size, found.mtime_ns, found.device, found.inode)
 
     def _note_found(self, tracked: TrackedFile, found: Found, comparison: _Comparison) -> None:
         """Take over what was found, and whether there is something to send."""
@@ -308,8 +224,8 @@ class FileTracker:
         self._changed.pop(found.path, None)
         self._changed[found.path] = comparison.now_s
         is_whole = tracked.record.rule == "once" or (tracked.record.state == "rotated" and not tracked.record.has_segments)
-        tracked.source = self._source_of(found) if is_whole and not tracked.n_errors else None
-        if self._is_sent(tracked.record, found):
+        tracked.source = self._stored.source_of(found, self.files) if is_whole and not tracked.n_errors else None
+        if tracked.is_sent:
             tracked.since_s = None
             self.active.discard(tracked)
         else:
@@ -320,7 +236,7 @@ class FileTracker:
         """A path that was not there, or a file that was not."""
         if found.path in comparison.claimed or (found.device, found.inode) in comparison.busy:
             return
-        kind = self._kind_of(found.path)
+        kind = self.kinds.kind(found.path)
         if kind == "ignore":
             return
         record = Record(found.path, 0, kind, "new", at=found.path, device=found.device, inode=found.inode)
@@ -331,35 +247,11 @@ class FileTracker:
         self.files[found.path] = tracked = TrackedFile(record)
         self._note_found(tracked, found, comparison)
 
-    def _kind_of(self, path: str) -> Kind:
-        """Found out once: what is refused is said once."""
-        kind = self._kinds.get(path)
-        if kind is None:
-            kind = self._kinds[path] = self._kind(path)
-        return kind
-
-    def _kind(self, path: str) -> Kind:
-        if (kind := self._rules.kind(path)) == "ignore":
-            return kind
-        try:
-            if path.partition("/")[0] == FOLDER:
-                raise ConfigError(f"the folder {FOLDER} is the mirror's own in the store: give yours another name")
-            name = check_name(path)
-            # The whole key has to fit; one of a segment is the longest that the file will have.
-            check_name(key_for(self._prefix, segment_name(self._writer, name, 1, 0, "zstd") if kind == "append" else name))
-            if (other := self._names.setdefault(name, path)) != path:
-                raise ConfigError(f"{other!r} has the same name but for its Unicode form, and is mirrored: rename one of them")
-        except ConfigError as error:
-            self.refused[path] = str(error)
-            log.warning("%r is not mirrored: %s", path, error)
-            return "ignore"
-        return kind
-
     def _compare(self, tracked: TrackedFile, found: Found | None, comparison: _Comparison) -> None:
         """An append file that is not as it was."""
         record = tracked.record
         if found is not None and (found.device, found.inode) == (record.device, record.inode):
-            reason = tracked.restart_reason or self._broken(record, found)
+            reason = tracked.restart_reason or _why_changed(self._folder / found.path, record, found)
             if reason:
                 self._supersede(tracked, found, reason, comparison)
                 return
@@ -376,46 +268,19 @@ class FileTracker:
             if found is not None:
                 self._add(found, comparison)
             return
-        if elsewhere is not None and self._kind_of(elsewhere.path) != "ignore" and self._begins_with(elsewhere, record):
+        if elsewhere is not None and self._is_moved(elsewhere, record):
             self._rotate(tracked, elsewhere, comparison)
             if found is not None:
                 self._add(found, comparison)
         elif found is None:
             self._note_missing(tracked, comparison)
-        elif record.acked and self._begins_with(found, record):
+        elif record.acked and _has_sent_bytes(self._folder / found.path, record, found):
             record.device, record.inode, record.mtime_ns = found.device, found.inode, found.mtime_ns
             record.state = "live" if record.state == "deleted" else record.state
             comparison.changed.append(record)
             self._note_found(tracked, found, comparison)
         else:
             self._supersede(tracked, found, "another file took its place", comparison)
-
-    def _broken(self, record: Record, found: Found) -> str:
-        """Why the file, by what a look at it shows, does not begin with what was sent; else empty.
-
-        One that has grown is looked at when more of it is sent.
-        """
-        if found.size < record.acked:
-            return "it was truncated"
-        if found.size > record.acked or found.mtime_ns == record.mtime_ns:
-            return ""
-        try:
-            crc = crc32c_of_file(self._folder / found.path, 0, record.acked)
-        except (OSError, EOFError):  # it is gone, shorter, or not ours to read: the next pass, or the sender, will see
-            return ""
-        if crc != record.crc32c:
-            return "it was rewritten"
-        record.mtime_ns = found.mtime_ns
-        return ""
-
-    def _begins_with(self, found: Found, record: Record) -> bool:
-        """Whether a file has the very bytes that were sent of another."""
-        if found.size < record.acked:
-            return False
-        try:
-            return crc32c_of_file(self._folder / found.path, 0, record.acked) == record.crc32c
-        except (OSError, EOFError):
-            return False
 
     def _supersede(self, tracked: TrackedFile, found: Found, reason: str, comparison: _Comparison) -> None:
         """Begin the file anew."""
@@ -513,7 +378,8 @@ class FileTracker:
         return now_s - tracked.changed_s >= self._settle_s
 
     def _is_moved(self, found: Found, record: Record) -> bool:
-        return self._kind_of(found.path) != "ignore" and self._begins_with(found, record)
+        """Whether what was found under another name is mirrored, and still what was sent of the record."""
+        return self.kinds.kind(found.path) != "ignore" and _has_sent_bytes(self._folder / found.path, record, found)
 
     def _note_missing(self, tracked: TrackedFile, comparison: _Comparison) -> None:
         """There is no such file any more. What was sent of it stays."""
@@ -541,3 +407,32 @@ class FileTracker:
             record.state = "deleted"
             comparison.changed.append(record)
             self.uncleaned.discard(tracked)
+
+
+def _why_changed(path: Path, record: Record, found: Found) -> str:
+    """Why the file, as far as a scan shows, does not begin with what was sent; else empty.
+
+    A file that has grown is compared when more of it is sent.
+    """
+    if found.size < record.acked:
+        return "it was truncated"
+    if found.size > record.acked or found.mtime_ns == record.mtime_ns:
+        return ""
+    try:
+        crc = crc32c_of_file(path, 0, record.acked)
+    except (OSError, EOFError):  # it is gone, shorter, or not ours to read: the next scan, or the sender, will see
+        return ""
+    if crc != record.crc32c:
+        return "it was rewritten"
+    record.mtime_ns = found.mtime_ns
+    return ""
+
+
+def _has_sent_bytes(path: Path, record: Record, found: Found) -> bool:
+    """Whether a file begins with the bytes that were sent of the record."""
+    if found.size < record.acked:
+        return False
+    try:
+        return crc32c_of_file(path, 0, record.acked) == record.crc32c
+    except (OSError, EOFError):
+        return False

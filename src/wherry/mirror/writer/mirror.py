@@ -11,17 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TypeVar
 
 from wherry.config import TransferConfig, default_spool_folder
 from wherry.errors import ConfigError, WherryError
+from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.fence import MirrorFencedError
 from wherry.mirror.format.layout import manifest_name
 from wherry.mirror.mirror_config import MirrorConfig, writer_name
 from wherry.mirror.report import MirrorReport
-from wherry.mirror.writer.budget import Budget, CountedStore
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.segments import compressor
@@ -86,15 +87,14 @@ class Mirror:
         self._woken = threading.Event()
         self._wanted = self._flushed = 0
         self._is_closing = self._is_closed = False
-        self._end_s: float | None = None
         self._report: MirrorReport | None = None
         self._lock = MirrorLock(state_folder(opened_spool.folder, self.folder), self.folder)
         try:
             self._lock.empty_scratch()
             transfer = TransferConfig()
             self._backend = open_store(self.uri, options, stall_timeout_s=transfer.stall_timeout_s)
-            self._endpoints = Endpoints(opened_spool.folder / "endpoints.json")
-            self._endpoints.tell(self._backend)
+            endpoints = Endpoints(opened_spool.folder / "endpoints.json")
+            endpoints.tell(self._backend)
             budget = Budget(self.config.max_requests_per_hour)
             limited = LimitStore(CountedStore(self._backend, budget), max_in_flight=MOST_IN_FLIGHT)
             sender = SegmentSender(
@@ -107,12 +107,12 @@ class Mirror:
                 retry=self.config.retry,
                 transfer=transfer,
             )
+            # What the server honours is found out once, by trials where we write.
+            find_out = partial(endpoints.find_out, sender.store, self.uri.key_for(manifest_name(self.writer)))
             self._state_db = StateDb(self._lock.state_db_path(f"{self.uri} {self.writer}"))
-            self._lanes = DaemonThreadPool(self.config.sends_in_flight, "wherry-mirror")
-            self._lanes.start()  # and not when there is something to send: the interpreter may have begun to end by then
-            self._engine = Engine(
-                sender, self._state_db, self.config, budget, self._lanes, prepare=self._prepare, wake=self._woken.set
-            )
+            self._pool = DaemonThreadPool(self.config.sends_in_flight, "wherry-mirror")
+            self._pool.start()  # and not when there is something to send: the interpreter may have begun to end by then
+            self._engine = Engine(sender, self._state_db, self.config, budget, self._pool, prepare=find_out, wake=self._woken.set)
             self._report = self._engine.report()
             self._watcher: Watcher | None = None
             can_watch()  # imported here and not by the thread, as the program may fork; and what compresses
@@ -185,13 +185,13 @@ class Mirror:
         """
         if not self._is_here or self._is_closed:
             return self.report
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             self._is_closing = True
-            self._end_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._woken.set()
         try:
             # Looked at now and then, for nobody tells that nothing has worked for long.
-            while self._thread.is_alive() and not self._is_over():
+            while self._thread.is_alive() and not self._is_over(end_s):
                 self._thread.join(0.05 if timeout_s is None else min(0.05, max(0.0, timeout_s)))
         finally:
             self._end()
@@ -234,11 +234,11 @@ class Mirror:
         self._woken.set()
         return number
 
-    def _is_over(self) -> bool:
+    def _is_over(self, end_s: float | None) -> bool:
         """Whether close() has waited long enough."""
-        if self._end_s is not None and time.monotonic() >= self._end_s:
-            return True
-        return self._end_s is None and self._engine.stuck_s() >= self.config.give_up_s
+        if end_s is not None:
+            return time.monotonic() >= end_s
+        return self._engine.stuck_s() >= self.config.give_up_s
 
     def _end(self) -> None:
         self._is_closed = True
@@ -248,7 +248,7 @@ class Mirror:
         self._thread.join(_THREAD_ENDS_S)
         if self._watcher is not None:
             self._watcher.stop()
-        self._lanes.shutdown(wait=False)
+        self._pool.shutdown(wait=False)
         if not self._thread.is_alive():  # else a call hangs: the process is about to end, and must not wait for that
             self._engine.write_incomplete()
             self._backend.close()
@@ -286,10 +286,6 @@ class Mirror:
     def _watch(self) -> None:
         if self._watcher is None and self.folder.is_dir():
             self._watcher = Watcher(self.folder, self._woken.set)
-
-    def _prepare(self) -> None:
-        """Find out what the server honours, once: by trials where we write."""
-        self._endpoints.find_out(self._engine.sender.store, self.uri.key_for(manifest_name(self.writer)))
 
 
 def _because(report: MirrorReport) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -15,25 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file, format_crc32c
+from wherry.checksum import combine_crc32c, crc32c, crc32c_of_file
 from wherry.config import RetryConfig, TransferConfig
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, StoreError, TransientError
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, TransientError
 from wherry.mirror.format.layout import (
     Segment,
-    chain,
     delete_segments,
     key_for,
     list_segments,
     parse_segment,
     read_segment,
     segment_name,
-    writer_folder,
 )
-from wherry.mirror.writer.packing import Piece, pack
+from wherry.mirror.writer.joining import WORTH_JOINING_BYTES, Joiner
 from wherry.mirror.writer.segments import Cut, PrefixChanged, check_prefix, cut_segment, is_just_modified, tail_of
 from wherry.mirror.writer.state_db import Record, Stored
 from wherry.spool.journal.jobs import job_sent_at_once
-from wherry.store import CRC32C_METADATA, TEMPORARY_MARK, TOKEN_METADATA, Capabilities, ObjectMeta, ObjectStore, PutOptions
+from wherry.store import ObjectMeta, ObjectStore
 from wherry.transfer.upload import Sender
 from wherry.uri import StoreURI, check_name
 
@@ -41,12 +37,6 @@ log = logging.getLogger("wherry.mirror")
 
 _T = TypeVar("_T")
 _COPY_BYTES = 2**20
-#: Smaller files are sent again: one request, where listing, joining and tidying take four and more, each as long as a megabyte
-#: takes at 100 Mbit/s; ten thousand small files must not take four times as long to close.
-WORTH_JOINING_BYTES = 2**20
-#: After so many in a row the store is not asked for a while: each may have been tried for as long as a call may take.
-_MOST_FAILED_JOINS = 3
-_NO_JOINS_S = 600.0
 #: Of so many files the segments are found by listing those of all.
 _LISTED_TOGETHER = 20
 #: Opens a file without a name, which costs a tenth of one with a name and is gone with us; 0 where there is none, or no /proc.
@@ -95,8 +85,7 @@ class SegmentSender:
         self.n_done = 0
         #: Bytes that puts have taken to the store.
         self.sent_bytes = 0
-        self._failed_joins = 0
-        self._joins_from_s = 0.0
+        self._joiner = Joiner(store, uri.prefix, writer, self._put_range)
         self._lock = threading.Lock()
 
     @property
@@ -223,49 +212,27 @@ class SegmentSender:
         return True
 
     def _join(self, record: Record, name: str, size: int, crc: int) -> bool:
-        """Have the store make the plain object of the file's segments; False if it cannot, or they are not what the file is.
+        """Have the store make the plain object of the file's segments. False if it cannot, or if the file has other bytes."""
+        if (
+            self._compression
+            or not self._joiner.may_join(size)
+            or not record.has_segments
+            or (record.acked, record.crc32c) != (size, crc)
+        ):
+            return False
+        segments = self._segments_of(record.path)
+        is_joined = self._joiner.join(name, self.folder / record.at, record, segments)
+        self.n_done += is_joined
+        return is_joined
 
-        Those of a file that was sealed before go on where its plain object ends, which is then the first piece.
-        """
-        if self._compression or not self._may_join(size):
-            return False
-        if not record.has_segments or (record.acked, record.crc32c) != (size, crc):
-            return False
-        found = self._segments_of(record.path)
-        segments = chain([one for one in found if one.generation == record.generation], record.generation)
-        pieces = [Piece(one.key, one.start, one.size_bytes) for one in segments]
-        if any(one.compression for one in segments):
-            return False
-        if segments and segments[0].start > 0:
-            try:
-                plain = self.store.head(key_for(self.prefix, check_name(record.path)))
-            except NotFoundError:
-                return False
-            pieces = [Piece(plain.key, 0, plain.size_bytes), *(one for one in pieces if one.start >= plain.size_bytes)]
-        can = self.store.capabilities
-        if not _is_whole(pieces, size, can) or (parts := pack(pieces, can.min_joined_bytes or 0)) is None:
-            return False
-        return self._made_of_parts(name, parts, self.folder / record.at, size, crc)
-
-    def _made_of_parts(self, name: str, parts: Sequence[Piece], source: Path, size: int, crc: int) -> bool:
-        """As _made_of(), after what is to be joined but is no object of that size yet was put, for so long."""
-        mark = hashlib.sha256(name.encode()).hexdigest()[:16]
-        # Listings do not show such names. What a kill leaves the seal that is made again overwrites, and deletes.
-        packs = {
-            one.start: f"{writer_folder(self.writer)}{TEMPORARY_MARK}pack-{mark}-{one.start:020d}" for one in parts if not one.key
-        }
-        keys = [one.key or key_for(self.prefix, packs[one.start]) for one in parts]
-        try:
-            for one in parts:
-                if not one.key:
-                    self._put_range(packs[one.start], source, one.start, one.size_bytes)
-            return self._made_of(name, keys, size, crc)
-        finally:
-            if packs:
-                self.store.delete_many([key_for(self.prefix, one) for one in packs.values()])
+    def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
+        """Have the store copy an object, and compare its checksum. False if it cannot, or if the file is another by now."""
+        is_copied = self._joiner.copy(stored, name, status)
+        self.n_done += is_copied
+        return is_copied
 
     def _put_range(self, name: str, source: Path, start: int, n_bytes: int) -> None:
-        """Make a range of somebody's file an object. What it has is compared with what all of the file has, when it is joined."""
+        """Make a range of the user's file an object. The checksum of the joined object shows whether the file has changed."""
         with self._temporary() as scratch, open(source, "rb", opener=_open_no_link) as file, open(scratch, "wb") as out:
             file.seek(start)
             while n_bytes and (block := file.read(min(_COPY_BYTES, n_bytes))):
@@ -274,24 +241,6 @@ class SegmentSender:
             if n_bytes:
                 raise IntegrityError("it became shorter while it was read", operation="put", uri=name)
             self._put(name, scratch, overwrite=True)
-
-    def _made_of(self, name: str, keys: Sequence[str], size: int, crc: int) -> bool:
-        """Have the store make the object `name` of others; False if it did not, or what came of it is not what `crc` says."""
-        metadata = {TOKEN_METADATA: secrets.token_hex(16), CRC32C_METADATA: format_crc32c(crc)}
-        try:
-            self.store.join(key_for(self.prefix, name), keys, size, PutOptions(crc32c=crc, metadata=metadata))
-        except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
-            self._failed_joins += 1
-            self._joins_from_s = time.monotonic() + (_NO_JOINS_S if self._failed_joins >= _MOST_FAILED_JOINS else 0.0)
-            log.info("%s is sent again, for the store did not make it of %d objects: %s", name, len(keys), error)
-            return False
-        self._failed_joins = 0
-        self.n_done += 1
-        return True
-
-    def _may_join(self, size: int) -> bool:
-        is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._joins_from_s
-        return is_able and size >= WORTH_JOINING_BYTES
 
     def clean(self, sealed: Sequence[tuple[Record, Collection[int]]]) -> None:
         """Delete the segments of sealed files. Those of earlier generations go, too, but for those that are given with a record:
@@ -380,14 +329,6 @@ class SegmentSender:
             self._put_source(name, source, status.st_size, crc)
         return status, crc
 
-    def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
-        """Have the store copy an object, and compare its checksum; False if it cannot, or the file is another by now."""
-        if ((status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns) != (stored.file, stored.size, stored.mtime_ns):
-            return False
-        if not self._may_join(stored.size) or stored.size > self.store.capabilities.max_part_size_bytes:
-            return False
-        return self._made_of(name, [key_for(self.prefix, check_name(stored.name))], stored.size, stored.crc32c)
-
     def _holds(self, name: str, size: int, crc: int) -> bool:
         try:
             meta = self.store.head(key_for(self.prefix, name))
@@ -472,13 +413,3 @@ def _sum(name: str, source: Path, size: int) -> int:
         return crc32c_of_file(source, 0, size)
     except EOFError as error:
         raise IntegrityError(f"it changed while it was read: {error}", operation="put", uri=name) from error
-
-
-def _is_whole(pieces: Sequence[Piece], size: int, can: Capabilities) -> bool:
-    """Whether objects that follow one another are the whole file, and not larger or more than a store joins."""
-    at = 0
-    for one in pieces:
-        if one.start != at or one.size_bytes > can.max_part_size_bytes:
-            return False
-        at += one.size_bytes
-    return at == size and 0 < len(pieces) <= can.max_parts
