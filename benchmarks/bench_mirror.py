@@ -26,6 +26,7 @@ from servers.proxy import fault_proxy
 from servers.real import S3Server, fast_folder, seaweedfs
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c, format_crc32c
+from wherry.clock import Clock
 from wherry.config import RetryConfig
 from wherry.mirror import Mirror, MirrorConfig
 from wherry.mirror.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedStore
@@ -150,26 +151,15 @@ def event(step: int, tag: bytes) -> bytes:
     return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
 
 
-class _SetClock:
-    """The clocks of a mirror, set by the benchmark."""
-
-    s = 0.0
-
-    def monotonic(self) -> float:
-        return self.s
-
-    def wall(self) -> float:
-        return 1_780_000_000.0 + self.s
-
-
 def a_day(base: Path) -> list[list[str]]:
     """Scalars flushed every 10 s for a day, by a clock that is turned: what is sent of them, and by how many requests."""
     run, uri = base / "day", StoreURI("memory", "bench-day", "run")
     run.mkdir()
     (base / "scratch").mkdir()
-    clock = _SetClock()
+    at = [0.0]
+    clock = Clock(lambda: at[0], lambda: 1_780_000_000.0 + at[0])
     config = MirrorConfig()
-    budget = Budget(config.max_requests_per_hour, clock.monotonic)
+    budget = Budget(config.max_requests_per_hour, clock.monotonic_s)
     store = CountedStore(MemoryStore(uri, {}), budget)
     state_db = StateDb(base / "day.db")
     sender = SegmentSender(run, uri, "rank0", store, base / "scratch", retry=RetryConfig(call_deadline_s=0.0))
@@ -179,7 +169,7 @@ def a_day(base: Path) -> list[list[str]]:
         for step in range(0, DAY_S, FLUSH_S):
             file.write(b"".join(event(step, b"train/metric-%d" % tag) for tag in range(SCALARS)))
             for _ in range(FLUSH_S // 5):
-                clock.s += 5.0
+                at[0] += 5.0
                 engine.step()
             if step % 3600 == 0:
                 busiest, last = max(busiest, budget.spent - last), budget.spent
@@ -187,7 +177,7 @@ def a_day(base: Path) -> list[list[str]]:
     live = sender.sent_bytes
     requests = budget.spent
     while not engine.is_finished:
-        clock.s += 1.0
+        at[0] += 1.0
         engine.step(final=True)
     state_db.close()
     return [

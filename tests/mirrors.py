@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wherry.backends.memory import MemoryStore
+from wherry.clock import Clock as SystemClock
 from wherry.config import RetryConfig
 from wherry.errors import NotFoundError
 from wherry.mirror import Mirror, MirrorConfig
@@ -92,7 +93,7 @@ class Rig:
         )
         self.engine = Engine(
             sender, self.state_db, self.config, self.budget, InlineExecutor(),
-            clock=self.clock, rng=random.Random(7),
+            clock=SystemClock(self.clock.monotonic, self.clock.wall), rng=random.Random(7),
         )  # fmt: skip
 
     def restart(self, *, lose_state_db: bool = False) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wherry.mirror.clock import Clock
+from wherry.clock import Clock
 from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.writer.file_tracker import FileTracker
 from wherry.mirror.writer.joining import WORTH_JOINING_BYTES
@@ -96,8 +96,8 @@ class DueTasks:
 
     def keeps_growing(self, tracked: TrackedFile) -> bool:
         """Whether, at the end, it was waited for long enough that the file stops growing."""
-        since_s = self._clock.monotonic() if self.final_since_s is None else self.final_since_s
-        return tracked.n_ends >= FINAL_TRIES and self._clock.monotonic() - since_s >= _FINAL_GROWTH_S
+        since_s = self._clock.monotonic_s() if self.final_since_s is None else self.final_since_s
+        return tracked.n_ends >= FINAL_TRIES and self._clock.monotonic_s() - since_s >= _FINAL_GROWTH_S
 
     def is_open(self, path: str, age_s: float) -> bool:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
@@ -105,7 +105,7 @@ class DueTasks:
 
     def _may_be_begun(self, tracked: TrackedFile) -> bool:
         is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
-        return not tracked.is_busy and tracked.not_before_s <= self._clock.monotonic() and not is_given_up
+        return not tracked.is_busy and tracked.not_before_s <= self._clock.monotonic_s() and not is_given_up
 
     # -- files with something to send
 
@@ -113,7 +113,7 @@ class DueTasks:
         for tracked in filter(self._may_be_begun, self._tracker.active):
             if tracked.found is None or tracked.since_s is None:
                 continue
-            age_s, n_bytes = self._clock.monotonic() - tracked.since_s, tracked.unsent_bytes
+            age_s, n_bytes = self._clock.monotonic_s() - tracked.since_s, tracked.unsent_bytes
             if tracked.record.rule == "append":
                 is_due, urgency = self._is_growing_due(tracked, age_s, force), _urgency(age_s, n_bytes)
             else:
@@ -141,7 +141,7 @@ class DueTasks:
             return self.is_final or force or self._is_late(age_s) or is_first
         if self.is_final or tracked.source is not None:
             return True
-        is_finished = tracked.is_settled and self._clock.monotonic() >= tracked.next_version_s
+        is_finished = tracked.is_settled and self._clock.monotonic_s() >= tracked.next_version_s
         return is_finished and not self.is_open(tracked.record.at, age_s)
 
     def _is_late(self, age_s: float) -> bool:
@@ -151,7 +151,7 @@ class DueTasks:
 
     def _rotated(self, protected: set[str]) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self._tracker.rotated):
-            quiet_s = self._clock.monotonic() - tracked.changed_s - self._config.max_lag_s
+            quiet_s = self._clock.monotonic_s() - tracked.changed_s - self._config.max_lag_s
             is_due = self.is_final or (tracked.is_settled and quiet_s >= 0)
             if tracked.found is not None and is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(quiet_s), tracked.found.size)
@@ -160,7 +160,7 @@ class DueTasks:
         if not self.is_final or not self._config.seal_on_close:
             return
         for tracked in filter(self._may_be_begun, self._tracker.files.values()):
-            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock.monotonic() >= tracked.next_end_s
+            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock.monotonic_s() >= tracked.next_end_s
             if is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
 
@@ -168,7 +168,7 @@ class DueTasks:
         """Those that have failed are tried alone, so that no file has to wait for what ails another."""
         together: list[TrackedFile] = []
         for tracked in filter(self._may_be_begun, self._tracker.uncleaned):
-            is_over = self._clock.wall() - tracked.record.sealed_s >= self._config.grace_s
+            is_over = self._clock.wall_s() - tracked.record.sealed_s >= self._config.grace_s
             if tracked.record.state != "sealed" or not (is_over or self.is_announced):
                 continue
             if tracked.n_errors:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from wherry.clock import Clock
 from wherry.errors import StoreError, WherryError
 from wherry.mirror.backoff_state import BackoffState
 from wherry.mirror.budget import Budget
-from wherry.mirror.clock import Clock, SystemClock
 from wherry.mirror.format.fence import Fence, MirrorFencedError
 from wherry.mirror.format.manifest import State
 from wherry.mirror.format.rules import Rules
@@ -69,7 +69,7 @@ class Engine:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        clock = clock or SystemClock()
+        clock = clock or Clock()
         counts_s = max(_FENCE_COUNTS_S, min(_FENCE_COUNTS_CALLS * 3600.0 / budget.per_hour, _FENCE_COUNTS_MOST_S))
         self.sender = sender
         self.config = config
@@ -80,13 +80,13 @@ class Engine:
         self._manifest_writer = ManifestWriter(sender, config, budget, clock)
         self._fence = Fence(
             sender.store, sender.prefix, sender.writer, sender.new_scratch,
-            counts_s=counts_s, clock=clock.monotonic, now=clock.wall,
+            counts_s=counts_s, clock=clock.monotonic_s, now=clock.wall_s,
         )  # fmt: skip
         rules = Rules(config.rules)
         self.tracker = FileTracker(sender.folder, state_db, rules, sender.writer, sender.prefix, config.settle_s)
         self._scanner = FolderScanner(sender.folder, self.tracker, rules, config.max_lag_s, clock)
         self._due_tasks = DueTasks(self.tracker, config, sender.folder, clock)
-        self._backoff = BackoffState(f"the mirror of {sender.folder} to {sender.uri}", config.retry, clock.monotonic, rng)
+        self._backoff = BackoffState(f"the mirror of {sender.folder} to {sender.uri}", config.retry, clock.monotonic_s, rng)
         self.runner = TaskRunner(
             executor, sender, state_db, config, budget, self._due_tasks,
             may_send=lambda: not self._rest_s(), wake=wake, clock=clock,
@@ -141,7 +141,7 @@ class Engine:
             self._load()
         if tracker.is_loaded and scanner.scan(is_busy=self._is_cut_short or len(self.runner) > 0):
             max_lag_s = self.config.max_lag_s
-            self.budget.fit_to(tracker.n_changed(self._clock.monotonic() - _BUSY_FOR * max_lag_s), max_lag_s)
+            self.budget.fit_to(tracker.n_changed(self._clock.monotonic_s() - _BUSY_FOR * max_lag_s), max_lag_s)
         if final and self._final.finish_without_folder(is_running=len(self.runner) > 0):
             return
         if not (scanner.has_scanned or (final and tracker.is_loaded)) or self._rest_s():
@@ -211,7 +211,7 @@ class Engine:
         if tracked.record.rule == "append":
             return tracked.found is not None and not tracked.may_have_more
         # A file that goes on changing is not finished; one that has only just come may be.
-        waits_s = 0.0 if tracked.since_s is None else self._clock.monotonic() - tracked.since_s
+        waits_s = 0.0 if tracked.since_s is None else self._clock.monotonic_s() - tracked.since_s
         if tracked.record.rule != "once" or tracked.found is None:
             return False
         return self._due_tasks.is_open(tracked.found.path, waits_s) if tracked.is_settled else waits_s > 3 * self.config.settle_s
@@ -277,7 +277,7 @@ class Engine:
 
     def report(self) -> MirrorReport:
         """How far the mirror is, by the last scan of the folder."""
-        tracker, now_s = self.tracker, self._clock.monotonic()
+        tracker, now_s = self.tracker, self._clock.monotonic_s()
         waiting_since_s = [(one, one.since_s) for one in tracker.active if one.since_s is not None]
         reasons = (*tracker.kinds.refused.items(), *self._scanner.trouble.items(), *self._outcomes.trouble.items())
         others = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wherry.mirror.clock import Clock
+from wherry.clock import Clock
 from wherry.mirror.writer.due import FINAL_TRIES, DueTasks, is_unsealed
 from wherry.mirror.writer.file_tracker import FileTracker
 from wherry.mirror.writer.folder_scanner import FolderScanner
@@ -30,7 +30,7 @@ class FinalPhase:
 
     def start(self) -> None:
         """Begin this phase. What has failed so far is tried again at once."""
-        self._due_tasks.final_since_s = self._clock.monotonic()
+        self._due_tasks.final_since_s = self._clock.monotonic_s()
         for tracked in (*self._tracker.all_files(), *self._tracker.uncleaned):
             tracked.n_errors, tracked.not_before_s = 0, 0.0
 
@@ -53,7 +53,7 @@ class FinalPhase:
         It ends also when what is left has failed often enough, or waits for something that will not happen. It is not complete
         then.
         """
-        tracker, now_s = self._tracker, self._clock.monotonic()
+        tracker, now_s = self._tracker, self._clock.monotonic_s()
         self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         is_stuck = now_s - self._idle_since_s >= _FINAL_IDLE_S
         unsealed = filter(is_unsealed, tracker.files.values()) if self._seals else ()

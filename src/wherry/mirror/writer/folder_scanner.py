@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from wherry.mirror.clock import Clock
+from wherry.clock import Clock
 from wherry.mirror.format.rules import Rules
 from wherry.mirror.report import printable
 from wherry.mirror.writer.file_tracker import FileTracker
@@ -35,7 +35,7 @@ class FolderScanner:
         self._max_lag_s = max_lag_s
         self._warned: set[str] = set()
         self._scanned_s = self._cost_s = 0.0
-        self._check_rules_at_s = clock.monotonic() + max(60.0, 10 * max_lag_s)
+        self._check_rules_at_s = clock.monotonic_s() + max(60.0, 10 * max_lag_s)
         self.rules = rules
         #: The folder was not there, or was no folder, at the last scan.
         self.is_missing = False
@@ -76,10 +76,10 @@ class FolderScanner:
         self.trouble = found.trouble
         for path in found.symlinks:
             self.warn_once(f"link {path}", f"{printable(path)} is a symbolic link, which is not followed: it is not mirrored")
-        self._tracker.update(found, self._clock.monotonic())
+        self._tracker.update(found, self._clock.monotonic_s())
         self.has_scanned = True
         self._cost_s = time.perf_counter() - began_s
-        if self._clock.monotonic() > self._check_rules_at_s:
+        if self._clock.monotonic_s() > self._check_rules_at_s:
             self._check_rules_at_s = float("inf")
             for rule in self.rules.unmatched():
                 self.warn_once(f"rule {rule.pattern}", f"the rule {rule.pattern!r} ({rule.kind}) has matched no file so far")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wherry.checksum import format_crc32c
+from wherry.clock import Clock
 from wherry.mirror.budget import Budget
-from wherry.mirror.clock import Clock
 from wherry.mirror.format.layout import manifest_name
 from wherry.mirror.format.manifest import FileEntry, Manifest, State
 from wherry.mirror.mirror_config import MirrorConfig
@@ -49,7 +49,7 @@ class ManifestWriter:
         """Whether it is time, and there is a call left for it."""
         if self._written_s is None:
             return True
-        age_s = self._clock.monotonic() - self._written_s
+        age_s = self._clock.monotonic_s() - self._written_s
         is_cheap = self._size_bytes <= _SHARE * (self._sender.sent_bytes - self._sent_bytes)
         has_calls = self._budget.left() >= self._budget.burst / 2  # more than the files need
         is_due = age_s >= self._promised_s or (is_cheap and has_calls and age_s >= self._interval_s)
@@ -64,7 +64,7 @@ class ManifestWriter:
             writer=report.writer,
             epoch=epoch,
             state=state,
-            heartbeat_s=self._clock.wall(),
+            heartbeat_s=self._clock.wall_s(),
             interval_s=self._promised_s,
             lag_s=report.lag_s,
             unsent_bytes=report.unsent_bytes,
@@ -74,7 +74,7 @@ class ManifestWriter:
         text = manifest.to_json()
         sent_bytes = self._sender.sent_bytes
         self._sender.send_text(manifest_name(report.writer), text)
-        self._written_s, self._size_bytes, self._sent_bytes = self._clock.monotonic(), len(text), sent_bytes
+        self._written_s, self._size_bytes, self._sent_bytes = self._clock.monotonic_s(), len(text), sent_bytes
 
 
 def _entry(record: Record) -> FileEntry:

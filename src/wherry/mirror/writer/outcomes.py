@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from wherry.clock import Clock
 from wherry.errors import AccessDeniedError, BucketNotFoundError, ConfigError, StoreError, TransientError
 from wherry.mirror.backoff_state import BackoffState
-from wherry.mirror.clock import Clock
 from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.report import printable
 from wherry.mirror.writer.due import FINAL_WAIT_S, DueTasks, Task
@@ -82,11 +82,11 @@ class Outcomes:
         if self._due_tasks.is_final:
             tracked.n_ends += 1
             if task.what == "seal":
-                tracked.next_end_s = self._clock.monotonic() + tracked.n_ends
+                tracked.next_end_s = self._clock.monotonic_s() + tracked.n_ends
         if tracked.record.state == "sealed" and task.what == "seal":
             self._tracker.sealed(tracked)
         else:
-            self._tracker.sent(tracked, self._clock.monotonic())
+            self._tracker.sent(tracked, self._clock.monotonic_s())
             if tracked.record.rule == "once":
                 self._space_versions(tracked)
 
@@ -99,7 +99,7 @@ class Outcomes:
             tracked.n_versions, tracked.version_inode = 0, tracked.record.inode
         tracked.n_versions += 1
         wait_s = max(self._config.settle_s, self._config.max_lag_s) * 2.0 ** min(tracked.n_versions - 1, _MOST_DOUBLINGS)
-        tracked.next_version_s = self._clock.monotonic() + wait_s
+        tracked.next_version_s = self._clock.monotonic_s() + wait_s
         if tracked.n_versions == 2:
             path = tracked.record.at
             pattern = f"*{os.path.splitext(path)[1]}" if os.path.splitext(path)[1] else path
@@ -130,4 +130,4 @@ class Outcomes:
         tracked.n_errors += 1
         tracked.source = None  # what waits for it waits no longer
         wait_s = job_wait_s(tracked.n_errors, self._config.retry, self._rng)
-        tracked.not_before_s = self._clock.monotonic() + (min(wait_s, FINAL_WAIT_S) if self._due_tasks.is_final else wait_s)
+        tracked.not_before_s = self._clock.monotonic_s() + (min(wait_s, FINAL_WAIT_S) if self._due_tasks.is_final else wait_s)

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
+from wherry.clock import Clock
 from wherry.mirror.budget import Budget
-from wherry.mirror.clock import Clock
 from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.writer.due import DueTasks, Task, needs_segments
 from wherry.mirror.writer.file_tracker import FileTracker
@@ -134,7 +134,7 @@ class TaskRunner:
             if needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
             if not self._stopped.is_set():
-                if self._sender.seal(record, self._clock.wall(), copied_from=tracked.source, keep=keep, stale=stale):
+                if self._sender.seal(record, self._clock.wall_s(), copied_from=tracked.source, keep=keep, stale=stale):
                     self._save(record)
                 elif self._due_tasks.is_final:
                     raise StillGrowing("it grows while it is sealed: it stays in segments until its program has ended")
@@ -148,7 +148,7 @@ class TaskRunner:
         record, found, budget, segment_bytes = tracked.record, tracked.found, self._budget, self._config.segment_bytes
         assert found is not None
         n_beyond = 0
-        until_s = self._clock.monotonic() + _LARGE_SLICE_S if is_large and not self._due_tasks.is_final else math.inf
+        until_s = self._clock.monotonic_s() + _LARGE_SLICE_S if is_large and not self._due_tasks.is_final else math.inf
         while not self._stopped.is_set() and n_beyond < _MOST_BEYOND:
             if self._sender.has_all_of(record):
                 tracked.no_cut_at = found.size
@@ -159,7 +159,7 @@ class TaskRunner:
             if not self._sender.send_segment(record, max_bytes=max_bytes, all_of_it=all_of_it, save=self._save):
                 tracked.no_cut_at = found.size
                 return
-            if self._clock.monotonic() >= until_s:
+            if self._clock.monotonic_s() >= until_s:
                 return
             if not unbounded and (found.size - record.acked < segment_bytes or budget.left() < budget.burst / 2):
                 return
@@ -179,5 +179,5 @@ class TaskRunner:
             status, crc = self._sender.send_whole(name, source, copied_from=tracked.source, is_there=is_there)
         record.size, record.mtime_ns = status.st_size, status.st_mtime_ns
         record.device, record.inode = status.st_dev, status.st_ino
-        record.acked, record.crc32c, record.state, record.sealed_s = status.st_size, crc, "sealed", self._clock.wall()
+        record.acked, record.crc32c, record.state, record.sealed_s = status.st_size, crc, "sealed", self._clock.wall_s()
         self._save(record)
