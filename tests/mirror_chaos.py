@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gate import wait_until
+from mirror_oracle import MirrorOracle, files_in
 from wherry.backends.local.store import LocalStore
 from wherry.config import RetryConfig
 from wherry.errors import TransientError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.format.layout import FOLDER, manifest_name, reassemble, survey
+from wherry.mirror.format.layout import FOLDER, manifest_name
 from wherry.store import ObjectStore
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI, parse_uri
@@ -252,9 +253,8 @@ def check(folder: Path, place: Place, seed: int) -> dict[str, int]:
     """All that is in the bucket is a prefix of what was written; how much of each file."""
     store, prefix = place.store, place.prefix
     found: dict[str, int] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for path in survey(store, prefix):
-            data = b"".join(reassemble(store, prefix, path, scratch=Path(scratch)))
+    for files in (MirrorOracle(store, prefix, believes_manifests=False).files(), files_in(store, prefix)):
+        for path, data in files.items():
             assert _is_right(folder, path, data, seed), f"{path}: {len(data)} bytes, {data[:80]!r}"
             found[path] = len(data)
     return found
@@ -311,8 +311,7 @@ def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
     wrong = {name: sizes for name, sizes in wrong.items() if wanted.get(name) != plain.get(name)}
     assert not wrong, f"local and stored sizes differ: {wrong}"
     # What was sent of a file that is gone stays; with its ledger lost, one that was renamed is gone.
-    surveyed = survey(place.store, place.prefix)
-    left = {path: (one, len(local[path])) for path, one in surveyed.items() if one.segments and path in local}
+    left = MirrorOracle(place.store, place.prefix, believes_manifests=False).in_segments() & local.keys()
     assert not left, f"left after the seal: {left} {place.get(manifest_name('w')).decode()}"
 
 

@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from mirror_oracle import MirrorOracle, files_in
 from mirrors import ONCE, Rig, files_below
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c as crc32c_of
-from wherry.errors import IntegrityError, NotFoundError, TransientError
+from wherry.errors import IntegrityError, TransientError
 from wherry.mirror import DEFAULT_RULES, MirrorConfig, MirrorFencedError, Rule
-from wherry.mirror.format.layout import reassemble, survey
-from wherry.mirror.format.manifest import generations, read_manifest
 from wherry.store import ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
@@ -233,13 +232,9 @@ class Fuzz:
 
     def _check_readers(self) -> None:
         """What is read of a file, with the manifest and without, is a beginning of what it was at some time."""
-        manifest = read_manifest(self._store, _PREFIX, "rank0")
-        for known in ({}, generations([manifest]) if manifest else {}):
-            for path in survey(self._store, _PREFIX, known):
-                try:
-                    data = b"".join(reassemble(self._store, _PREFIX, path, generation=known.get(path, 0)))
-                except NotFoundError:  # the manifest knows of a generation of which nothing has come
-                    continue
+        without_manifest = MirrorOracle(self._store, _PREFIX, believes_manifests=False).files()
+        for files in (without_manifest, files_in(self._store, _PREFIX)):
+            for path, data in files.items():
                 assert any(was.startswith(data) for was in self._was.get(path, ())), f"{path}: {len(data)} bytes, {data[:40]!r}"
 
     def play(self) -> None:
@@ -258,7 +253,7 @@ class Fuzz:
         local = {name: data for name, data in self._rig.local().items() if not name.endswith(".tmp")}
         stored = self._rig.plain()
         assert local == {name: stored.get(name) for name in local}
-        left = [path for path, one in survey(self._store, _PREFIX).items() if one.segments and path in local]
+        left = MirrorOracle(self._store, _PREFIX, believes_manifests=False).in_segments() & local.keys()
         assert not left, f"left after the seal: {left}"
 
 

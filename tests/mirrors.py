@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import mirror_oracle
 from wherry.backends.memory import MemoryStore
 from wherry.clock import Clock as SystemClock
 from wherry.config import RetryConfig
-from wherry.errors import NotFoundError
 from wherry.mirror import Mirror, MirrorConfig
 from wherry.mirror.budget import Budget, CountedStore
-from wherry.mirror.format.layout import FOLDER, reassemble, survey
-from wherry.mirror.format.manifest import Manifest, generations, read_manifest
+from wherry.mirror.format.layout import FOLDER
+from wherry.mirror.format.manifest import Manifest, read_manifest
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
 from wherry.mirror.writer.state_db import StateDb
@@ -177,17 +177,12 @@ class Rig:
         return found
 
     def read(self, path: str) -> bytes:
-        """The file, put together from its objects as a reader does it; nothing if there is none."""
-        manifest = read_manifest(self.seen, self.uri.prefix, self.writer)
-        known = generations([manifest]) if manifest else {}
-        try:
-            return b"".join(reassemble(self.seen, self.uri.prefix, path, generation=known.get(path, 0)))
-        except NotFoundError:
-            return b""
+        """The file, put together from its objects; nothing if there is none. The oracle and the product's reader agree on it."""
+        return mirror_oracle.read(self.seen, self.uri.prefix, path)
 
     def read_all(self) -> dict[str, bytes]:
         """All files, put together."""
-        return {path: self.read(path) for path in survey(self.seen, self.uri.prefix)}
+        return mirror_oracle.files_in(self.seen, self.uri.prefix)
 
     def local(self) -> dict[str, bytes]:
         """The folder's files."""

@@ -254,7 +254,7 @@ def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(ri
     rig.flush()
     held = Held()
     monkeypatch.setattr("wherry.mirror.writer.folder_scanner.scan", slowly)
-    monkeypatch.setattr(rig.engine, "_executor", held)
+    monkeypatch.setattr(rig.engine.runner, "executor", held)
     rig.step(final=True)
     attempts.clear()
     for _ in range(5):

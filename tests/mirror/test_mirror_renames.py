@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mirror_fuzz import JoiningStore
+from mirror_oracle import MirrorOracle
 from mirrors import ONCE, Rig, lines
 from wherry.errors import PermanentError, TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.format.layout import reassemble, survey
 from wherry.mirror.writer.scan import Scan, scan
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
@@ -37,7 +37,7 @@ def rig_of(tmp_path: Path) -> tuple[Rig, list[Fault]]:
 
 def read(rig: Rig, path: str) -> bytes:
     """As one who knows no manifest."""
-    return b"".join(reassemble(rig.seen, rig.uri.prefix, path))
+    return MirrorOracle(rig.seen, rig.uri.prefix, believes_manifests=False).read(path) or b""
 
 
 def swap(rig: Rig, one: str, other: str) -> None:
@@ -62,8 +62,8 @@ def test_files_that_change_places_are_never_mixed(tmp_path: Path, n_bytes: int, 
     whole = [(rig.folder / name).read_bytes() for name in ("a.log", "b.log")]
 
     def snapshot() -> None:
-        for path in survey(rig.seen, rig.uri.prefix):
-            assert any(data.startswith(read(rig, path)) for data in whole), path
+        for path, found in MirrorOracle(rig.seen, rig.uri.prefix, believes_manifests=False).files().items():
+            assert any(data.startswith(found) for data in whole), path
 
     plan += [Fault(operation, act=snapshot, after=after, times=10**9) for operation in CHANGES for after in (False, True)]
     swap(rig, "a.log", "b.log")

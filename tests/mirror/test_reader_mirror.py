@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mirror_oracle import read
 from mirrors import Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
@@ -294,3 +296,16 @@ def test_a_rotated_file_gets_its_new_name(tmp_path: Path) -> None:
     assert lines(700, 1) == rig.plain()["a.log"]
     assert lines(5000)[: len(rig.plain()["a.log.1"])] == rig.plain()["a.log.1"]
     rig.state_db.close()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_segments_that_a_cut_short_clean_up_left_hide_nothing_that_was_sent_since(
+    tmp_path: Path, compression: str | None
+) -> None:
+    """The plain object covers what is left of the sealed file's segments; those behind its end count, whatever is missing."""
+    store, whole = MemoryStore(StoreURI("memory", f"{tmp_path}"), {}), bytes(range(50))
+    put(store, "run/a.log", whole[:30], tmp_path)
+    for start, end in ((5, 10), (20, 30), (30, 40), (40, 50)):  # those from 0 to 5, and from 10 to 20, are gone
+        data = whole[start:end] if compression is None else gzip.compress(whole[start:end])
+        put(store, "run/" + segment_name("rank0", "a.log", 1, start, compression), data, tmp_path)
+    assert whole == read(store, "run", "a.log")

@@ -22,13 +22,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO
 
-from wherry.errors import ConfigError, IntegrityError, NotFoundError
+from wherry.errors import ConfigError, IntegrityError
 from wherry.mirror.format.inflate import inflated
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.uri import check_name
@@ -50,9 +50,6 @@ MOST_GENERATIONS = 10**9 - 1
 _SEGMENT = re.compile(r"([^/]+)/segments/(.+)/([0-9]{4,9})-([0-9]{20})(?:\.(gz|zst))?", re.DOTALL)
 _EPOCH = re.compile(r"epoch-([0-9]{8,15})")
 _MANIFEST = re.compile(r"([^/]+)/manifest\.json", re.DOTALL)
-_BLOCK_BYTES = 2**20
-#: A file is looked up again so often when a segment is gone by the time it is fetched: a seal takes them away once.
-_MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -195,15 +192,22 @@ def list_segments(store: ObjectStore, prefix: str, writer: str, path: str | None
     return sorted(segments, key=lambda one: (one.path, one.generation, one.start))
 
 
-def chain(segments: Iterable[Segment], generation: int = 0) -> tuple[Segment, ...]:
+def chain(segments: Iterable[Segment], generation: int = 0, sealed_bytes: int = 0) -> tuple[Segment, ...]:
     """The segments of the newest generation, at least `generation`, of one writer's file, up to the first gap.
 
-    Each has its length, except the last one of a compressed file.
+    Each has its length, except the last one of a compressed file. `sealed_bytes`: so many bytes are in a plain object. Where the
+    first segment is gone, a clean-up that was cut short may have left others with gaps between them: those that the plain object
+    covers are left out.
     """
     newest = max((one.generation for one in segments), default=0)
     if newest < generation:
         return ()
     ordered = sorted((one for one in segments if one.generation == newest), key=lambda one: one.start)
+    if ordered and ordered[0].start > 0:
+        ends = [*(one.start for one in ordered[1:]), None]
+        beyond = [one for one, end in zip(ordered, ends, strict=True) if (one.end or end or MOST_BYTES) > sealed_bytes]
+        if beyond and beyond[0].start <= sealed_bytes:
+            ordered = beyond
     linked: list[Segment] = []
     for one, following in zip_longest(ordered, ordered[1:]):
         if linked and linked[-1].end != one.start:
@@ -223,7 +227,8 @@ def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], g
     by_writer: dict[str, list[Segment]] = {}
     for one in segments:
         by_writer.setdefault(one.writer, []).append(one)
-    chains = [linked for group in by_writer.values() if (linked := chain(group, generation))]
+    sealed_bytes = 0 if plain is None else plain.size_bytes
+    chains = [linked for group in by_writer.values() if (linked := chain(group, generation, sealed_bytes))]
     if not chains:
         return Assembly(path, plain, ())
     linked = max(chains, key=lambda links: (links[-1].modified_s or 0.0, links[-1].start))
@@ -268,101 +273,6 @@ def _firsts(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
     return list(firsts.values()), others
 
 
-def survey(store: ObjectStore, prefix: str, generations: Mapping[str, int] | None = None) -> dict[str, Assembly]:
-    """What every file below the mirror's URI is made of, by path, from one listing.
-
-    `generations`: the newest generation of a file that the manifests know of, where it is known.
-    """
-    base = key_for(prefix, "")
-    plain: dict[str, ObjectMeta] = {}
-    segments: list[Segment] = []
-    for meta in store.list(base):
-        if (one := parse_segment(prefix, meta)) is not None:
-            segments.append(one)
-        elif not (meta.key.startswith(f"{base}{FOLDER}/") or is_folder_marker(meta)):
-            plain[meta.key[len(base) :]] = meta
-    segments.sort(key=lambda one: one.path)
-    grouped = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
-    known = generations or {}
-    return {
-        path: assemble(path, plain.get(path), grouped.get(path, ()), known.get(path, 0)) for path in sorted({*plain, *grouped})
-    }
-
-
-def look_up(store: ObjectStore, prefix: str, path: str, *, writer: str | None = None, generation: int = 0) -> Assembly:
-    """What one file is made of. NotFoundError if there is neither an object nor a segment of it.
-
-    Without a `writer` the segments of all are listed, to find out whose it is.
-    """
-    try:
-        plain = store.head(key_for(prefix, path))
-    except NotFoundError:
-        plain = None
-    if writer is not None:
-        segments = list_segments(store, prefix, writer, path)
-    else:
-        found = (parse_segment(prefix, meta) for meta in store.list(key_for(prefix, f"{FOLDER}/")))
-        segments = [one for one in found if one is not None and one.path == path]
-    if plain is None and not segments:
-        raise NotFoundError("no object and no segment has this name", operation="read", uri=key_for(prefix, path))
-    return assemble(path, plain, segments, generation)
-
-
-def reassemble(
-    store: ObjectStore,
-    prefix: str,
-    path: str,
-    *,
-    writer: str | None = None,
-    start: int = 0,
-    generation: int = 0,
-    scratch: Path | None = None,
-) -> Iterator[bytes]:
-    """Yield the file's bytes from `start` on, as far as they are in the store, in blocks of at most 1 MiB.
-
-    What is sealed meanwhile is read on from the plain object. Temporary files, one segment large, lie in `scratch`.
-    Raises NotFoundError, IntegrityError for a gap, for a segment that is not as long as its name says, and when the file was
-    begun anew while it was read.
-    """
-    at, attempts, reading = start, 0, None
-    while True:
-        found = look_up(store, prefix, path, writer=writer, generation=generation)
-        if reading is not None and found.segments and found.generation != reading:
-            raise IntegrityError("the file was begun anew while it was read: read it again", operation="read", uri=path)
-        reading = found.generation or reading
-        try:
-            for block in read_assembly(store, found, start=at, scratch=scratch):
-                at += len(block)
-                yield block
-        except NotFoundError:
-            attempts += 1
-            if attempts == _MAX_ATTEMPTS:
-                raise
-        else:
-            return
-
-
-def read_assembly(store: ObjectStore, found: Assembly, *, start: int = 0, scratch: Path | None = None) -> Iterator[bytes]:
-    """Yield the bytes of an assembly from `start` on. NotFoundError when a piece of it is gone by now."""
-    at = start
-    if found.plain is not None:
-        if at < found.plain.size_bytes:
-            with fetched(store, found.plain.key, scratch, start=at, end=found.plain.size_bytes) as file:
-                file.seek(at)
-                yield from _blocks(file.read)
-        at = max(at, found.plain.size_bytes)
-    for one in found.segments:
-        if one.end is not None and one.end <= at:
-            continue
-        skip, length = at - one.start, 0
-        for block in read_segment(store, one, scratch=scratch):
-            length += len(block)
-            if length > skip:
-                fresh = block[max(0, skip - (length - len(block))) :]
-                at += len(fresh)
-                yield fresh
-
-
 def read_segment(store: ObjectStore, segment: Segment, *, scratch: Path | None = None) -> Iterator[bytes]:
     """Yield the file's bytes that a segment holds. IntegrityError if they are fewer or more than its neighbour says."""
     with fetched(store, segment.key, scratch) as file:
@@ -381,11 +291,6 @@ def segment_blocks(segment: Segment, stored: IO[bytes]) -> Iterator[bytes]:
             operation="read",
             uri=segment.key,
         )
-
-
-def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    while block := read(_BLOCK_BYTES):
-        yield block
 
 
 def fetched(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -172,12 +172,3 @@ def check_manifest_size(size_bytes: int, key: str) -> None:
     if size_bytes > MOST_MANIFEST_BYTES:
         words = f"it has {size_bytes} bytes, a manifest at most {MOST_MANIFEST_BYTES}"
         raise IntegrityError(words, operation="read", uri=key)
-
-
-def generations(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """The newest generation of each file that some manifest knows, as layout.survey() takes them."""
-    newest: dict[str, int] = {}
-    for one in (entry for manifest in manifests for entry in manifest.files):
-        if one.rule == "append":
-            newest[one.path] = max(one.generation, newest.get(one.path, 0))
-    return newest
