@@ -1,6 +1,6 @@
 """A folder of growing files kept equal to a prefix of an object store, and read back from there.
 
-`mirror.py` is the front door; `layout.py` says how it looks in the store.
+`writer/mirror.py` has the class that users call; `format/layout.py` says what is in the store.
 """
 
 import lazy_loader

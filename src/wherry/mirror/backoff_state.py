@@ -1,4 +1,4 @@
-"""BackoffState: how long to leave a store alone that fails. There is no end to it: the files are the queue."""
+"""BackoffState: how long to leave a failing store alone. There is no limit to the attempts: the files are the queue."""
 
 from __future__ import annotations
 

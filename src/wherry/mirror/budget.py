@@ -15,15 +15,15 @@ _T = TypeVar("_T")
 LEAST_PER_HOUR = 3600
 #: And never more: 240 such files. At 0.005 USD for 1,000 puts this costs 4.32 USD a day.
 MOST_PER_HOUR = 36_000
-#: What the files need is allowed with this much to spare, for manifests, looks at the epoch, and calls that are made again.
+#: What the files need is allowed with this much to spare, for manifests, checks of the epoch, and retries.
 _SPARE = 1.25
 #: This part of an hour's budget may go at once.
 _BURST = 0.1
-#: But one send and the look before it always.
+#: But always one send and the check of the epoch before it.
 _LEAST_BURST = 8.0
 #: The rest comes evenly, all but this part: what is begun is finished, also where it takes more requests than was expected.
 _MARGIN = 0.04
-#: Of the budget, kept for the look at the epoch that comes before a batch.
+#: Kept for the check of the epoch that comes before a batch.
 _FENCE_REQUESTS = 2.0
 #: How many requests a send takes is measured over so many sends, and is taken to be no more than this.
 _MEASURED_SENDS = 20.0
@@ -35,7 +35,7 @@ _PAGE = 1000
 class Budget:
     """Requests that may be made: at most `per_hour` in any hour, as long as callers ask before they begin something.
 
-    What is begun is always finished, so the balance may fall below nothing; then it takes longer until there is some again.
+    What is begun is always finished, so the balance may become negative; then it takes longer until requests may be made again.
     Without a `per_hour` it follows the number of files: see follow().
     """
 
@@ -97,7 +97,7 @@ class Budget:
             self.requests_a_send += weight * (found - self.requests_a_send)
 
     def sends_left(self) -> int:
-        """How many sends may be begun now, a look at the epoch before them; few until it is known what one takes."""
+        """How many sends may be begun now, with a check of the epoch before them; few until it is known what one takes."""
         left = int((self.left() - _FENCE_REQUESTS) / max(1.0, self.requests_a_send))
         return left if self.requests_a_send else min(left, 4)
 
@@ -107,18 +107,12 @@ class Budget:
             self._fill()
             return self._tokens
 
-    def wait_s(self, n_requests: float = 1.0) -> float:
-        """How long until `left()` is so much; no longer than a full bucket takes."""
-        with self._lock:
-            self._fill()
-            return max(0.0, (min(n_requests, self.burst) - self._tokens) / self._rate)
-
 
 class CountedStore(WrappedStore):
     """Takes every request from a budget, those that fail included.
 
-    A store that counts its requests is believed. Of any other a call is taken for one request, and a listing for one for each
-    1,000 entries begun.
+    A store that counts its requests is believed. With any other store a call counts as one request, and a listing as one for
+    each 1,000 entries begun.
     """
 
     def __init__(self, inner: ObjectStore, budget: Budget) -> None:

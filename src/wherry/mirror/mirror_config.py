@@ -1,4 +1,4 @@
-"""MirrorConfig: what a mirror can be told."""
+"""MirrorConfig: the settings of a mirror."""
 
 from __future__ import annotations
 
@@ -19,38 +19,45 @@ Compression = Literal["gzip", "zstd"]
 
 @dataclass(frozen=True)
 class MirrorConfig:
-    """How a folder is mirrored."""
+    """How a folder is mirrored.
 
-    #: First match counts; put your own before `DEFAULT_RULES`. What no rule matches is sent once it is complete.
+    Example: files that end in ``.trace`` grow, and may be ten seconds late::
+
+        config = MirrorConfig(rules=(Rule("*.trace", "append"), *DEFAULT_RULES), max_lag_s=10)
+        with Mirror("runs/7", "s3://my-bucket/runs/7", config=config):
+            train()
+    """
+
+    #: The first match counts; put your own before `DEFAULT_RULES`. A file that no rule matches is sent once it is complete.
     rules: tuple[Rule, ...] = DEFAULT_RULES
-    #: A segment goes at once when so much is unsent: below S3's 5 MiB for parts it could never be joined there without sending it
-    #: again, and 8 MiB is where the time of a request stops to count.
+    #: A segment is sent at once when so much is unsent. S3 joins no objects below 5 MiB, and from 8 MiB on the time of a request
+    #: is small beside that of its bytes.
     segment_bytes: int = 8 * MIB
-    #: New bytes wait at most so long, within the budget. 30 s for every file of a run cost about a cent a day each.
+    #: New bytes wait at most so long, within the budget. At 30 s a file costs about a cent a day.
     max_lag_s: float = 30.0
     #: A file that is sent whole is complete when it has not changed for so long. Writers that pause for longer should write under
-    #: a temporary name (``*.tmp`` and the like are ignored) and rename; else an unfinished version is sent first, then the whole.
+    #: a temporary name (``*.tmp`` and the like are ignored) and rename; otherwise an unfinished version is sent first.
     settle_s: float = 2.0
-    #: Of all files together, every request to the store, retries included. None: as many as the files that grow need, 3,600 at
-    #: least (24 files at 30 s) and 36,000 at most (240 files), which at 0.005 USD for 1,000 puts are 0.43 and 4.32 USD a day.
-    #: Where it is short, files wait longer. flush() and close() do not wait for it.
+    #: Requests to the store for all files together, retries included. None: as many as the growing files need, from 3,600 (24
+    #: files at 30 s) to 36,000 (240 files), which at 0.005 USD for 1,000 puts are 0.43 and 4.32 USD a day. Where the budget is
+    #: short, files wait longer. flush() and close() do not wait for it.
     max_requests_per_hour: int | None = None
-    #: Segments as gzip members or zstd frames, one each, so that they may be concatenated as they are. None: as they are.
+    #: Each segment as one gzip member or zstd frame; concatenated they are a valid file. None: not compressed.
     compression: Compression | None = None
-    #: Segments of a sealed file stay for so long, for readers that are in the middle of them; close() takes them at once.
+    #: Segments of a sealed file stay for so long, for readers that are reading them; close() deletes them at once.
     grace_s: float = 300.0
-    #: close() makes plain objects of all files. Off: segments stay as they are, nothing is sent twice, readers need wherry.
+    #: close() makes a plain object of each file. False: segments stay, nothing is sent twice, and readers need wherry.
     seal_on_close: bool = True
-    #: Files sent side by side. Four wait for answers without taking the training loop's processor.
+    #: Files sent at the same time. Four senders wait for answers most of the time and take little of the training loop's CPU.
     sends_in_flight: int = 4
-    #: Calls are made again for a short while inside a send; after that the file waits and others may go. It waits for ever.
-    #: Then it is tried after a minute at most, so that a store that is back finds us a minute behind.
+    #: Inside a send, calls are retried for a short while; after that the file waits, and others may be sent. There is no limit to
+    #: that waiting. Its longest wait is a minute, so that a mirror is at most a minute late when the store is back.
     retry: RetryConfig = field(default_factory=lambda: RetryConfig(call_deadline_s=10.0, longest_wait_s=4.0))
-    #: close() without a time limit goes on as long as it gets on, and gives up when nothing has worked for so long: a store that
-    #: is gone must not hold up the end of a job. What is left is there for the next mirror of the folder.
+    #: close() without a time limit goes on as long as it makes progress, and gives up when nothing has worked for so long: an
+    #: unreachable store must not hold up the end of a job. The next mirror of the folder sends what is left.
     give_up_s: float = 60.0
-    #: SIGTERM, where nobody else handles it, ends the process as ``sys.exit(143)`` does, so that the last lines are still sent:
-    #: the schedulers of clusters and clouds send it before they kill. Only for a mirror that is made in the main thread.
+    #: SIGTERM, unless the program handles it, ends the process as ``sys.exit(143)`` does, so that the last lines are still sent:
+    #: schedulers of clusters and clouds send it before they kill. Only for a mirror that is made in the main thread.
     exit_on_sigterm: bool = True
 
     def __post_init__(self) -> None:
@@ -78,7 +85,7 @@ class MirrorConfig:
 
 
 def writer_name(given: str) -> str:
-    """Who we are, in the store: the given name, else ``rank<RANK>`` where a launcher says which, else the host's name."""
+    """The writer's name in the store: the given one, else ``rank<RANK>`` where a launcher sets it, else the host's name."""
     if given:
         return check_writer(given)
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or ""

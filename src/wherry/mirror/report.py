@@ -1,4 +1,4 @@
-"""MirrorReport and PullReport: how far a mirror, or a copy, is. And names as they may be shown."""
+"""MirrorReport and PullReport: how far a mirror, or a copy, is. And names made printable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class MirrorReport:
-    """How far a mirror is. `trouble` is empty when all is well; else each entry names what, why, and what happens now.
+    """How far a mirror is: what `Mirror.report`, `flush()` and `close()` return.
 
     `is_complete`: closed, and every byte of the folder is in the store. `lag_s`: age of the oldest byte that is not.
+    `trouble` is empty when all is well; each entry names a file or the store, the reason, and what happens next.
+
+    Example::
+
+        report = mirror.close(timeout_s=60)
+        if not report.is_complete:
+            print(report.unsent_bytes, "bytes are not in", report.uri, *report.trouble)
     """
 
     uri: str
@@ -33,12 +40,12 @@ class MirrorReport:
 
 @dataclass(frozen=True)
 class PullReport:
-    """How far a copy is, as of the last look at the store.
+    """How far a copy is, by the last listing of the store.
 
-    `state`: open (somebody writes), lost (nobody else writes, and somebody was not heard of for long), incomplete (all have
-    closed, somebody with bytes unsent), sealed (all have closed, and all is there), unknown (no manifest is there), none (no
-    mirror has made anything there: its objects are pulled as they are). `heard_s` ago the writers were heard of, the least recent
-    one of those that are open, and `lag_s` is how late they were then. `n_bytes` were written by this call, with `n_requests` to
+    `state`: open (a writer runs), lost (none runs, and one has been silent for long), incomplete (all have closed, one with bytes
+    unsent), sealed (all have closed, and everything is there), unknown (there is no manifest), none (no mirror has made anything
+    there: its objects are pulled as they are). `heard_s` is the age of the oldest manifest of a writer that has not sealed, and
+    `lag_s` how late such writers were then. `n_bytes` were written by this call, with `n_requests` to
     the store. Each entry of `trouble` names a file or an object, and the reason.
     """
 

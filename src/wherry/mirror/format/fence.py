@@ -1,4 +1,4 @@
-"""Fencing: of all processes that ever write under one name, the last one to begin goes on, and the others stop."""
+"""Fencing: of all processes that write under one name, the last one to begin goes on, and the others stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MirrorFencedError(WherryError):
 class Fence:
     """Our epoch: a number that nobody else has, the highest one when it was taken.
 
-    A look at whether it still is counts for `counts_s`, by both clocks: a process or machine that was stopped looks anew.
+    The answer of check() counts for `counts_s`, by both clocks: a process or machine that was suspended checks anew.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Fence:
         return True
 
     def check(self, *, surely: bool = False) -> None:
-        """MirrorFencedError if somebody has begun after us. Numbers are taken without a gap and stay, so one look is enough.
+        """Raise MirrorFencedError if another process has begun after us.
 
-        `surely`: look now.
+        Epochs are taken without a gap and stay, so that the next one alone is looked for. `surely`: ask the store now.
         """
         seen_s = tuple(clock() for clock in self._clocks)
         ages_s = [now - then for now, then in zip(seen_s, self._checked_s, strict=False)]

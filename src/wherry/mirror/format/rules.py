@@ -1,4 +1,4 @@
-"""Which files of the folder are mirrored, and how: decided by name, never by guessing at what is in them."""
+"""Which files of the folder are mirrored, and how. The name of a file decides, never its content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Kind = Literal["append", "replace", "once", "ignore"]
 
 @dataclass(frozen=True)
 class Rule:
-    """Files whose path below the folder, or whose name, matches the shell pattern are of this kind. ``*`` crosses slashes."""
+    """Files whose path below the folder, or whose name, matches the shell pattern are of this kind. ``*`` also matches slashes.
+
+    Example: ``Rule("*.trace", "append")``, ``Rule("scratch/*", "ignore")``.
+    """
 
     pattern: str
     kind: Kind
@@ -47,7 +50,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
 
 
 class Rules:
-    """Answers, and remembers nothing: callers keep the answer with the file."""
+    """Finds the kind of a path; callers keep the answer with the file."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple(rules)
@@ -64,5 +67,5 @@ class Rules:
         return "once"
 
     def unmatched(self) -> tuple[Rule, ...]:
-        """The rules that no file has matched so far and that are not among the default ones: spelled wrongly, perhaps."""
+        """The rules that no file has matched so far, without the default ones: they may be misspelled."""
         return tuple(rule for rule in self._rules if rule not in self._matched and rule not in DEFAULT_RULES)

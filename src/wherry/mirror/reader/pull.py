@@ -57,7 +57,7 @@ log = logging.getLogger("wherry.mirror")
 _FILES_AT_ONCE = 8
 #: While much is fetched the state is written down so often: what came since is fetched again after a kill, and compared.
 _SAVE_EVERY_S = 2.0
-#: A look that takes long, for there are many segments, is made more rarely: at most this part of the time is spent on looking.
+#: At most this share of the time is spent on snapshots: where there are many segments, which take long to list, they are rarer.
 _SNAPSHOT_SHARE = 0.2
 #: What was sealed while it was fetched is looked up again so often; with `follow`, once all writers have sealed.
 _MAX_ATTEMPTS = 5
@@ -82,10 +82,17 @@ def pull(
 
     A file that grows is appended to in place: its inode stays, and so does its beginning, unless it was begun anew at its source,
     when it is truncated in place. Any other file is replaced at once by its new version. Files that go from the store stay here.
-    A pull that was killed or interrupted goes on where it was. `on_report` is called after each look; `stop` ends it between two.
-    Empty objects that stand for folders are left out; a name that no file can have is said in the report's `trouble`.
+    A pull that was killed or interrupted goes on where it was. `on_report` is called after each snapshot of the store; `stop`
+    ends the pull between two.
+    Empty objects that stand for folders are left out; names that no file can have are listed in the report's `trouble`.
 
-    While it follows, troubles of the store are waited out, and a writer who is not heard of is warned of, once.
+    With `follow`, errors of the store are waited out, and a warning is logged, once, of a writer that is silent for long.
+
+    Example: read the curves of a run that goes on elsewhere::
+
+        report = wherry.pull("s3://my-bucket/runs/7", "copy")
+        print(report.state, report.lag_s)
+
 
     Raises ConfigError (the folder is a copy of another URI), SpoolError (another pull is at it); FileExistsError for a file that
     is there, is not of an earlier pull and is not the beginning of what the store has, unless `overwrite` is given, and for a
@@ -158,7 +165,7 @@ def _follow(
             if attempts and (attempts >= _MAX_ATTEMPTS or not puller.is_worth_retrying):
                 puller.raise_first()
                 return report
-            # What was listed before the manifests were read may be older than the seal: look once more.
+            # What was listed before the manifests were read may be older than the seal: take one more snapshot.
             wait_s = 0.0 if seal != was_sealed else max(interval_s, puller.snapshot_s / _SNAPSHOT_SHARE)
             was_sealed = seal
         if stop.wait(wait_s):
@@ -166,7 +173,7 @@ def _follow(
 
 
 class Puller:
-    """Brings a folder up to date, one look after another. Not for several threads; it uses some of its own.
+    """Brings a folder up to date, one snapshot of the store after another. Not for several threads; it uses some of its own.
 
     `store` is asked with retries. A context manager.
     """
@@ -201,9 +208,9 @@ class Puller:
         self._warned: set[tuple[str, str]] = set()
         self._was_broken: frozenset[str] = frozenset()
         self._n_bytes = 0
-        #: The last look.
+        #: The last one.
         self.snapshot = Snapshot()
-        #: How long it took.
+        #: How long that took.
         self.snapshot_s = 0.0
 
     def __enter__(self) -> Puller:
@@ -227,7 +234,7 @@ class Puller:
                 state.close()
 
     def step(self) -> PullReport:
-        """Look at the store once, and bring every file up to date. Errors of single files are kept for raise_first().
+        """Take a snapshot of the store, and bring every file up to date. Errors of single files are kept for raise_first().
 
         OSError when the disk of the copy is full.
         """
@@ -250,7 +257,7 @@ class Puller:
 
     @property
     def is_worth_retrying(self) -> bool:
-        """Whether a second look may get over what went wrong: a seal was under way."""
+        """Whether another snapshot may be without the errors of this one: a seal was under way."""
         gone = any(isinstance(error, NotFoundError) for error in self._errors.values())
         return gone or bool(self.snapshot.broken)
 
@@ -301,7 +308,7 @@ class Puller:
                 now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
         for path, writers in snapshot.contested.items():
             now["contested", path] = f"{printable(path)}: {' and '.join(writers)} both write it; the last one counts"
-        # Of files that cannot be put together only when the next look shows them so, too: a seal may be under way.
+        # Files that cannot be put together are named only when the next snapshot shows them so, too: a seal may be under way.
         broken = {path for path in snapshot.broken if path in self._was_broken}
         self._was_broken = frozenset(snapshot.broken)
         for path, reason in snapshot.trouble.items():
@@ -361,7 +368,7 @@ class Puller:
         self._errors[path] = error
 
     def _is_current(self, state: PullState, found: Assembly) -> bool:
-        """Whether nothing is to be done, by a look at the local file's size and time."""
+        """Whether nothing is to be done, by the local file's size and time."""
         copied = state.files.get(found.path)
         if copied is None or not copied.mtime_ns:
             return False

@@ -22,7 +22,8 @@ from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.options import MOST_IN_FLIGHT
 
-#: Of one file so many bytes are fetched ahead of their turn, and one piece more. Small pieces wait in memory, others in files.
+#: So many bytes of one file, and one piece more, are fetched before they are asked for. Small pieces wait in memory, others in
+#: files.
 _MOST_AHEAD_BYTES = 64 * 2**20
 _SMALL_BYTES = 128 * 2**10
 _PIECE_BYTES = 8 * 2**20
@@ -77,7 +78,7 @@ class Chunk:
 class MirrorReader:
     """Reads what is below one mirror's prefix. `store` is asked as it is: give one that retries.
 
-    Memory, and the room taken in `scratch`, are bounded. look() is for one thread, the rest for any.
+    Memory, and the space taken in `scratch`, are bounded. snapshot() and find() are for one thread, the rest for any.
     """
 
     def __init__(self, store: ObjectStore, prefix: str, *, scratch: Path | None = None, in_flight: int = MOST_IN_FLIGHT) -> None:

@@ -1,4 +1,4 @@
-"""One look at a mirrored prefix: a listing and the manifests, sorted into files, writers, and what cannot be right.
+"""A snapshot of a mirrored prefix: a listing and the manifests, sorted into files, writers, and what cannot be right.
 
 Whatever is wrong with one object is one entry about that object; everything else is read as if it were not there.
 """
@@ -32,8 +32,8 @@ from wherry.store import ObjectMeta, ObjectStore
 class Snapshot:
     """One listing of a mirrored prefix, and its manifests.
 
-    `broken`: files that cannot be put together, with the reason; a seal under way may be one, so look again before you say so.
-    `flawed`: objects that cannot be right, by name, with the reason: another look does not help. `contested`: files that more
+    `broken`: files that cannot be put together, with the reason. It may be a seal under way: take another snapshot first.
+    `flawed`: objects that cannot be right, by name, with the reason: another snapshot does not help. `contested`: files that more
     than one writer has segments of; the last one counts. `refused`: writers whose objects are of a newer format, with the
     reason: nothing of theirs is in `files`. `plain`: all plain objects, by name.
     """
@@ -63,7 +63,7 @@ class Snapshot:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether every writer has said that he is done, and there is at least one."""
+        """Whether there is a writer, and the manifest of each says that it has sealed."""
         return bool(self.manifests) and all(one.state == "sealed" for one in self.manifests.values())
 
     @property
@@ -79,7 +79,7 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Looks at one prefix again and again; manifests that have not changed are not fetched again. For one thread.
+    """Takes snapshots of one prefix; manifests that have not changed are not fetched again. For one thread.
 
     `pool` fetches manifests side by side; temporary files lie in `scratch`.
     """

@@ -21,7 +21,7 @@ What = Literal["send", "seal", "clean"]
 _OPEN_FILE_LAGS = 10
 #: Files with fewer unsent bytes than this are sent last when the request budget is short.
 _QUIET_BYTES = 4096
-#: Sent a little early, for the next look comes a little late.
+#: Segments are sent a little early, because the next scan comes a little late.
 _EARLY = 0.9
 #: What is larger keeps a sender busy for long: it must not take all of them, nor all of the budget.
 _LARGE_BYTES = 2**20

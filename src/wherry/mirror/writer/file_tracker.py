@@ -1,4 +1,4 @@
-"""What has changed since the last look at the folder, and what that means for what was sent.
+"""What has changed since the last scan of the folder, and what that means for what was sent.
 
 what is found                                        what it means
 the same file, longer                                more to send
@@ -38,7 +38,7 @@ class _Comparison:
         self.since_s = since_s
         #: Paths that belong to a rotated file.
         self.claimed: set[str] = set()
-        #: Files that a sender has: under another name they are not new, but were renamed, which is looked at when he is done.
+        #: Files that a sender has. Under another name they are not new but renamed, which is handled when the sender is done.
         self.busy: set[tuple[int, int]] = set()
         #: Records to be written down.
         self.changed: list[Record] = []
@@ -106,7 +106,7 @@ class FileTracker:
         self._generations[path] = max(generation, self._generations.get(path, 0))
 
     def update(self, scan: Scan, now_s: float) -> None:
-        """Compare the folder with what was known. Files that a sender has are left alone until he is done."""
+        """Compare the folder with what was known. Files that a sender has are left alone until it is done."""
         comparison = _Comparison(scan, now_s if self._previous_s is None else self._previous_s, now_s)
         for tracked in list(self.rotated):
             self._update_rotated(tracked, comparison)
@@ -191,7 +191,7 @@ class FileTracker:
         return record.has_segments or earlier
 
     def n_changed(self, since_s: float) -> int:
-        """How many files have changed since then, by the looks at the folder."""
+        """How many files have changed since then, by the scans of the folder."""
         while self._changed and next(iter(self._changed.values())) < since_s:
             del self._changed[next(iter(self._changed))]
         return len(self._changed)
@@ -312,7 +312,7 @@ class FileTracker:
         self._note_found(tracked, elsewhere, comparison)
 
     def _forget_displaced(self, other: TrackedFile) -> bool:
-        """A rotated file has taken this one's name: if there is nothing of it to look after, it is forgotten."""
+        """A rotated file has taken this one's name. Forget this one if nothing of it is in the store. Whether that was done."""
         if other.is_busy or (other.record.rule == "append" and other.record.may_be_there):
             return False
         del self.files[other.record.path]

@@ -22,7 +22,7 @@ _SMALL_BYTES = 2000
 _MANY_REQUESTS = 600
 #: ... else later, after so many of those intervals.
 _LATEST = 10.0
-#: What is promised to readers is no less: one slow call must not make a living writer look lost.
+#: The interval that readers are told is no less: one slow call must not make a running writer seem lost.
 _SOONEST_S = 20.0
 
 

@@ -48,10 +48,16 @@ _Self = TypeVar("_Self", bound="Mirror")
 class Mirror:
     """Mirrors `folder`, which may not exist yet, to `uri`, from now until close(), in a thread of its own.
 
-    Append files go as segments that are created once and never sent again; they are one plain object each after close(). Others
-    are sent when they are complete. Nothing of the store's troubles is raised into the program that writes: they are in the log
-    "wherry.mirror" and in `report`. A process that is killed leaves all it needs to the next mirror of the folder; what has to be
-    sent still lies in the folder.
+    Growing files are sent as segments, each of which is created once and never sent again; close() makes one plain object of
+    each file. Other files are sent when they are complete. Errors of the store are not raised into the program that writes: they
+    are logged as "wherry.mirror" and listed in `report`. After a kill the next mirror of the folder goes on: what was not sent is
+    still in the folder.
+
+    Example::
+
+        with wherry.Mirror("runs/7", "s3://my-bucket/runs/7") as mirror:
+            train()  # writes logs to runs/7
+        assert mirror.report.is_complete
 
     `writer` names this process among all that mirror to `uri`, each with a folder or files of its own: by default the rank,
     else the host. Of two processes with one name the later one goes on, and the other stops. The state database is in `spool`.
@@ -59,7 +65,7 @@ class Mirror:
     Raises ConfigError for a folder that is a file or not readable, for a URI inside the folder or around it, for unknown options;
     SpoolError when another process mirrors this folder.
 
-    After a fork the child's copy does nothing. When the process ends without close(), it is closed then.
+    In a forked child the mirror does nothing. At the end of the process a mirror that is still open is closed.
     """
 
     def __init__(
@@ -132,7 +138,7 @@ class Mirror:
 
     @property
     def report(self) -> MirrorReport:
-        """How far it is, as of the last look at the folder, which is at most some seconds ago."""
+        """How far it is, by the last scan of the folder, which is at most some seconds ago."""
         assert self._report is not None
         return self._report
 
@@ -143,7 +149,7 @@ class Mirror:
 
     @property
     def is_running(self) -> bool:
-        """Whether it sends: it was not closed, not fenced, and no mistake of ours has ended it."""
+        """Whether it sends: it was not closed, not fenced, and no unexpected exception has ended it."""
         return self._thread.is_alive()
 
     @property
@@ -152,7 +158,7 @@ class Mirror:
         return self._is_closed
 
     def send_now(self) -> None:
-        """Have all that is complete sent at once, without waiting for that: at the end of a phase, say."""
+        """Have everything that is complete sent at once, and return without waiting: for the end of a phase, say."""
         self._request()
 
     def flush(self, timeout_s: float | None = None) -> MirrorReport:
@@ -179,9 +185,9 @@ class Mirror:
     def close(self, timeout_s: float | None = None) -> MirrorReport:
         """Send all there is, make plain objects of the files, and end; again, it does nothing.
 
-        Without a limit it takes as long as it gets on (`MirrorConfig.give_up_s`). Nothing is raised when time is up: then
-        `is_complete` of the report is False, the log says so with the command that sends the rest, and the next mirror of the
-        folder goes on from there.
+        Without a limit it goes on as long as it makes progress (`MirrorConfig.give_up_s`). Nothing is raised when time is up:
+        `is_complete` of the report is False then, the log has the command that sends the rest, and the next mirror of the folder
+        goes on from there.
         """
         if not self._is_here or self._is_closed:
             return self.report

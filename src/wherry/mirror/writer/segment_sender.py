@@ -81,7 +81,7 @@ class SegmentSender:
         self._retry = retry or RetryConfig()
         self._transfer = transfer or TransferConfig()
         self._uploads = Sender(None, InlineExecutor())
-        #: What was put, found there already, or deleted so far: by this one sees that it gets on.
+        #: How many objects were put, found there already, or deleted so far: the sign of progress.
         self.n_done = 0
         #: Bytes that puts have taken to the store.
         self.sent_bytes = 0
@@ -200,7 +200,7 @@ class SegmentSender:
             if not is_copied and not self._join(record, name, size, crc):
                 self._put_source(name, source, size, crc)
         except IntegrityError:
-            if os.stat(source).st_size > size:  # between that look and the put
+            if os.stat(source).st_size > size:  # since the size was read
                 return False
             raise
         with self._lock:

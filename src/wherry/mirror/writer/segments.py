@@ -18,7 +18,7 @@ from wherry.checksum import BLOCK_BYTES, crc32c
 from wherry.mirror.format.record_boundaries import cut_events, cut_lines, is_event_file
 from wherry.mirror.writer.state_db import Record
 
-#: So much before the end of what was sent is looked at again before more is sent.
+#: So many bytes before the end of what was sent are compared again before more is sent.
 TAIL_BYTES = 4096
 #: Two changes within a tick of the kernel's clock, at most 10 ms (HZ=100), may have one time of modification.
 _TICKS_NS = 20_000_000
@@ -72,7 +72,10 @@ def tail_of(file: int, end: int) -> str:
 
 
 def check_prefix(file: int, record: Record) -> os.stat_result:
-    """PrefixChanged if the open file is another one, or does not begin with the bytes that were sent, as far as is looked at."""
+    """Raise PrefixChanged if the open file is another one, or does not begin with the bytes that were sent.
+
+    Only the last of these bytes are compared.
+    """
     status = os.fstat(file)
     if (status.st_dev, status.st_ino) != (record.device, record.inode):
         raise PrefixChanged("another file has its name")

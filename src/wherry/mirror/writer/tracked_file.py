@@ -53,7 +53,7 @@ class TrackedFile:
 
     @property
     def may_have_more(self) -> bool:
-        """Whether a growing file is to be looked at: for whole records, or for what an answer that was lost has left in doubt."""
+        """Whether a growing file may have whole records to send, or a segment whose put has no known outcome."""
         return self.record.in_doubt or (self.found is not None and self.no_cut_at != self.found.size)
 
     @property

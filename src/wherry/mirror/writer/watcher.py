@@ -19,7 +19,7 @@ _STOP_MS = 1000
 _BEGINS_S = 0.5
 #: To find all folders takes at most this share of the time, also where something changes all the time ...
 _SHARE = 0.01
-#: ... but so often somebody looks anyway.
+#: ... but the folder is scanned at least this often in any case.
 _LONGEST_S = 10.0
 
 
@@ -38,9 +38,9 @@ def can_watch() -> bool:
 class Watcher:
     """Calls `changed`, once after each arm(), soon after something below `folder` has changed; in a thread of its own.
 
-    Once only, because a file that is written to all the time would wake us all the time: to be told of 640 writes a second costs
-    more than to look each second; and where there are many folders, so rarely that it costs little. Changes that other machines
-    make on a network file system are told to nobody: look now and then all the same.
+    Only once, because a file that is written to all the time would wake us all the time: to hear of 640 writes a second costs
+    more than a scan each second. Where there are many folders it calls so rarely that it costs little. The kernel does not report
+    what other machines change on a network file system: scan now and then all the same.
 
     Symbolic links in the folder are not followed, so each folder is watched by itself: watchfiles follows links below what it
     watches.
@@ -56,7 +56,7 @@ class Watcher:
         if self._is_alive:
             try:
                 threading.Thread(target=self._run, name="wherry-mirror-watcher", daemon=True).start()
-            except RuntimeError:  # "can't start new thread": the interpreter ends; looking at every second does as well
+            except RuntimeError:  # "can't start new thread": the interpreter ends; a scan each second does as well
                 self._is_alive = False
 
     def arm(self) -> bool:
@@ -72,7 +72,7 @@ class Watcher:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was told to watch so long ago that it does. Changes before that may have been missed: look once more."""
+        """Whether it was told to watch so long ago that it does. Changes before that may have been missed: scan once more."""
         return self._armed.is_set() and time.monotonic() - self._armed_s >= _BEGINS_S
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ class Watcher:
                 told_s = time.monotonic()
                 self._armed.clear()
                 self._changed()
-        except Exception as error:  # whatever it is: looking does as well
+        except Exception as error:  # whatever it is: scanning does as well
             log.info("%s is not watched by inotify: %s; it is looked at every second instead", self._folder, error)
         finally:
             self._is_alive = False
