@@ -12,7 +12,7 @@ from wherry.errors import StoreError, ThrottledError, TransientError
 from wherry.store.retry import job_wait_s
 
 log = logging.getLogger("wherry.mirror")
-#: After an error that trying again does not mend by itself: until somebody gives us the right, or makes the bucket.
+#: The wait after an error that only a person can mend, such as missing rights or a missing bucket.
 _FATAL_WAIT_S = 300.0
 
 
@@ -40,7 +40,7 @@ class BackoffState:
         self.error: str | None = None
 
     def note(self, error: BaseException) -> None:
-        """It failed: wait, longer each time, with full jitter; an error that will not pass by itself is said loudly, once."""
+        """It failed: wait, longer each time, with full jitter. An error that does not pass by itself is logged as one, once."""
         self.n_errors += 1
         self.error = f"{error}"
         transient = isinstance(error, TransientError)

@@ -63,7 +63,7 @@ class PullReport:
 
 
 def printable(path: str) -> str:
-    """A name as a log may show it: anybody may have made it, and it must neither command a terminal nor fill a screen."""
+    """A name as a log may show it: a hostile one must neither control a terminal nor fill a screen."""
     if len(path) > _MOST_SHOWN:
         return f"{printable(path[:100])}... ({len(path)} characters)"
     return path if path.isprintable() else repr(path)

@@ -17,7 +17,7 @@ class MirrorFencedError(WherryError):
 
 
 class Fence:
-    """Our epoch: a number that nobody else has, the highest one when it was taken.
+    """Our epoch: a number that no other process has, the highest one when it was taken.
 
     The answer of check() counts for `counts_s`, by both clocks: a process or machine that was suspended checks anew.
     """

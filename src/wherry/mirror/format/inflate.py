@@ -1,7 +1,7 @@
-"""What a segment's stored bytes stand for: as they are, or decompressed, and never more than it may have.
+"""The bytes of a file that a segment has: as they are stored, or decompressed up to a limit.
 
-A store's content is anybody's: 49 kB of zstd can stand for 1.6 GB, and a frame can ask for gigabytes of memory before its first
-byte.
+Any user of the bucket may have made a segment: 49 kB of zstd can become 1.6 GB, and a frame can ask for gigabytes of memory
+before its first byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a mirror keeps what in the store, and how a file is read back from there. Writers and readers share this page.
+"""The names of a mirror's objects, and how a file is put together from them. Writers and readers share this module.
 
 Below the mirror's URI::
 
@@ -43,10 +43,10 @@ SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _COMPRESSIONS = {suffix.lstrip("."): name for name, suffix in SUFFIXES.items()}
 #: No file is larger: POSIX counts its bytes with 63 bits.
 MOST_BYTES = 2**63 - 1
-#: Segments of later generations have names that nobody reads.
+#: The names of later generations' segments do not match _SEGMENT.
 MOST_GENERATIONS = 10**9 - 1
 
-# Numbers are bounded, as anybody may have made the name: Python refuses to read one of 5,000 digits.
+# The digits are bounded, as any user of the bucket may have made the name: Python refuses to read 5,000 of them.
 _SEGMENT = re.compile(r"([^/]+)/segments/(.+)/([0-9]{4,9})-([0-9]{20})(?:\.(gz|zst))?", re.DOTALL)
 _EPOCH = re.compile(r"epoch-([0-9]{8,15})")
 _MANIFEST = re.compile(r"([^/]+)/manifest\.json", re.DOTALL)
@@ -109,7 +109,7 @@ def check_writer(name: str) -> str:
 
 
 def writer_folder(writer: str) -> str:
-    """Below which name all lies that belongs to one writer, with a slash at its end."""
+    """The folder of everything that belongs to one writer, with a slash at its end."""
     return f"{FOLDER}/{writer}/"
 
 
@@ -171,7 +171,7 @@ def listing_problem(meta: ObjectMeta) -> str:
 
 
 def name_problem(name: str) -> str:
-    """Why no file of a mirror can have this name, which anybody may have written; empty if one can."""
+    """Why no file of a mirror can have this name, which any user of the bucket may have made; empty if one can."""
     try:
         is_own = check_name(name).partition("/")[0] == FOLDER
     except ConfigError as error:
@@ -180,12 +180,12 @@ def name_problem(name: str) -> str:
 
 
 def is_folder_marker(meta: ObjectMeta) -> bool:
-    """Whether it is no file, but what buckets' consoles make to show an empty folder."""
+    """Whether it is an empty object that stands for a folder, as buckets' consoles make them."""
     return meta.key.endswith("/") and not meta.size_bytes
 
 
 def list_segments(store: ObjectStore, prefix: str, writer: str, path: str | None = None) -> list[Segment]:
-    """All segments of a writer, or of one file of his, by path, generation and start."""
+    """All segments of a writer, or of one of its files, by path, generation and start."""
     below = f"{writer_folder(writer)}segments/" + (f"{path}/" if path is not None else "")
     found = (parse_segment(prefix, meta) for meta in store.list(key_for(prefix, below)))
     segments = [one for one in found if one is not None and path in (None, one.path)]
@@ -247,8 +247,9 @@ def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], g
 
 
 def delete_segments(store: ObjectStore, from_end: Iterable[Segment], from_start: Iterable[Segment] = ()) -> None:
-    """Delete segments in few requests, so that a reader finds the beginning of a file at any moment, or all of it, should it be
-    cut short.
+    """Delete segments in few requests. A reader finds a beginning of the file, or all of it, at any moment.
+
+    Also when the deletion is interrupted.
 
     The plain object of the file has the bytes of those `from_start`: as soon as the first one is gone, it counts. The others are
     part of no plain object of their file's name, so the first one of each generation goes last: without it, they would seem to go
@@ -302,9 +303,9 @@ def fetched(
     end: int | None = None,
     if_match: str | None = None,
 ) -> IO[bytes]:
-    """Bytes [start, end) of an object, at their offsets, in a file that has no name any more: it goes when it is closed.
+    """Bytes [start, end) of an object, at their offsets, in a temporary file without a name, which is gone when it is closed.
 
-    So a copy of it in a forked child takes nothing away, and neither does anybody who tidies up the folder.
+    So a forked child that closes its copy, or a program that cleans up the folder, removes nothing.
     """
     descriptor, name = tempfile.mkstemp(dir=scratch, prefix="read-")
     file = os.fdopen(descriptor, "r+b")

@@ -1,8 +1,8 @@
 """The manifest of one writer: who mirrors, how late it is, and what is in the store of each file.
 
-It is a help and no need: every file can be read from the names of its objects alone (wherry.mirror.format.layout). It says what
-those cannot: whether the writer lives, how far behind he is, and the checksums. Its `format` is layout.FORMAT, that of all his
-objects: who does not know it reads none of them.
+Readers can do without it: every file can be read from the names of its objects alone (wherry.mirror.format.layout). It adds what
+those do not have: whether the writer runs, how late it is, and the checksums. Its `format` is layout.FORMAT, and holds for all
+objects of the writer: a reader that does not know it reads none of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from wherry.errors import IntegrityError, NotFoundError
 from wherry.mirror.format.layout import FORMAT, MOST_BYTES, MOST_GENERATIONS, fetched, key_for, manifest_name
 from wherry.store import ObjectStore
 
-#: open: the writer lives, as far as he knows. sealed: he has closed, and all is there under its plain name.
-#: incomplete: he has closed, and not all of it is there; the next mirror of the folder sends the rest.
-#: lost: he has not been heard of for long. Manifests of 0.1.0 say this of the incomplete, too.
+#: open: the writer runs. sealed: it has closed, and every file is there under its plain name. incomplete: it has closed, and not
+#: everything is there; the next mirror of the folder sends the rest. lost: it has been silent for long. Manifests of 0.1.0 also
+#: use lost for incomplete.
 State = Literal["open", "sealed", "incomplete", "lost"]
 #: A writer whose manifest is older than this many of its intervals is taken for lost.
 _LOST_AFTER = 3.0
@@ -55,7 +55,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a writer says of himself at `heartbeat_s` (seconds since the epoch); he says so every `interval_s` at least.
+    """The state of a writer at `heartbeat_s` (seconds since the epoch). It is written again every `interval_s` at least.
 
     `lag_s` is the age of the oldest byte that was not in the store then. While the run is open only files with segments are
     listed; a sealed manifest lists every file.
@@ -72,7 +72,7 @@ class Manifest:
     files: tuple[FileEntry, ...] = ()
 
     def state_at(self, now_s: float) -> State:
-        """The state as a reader sees it: an open writer who is silent for too long is lost."""
+        """The state as a reader sees it: an open writer that is silent for too long is lost."""
         is_silent = self.state == "open" and now_s - self.heartbeat_s > _LOST_AFTER * self.interval_s
         return "lost" if is_silent else self.state
 
@@ -86,7 +86,7 @@ class Manifest:
 def parse_manifest(text: str, *, uri: str = "") -> Manifest:
     """Read what to_json() wrote; fields that are unknown are left out.
 
-    NewerFormatError for a higher format; IntegrityError for anything else that is none: anybody may have written it.
+    NewerFormatError for a higher format; IntegrityError for anything else that is no manifest.
     """
     try:
         data = json.loads(text)

@@ -1,4 +1,4 @@
-"""A full disk on the reader's side is told as that: not as a trouble of the store, which would be waited out."""
+"""A full disk on the reader's side is reported as such. An error of the store would be waited out."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def version_of(plain: ObjectMeta) -> str:
 
 
 def not_ours(path: Path) -> FileExistsError:
-    """The error for a file that somebody else has made."""
+    """The error for a file that no pull has made."""
     words = "is there, and is not the beginning of what the store has: allow overwriting, or pull into another folder"
     return FileExistsError(errno.EEXIST, words, str(path))
 
@@ -81,7 +81,7 @@ class GrowingFile:
             os.close(self._file)
 
     def _start(self, reader: MirrorReader) -> None:
-        """Find out what of our knowledge is still true."""
+        """Find out whether the local file is still what was noted of it."""
         copied = self._copied
         if copied.size and not self._still_has():
             log.warning("%s was changed here since it was pulled: it is made equal to the store again", self._path)
@@ -149,7 +149,7 @@ class GrowingFile:
             raise
 
     def _put(self, block: bytes, at: int) -> None:
-        """Write what is not there already. Bytes that are equal are left alone: nobody sees a change."""
+        """Write what is not there already. Equal bytes are left alone, so that no program sees a change."""
         here = os.pread(self._file, len(block), at)
         if here == block:
             return
@@ -162,7 +162,7 @@ class GrowingFile:
             self.n_written += n_bytes
 
     def _end(self) -> None:
-        """What is here beyond the end of what is there does not belong to it."""
+        """Cut off what is behind the end of the stored file, and note what the copy is."""
         if os.fstat(self._file).st_size > self._copied.size:
             if not self._is_ours:
                 raise not_ours(self._path)

@@ -1,7 +1,7 @@
 """pull: a mirrored prefix as a folder on this machine, once, or again and again while the run is live.
 
-Growing files grow in place, as they did where they were written: whoever follows the copy (``tail -f``, TensorBoard) sees what it
-would see there. Other files appear whole.
+Growing files grow in place, as they did where they were written: a program that follows the copy (``tail -f``, TensorBoard) sees
+what it would see there. Other files appear whole.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Puller:
 
     @property
     def seal(self) -> object:
-        """What the writers' last words were, when all of them have closed; None while somebody may still write."""
+        """The manifests, when all writers have sealed; None while one may still write."""
         return tuple(sorted(self.snapshot.manifests.items())) if self.snapshot.is_sealed else None
 
     def raise_first(self) -> None:

@@ -1,4 +1,4 @@
-"""What a pull remembers, in a hidden folder of the copy, so that the next one goes on where it was.
+"""The state of a pull, in a hidden folder of the copy, so that the next pull goes on from there.
 
 copy/.wherry-pull/
   lock         held by the one pull into this folder

@@ -320,7 +320,7 @@ def _n_covered(segments: Sequence[Segment], at: int, entry: FileEntry | None) ->
 
 
 def _compare(what: str, found: tuple[int, int], expected: tuple[int, int | None]) -> None:
-    """IntegrityError if (size, CRC32C) are not as expected; a checksum that nobody knows is not compared."""
+    """Raise IntegrityError if (size, CRC32C) are not as expected; an unknown checksum (None) is not compared."""
     if found[0] != expected[0] or expected[1] not in (None, found[1]):
         known = "unknown" if expected[1] is None else format_crc32c(expected[1])
         raise IntegrityError(

@@ -1,9 +1,9 @@
-"""Sealing without the folder: for a writer who is gone with his machine, from what he has sent.
+"""Sealing without the folder, from what is in the store: for a writer that is gone with its machine.
 
-Of a file that was begun anew only the newest generation gets its name. Whether an earlier one was truncated, or renamed and is
-still wanted, only the writer has seen: what his last manifest does not tell is kept, as ``train.log.generation-0001``.
+Only the newest generation of a file gets the file's name. Only the writer has seen whether an earlier one was truncated, or
+renamed and is still wanted: where its last manifest does not tell, it is kept as ``train.log.generation-0001``.
 
-A file that cannot be sealed is named and left as it is, and the others are sealed.
+A file that cannot be sealed is reported and left as it is, and the others are sealed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def seal(
 ) -> Iterator[Sealed | Unsealed]:
     """Make plain objects of a writer's segments, then remove those; yields each file when it is there, or that it cannot be.
 
-    A process that still writes under that name is fenced: it stops by itself. So a writer who was heard of lately is refused with
+    A process that still writes under that name is fenced: it stops by itself. So a writer with a recent manifest is refused with
     ConfigError, unless `even_if_open`. Files that were deleted in the folder stay segments. An earlier generation of a file goes
     only where the manifest says that it was superseded, or sealed under another name; else it is sealed under a name of its own.
     Nothing that is there under a plain name is replaced but by a newer state of the same file. It may be interrupted and made
@@ -127,7 +127,7 @@ def seal(
         fence.check()
         state: State = "incomplete" if failed else "sealed"
         sealer.sender.send_text(manifest_name(writer), _closed(writer, fence.epoch, state, known.values()).to_json())
-        # Those that a plain object of another name has, or nobody needs, go from their end on.
+        # Segments of which a plain object with another name has the bytes, or that are superseded, are deleted from their end on.
         done = [task for task in tasks if (task.path, task.generation) not in failed]
         own = [one for task in done if task.name == task.path for one in task.segments]
         others = [*unneeded, *(one for task in done if task.name != task.path for one in task.segments)]
@@ -135,7 +135,7 @@ def seal(
 
 
 def _check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
-    """The writer's manifest, if there is one; an error if there is nothing of him, or if he may not be sealed."""
+    """The writer's manifest, if there is one. An error if it has written nothing, or may not be sealed."""
     if writer in snapshot.refused:
         raise IntegrityError(snapshot.refused[writer], operation="seal", uri=str(uri))
     manifest = snapshot.manifests.get(writer)
@@ -151,7 +151,7 @@ def _check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_ope
 
 
 def _closed(writer: str, epoch: int, state: State, entries: Iterable[FileEntry]) -> Manifest:
-    """A manifest for a writer who says nothing more himself."""
+    """The last manifest of a writer, written in its place."""
     files = tuple(sorted(entries, key=lambda one: (one.name, -one.generation)))
     n_files = sum(one.state == "sealed" for one in files)
     return Manifest(writer, epoch, state, time.time(), 1.0, 0.0, 0, n_files, files)

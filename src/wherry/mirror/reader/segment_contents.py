@@ -1,7 +1,7 @@
 """Which plain object has the bytes of segments already.
 
-A clean-up that was cut short leaves segments whose neighbours are gone: by themselves they join to nothing. Their bytes are in
-the object that was made of them, which may have another name by now.
+An interrupted clean-up leaves segments whose neighbours are gone, so that no file can be put together from them. Their bytes are
+in the object that was made of them, which may have another name by now.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no object that a mirror or anybody else has made."""
+        """Whether there is no object at all."""
         return not (self.files or self.trouble or self.manifests or self.unknown or self.writers)
 
     @property

@@ -17,8 +17,8 @@ from wherry.mirror.reader.reader import MirrorReader, blocks
 from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.writer.scan import scan
 
-#: right: it is what it must be. behind: so far it is right, and more is to come. extra: only the store has it; the folder's was
-#: deleted or lies elsewhere. wrong: it is not what it must be, or cannot be read.
+#: right: it has the expected bytes. behind: right so far, and more is to come. extra: only the store has it; it was deleted from
+#: the folder, or never there. wrong: it has other bytes, or cannot be read.
 Verdict = Literal["right", "behind", "extra", "wrong"]
 
 
@@ -37,9 +37,9 @@ def verify(
 ) -> Iterator[Finding]:
     """One finding a file, by path.
 
-    Without a folder: no gap, each object as long as it must be, and of the checksum that the manifest tells. With one: also the
-    folder's bytes. The store's own checksums are believed, unless `by_reading`: then every byte is fetched. What the store tells
-    no checksum of is fetched in any case.
+    Without a folder: no gaps, and the sizes and checksums of the listing and the manifests. With one: also the folder's bytes.
+    The store's own checksums are believed, unless `by_reading`: then every byte is fetched. Objects of which the store has no
+    checksum are fetched in any case.
     """
     snapshot = reader.snapshot()
     if snapshot.broken:

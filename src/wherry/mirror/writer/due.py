@@ -29,7 +29,7 @@ _LARGE_BYTES = 2**20
 _SMALL_FOR_A_LARGE = 4
 #: At the end, a file that fails by itself is tried so often.
 FINAL_TRIES = 3
-#: At the end a store or a file that fails is tried again after this long at most: somebody waits.
+#: At the end a store or a file that fails is tried again after this long at most: close() waits.
 FINAL_WAIT_S = 2.0
 #: A file that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
 _FINAL_GROWTH_S = 5.0

@@ -164,13 +164,13 @@ class Engine:
     def pause_s(self, *, is_watched: bool = False) -> float:
         """How long until the next step may have something to do, if nothing wakes us before.
 
-        `is_watched`: somebody wakes us when something has changed in the folder.
+        `is_watched`: a watcher wakes us when something has changed in the folder.
         """
         if len(self.runner):
             return max(_LEAST_PAUSE_S, 3 * self._step_cost_s)  # the runner wakes us when a sender has nothing to do
         if rest_s := self._rest_s():
             return max(_LEAST_PAUSE_S, min(rest_s, self._scanner.interval_s))
-        if self._due_tasks.is_final:  # somebody waits, and what comes next needs no change in the folder
+        if self._due_tasks.is_final:  # close() waits, and what comes next needs no change in the folder
             return max(_LEAST_PAUSE_S, 3 * self._step_cost_s)
         return _SCAN_ANYWAY_S if is_watched and self.is_idle() else self._scanner.interval_s
 

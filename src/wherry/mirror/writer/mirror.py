@@ -196,7 +196,7 @@ class Mirror:
             self._is_closing = True
         self._woken.set()
         try:
-            # Looked at now and then, for nobody tells that nothing has worked for long.
+            # Polled, as no event says that nothing has worked for long.
             while self._thread.is_alive() and not self._is_over(end_s):
                 self._thread.join(0.05 if timeout_s is None else min(0.05, max(0.0, timeout_s)))
         finally:
@@ -348,7 +348,7 @@ _sigterm_pid = 0
 
 
 def _take_sigterm() -> None:
-    """Have SIGTERM end the program as sys.exit() does, if nobody else has said what it does and we may."""
+    """Have SIGTERM end the program as sys.exit() does, if it has no handler and this is the main thread."""
     global _sigterm_pid
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

@@ -1,6 +1,7 @@
-"""Whether somebody has a file open for writing, as Linux knows it: then it is not finished, however still it stands.
+"""Whether a process has a file open for writing, as Linux tells it. Such a file is not finished, though it may not change.
 
-A read lease is given on a file that nobody has open for writing (fcntl(2), "Leases"). It is asked for and given back at once.
+Linux grants a read lease on a file that no process has open for writing (fcntl(2), "Leases"). It is asked for and given back at
+once.
 """
 
 from __future__ import annotations

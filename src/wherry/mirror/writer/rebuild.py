@@ -1,4 +1,4 @@
-"""The state database made again from what is in the store and in the folder, when there is none: a new machine, a lost disk."""
+"""Makes the state database again from the store and the folder, when it is missing: a new machine, a lost disk."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
 
     What is there is compared with the file in the folder, by its checksum: where they agree it goes on, where they do not the
     file begins anew as the next generation. A file that is not in the folder is taken for deleted. Checksums are the
-    manifest's, then the segments' own, which costs a request each. A file of which something cannot be read there begins
-    anew, too: anybody may have put it.
+    manifest's, then the segments' own, which costs a request each. A file whose objects cannot be read
+    begins anew, too.
     """
     plain: dict[str, ObjectMeta] = {}
     segments: list[Segment] = []
@@ -48,7 +48,7 @@ def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
         manifest = read_manifest(sender.store, sender.prefix, sender.writer, scratch=sender.scratch)
     except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
         raise
-    except IntegrityError:  # it is a help and no need
+    except IntegrityError:  # it can be done without
         manifest = None
     local = _names(sender.folder)
     return [

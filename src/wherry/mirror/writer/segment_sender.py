@@ -157,7 +157,7 @@ class SegmentSender:
         return cut is not None
 
     def snapshot(self, record: Record) -> Record:
-        """The record as it is between two segments, whoever is sending them."""
+        """The record as it is between two segments, also while a thread sends them."""
         with self._lock:
             return replace(record)
 
@@ -280,9 +280,9 @@ class SegmentSender:
         self.n_done += len(segments)
 
     def _take_existing(self, record: Record, name: str, boundary: int) -> Cut | None:
-        """Take a segment that is there, and that nobody has noted, for ours, if it is; None if there is none.
+        """Take over a segment that is in the store and in no record, if it has the file's bytes. None if there is none.
 
-        PrefixChanged if it is not what the file has: it was truncated or replaced since.
+        PrefixChanged if it has other bytes: the file was truncated or replaced since.
         """
         try:
             meta = self.store.head(key_for(self.prefix, name))
@@ -358,9 +358,9 @@ class SegmentSender:
             return before, crc
 
     def _put_source(self, name: str, source: Path, size: int, crc: int) -> None:
-        """Make the first bytes of somebody's file the object `name`; IntegrityError, and nothing is put, if they change.
+        """Make the first bytes of the user's file the object `name`. IntegrityError, and nothing is put, if they change.
 
-        Of a small file a copy is put: as nobody writes to that, a local folder can link it, and it is not read back.
+        Of a small file a copy is put: no program writes to that, so a local store can link it without reading it back.
         """
         if size >= WORTH_JOINING_BYTES:
             self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)

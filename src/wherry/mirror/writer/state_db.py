@@ -1,4 +1,4 @@
-"""The state database: what of each file is in the store. It lies beside the spool, and can be made again from a listing.
+"""The state database: what the store has of each file. It is beside the spool, and can be made again from a listing.
 
 spool/mirrors/<folder's hash>/
   lock                held by the one mirror of that folder

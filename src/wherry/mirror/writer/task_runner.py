@@ -33,7 +33,7 @@ class TaskRunner:
     """Runs tasks through `executor`. `wake` is called, from any thread, when a sender has nothing to do.
 
     `may_send` says whether the store may be asked now. submit() and pop_done() are for one thread; files of a running task are
-    busy, and nobody else touches their records.
+    busy, and no other thread touches their records.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class TrackedFile:
     is_gone: bool = False
     #: It has not changed for `settle_s`: files that are sent whole go then.
     is_settled: bool = False
-    #: A sender has it: nobody else may touch the record.
+    #: A sender has it: no other thread may touch the record.
     is_busy: bool = False
     #: The size at which no whole record was found.
     no_cut_at: int = -1

@@ -60,7 +60,7 @@ class Watcher:
                 self._is_alive = False
 
     def arm(self) -> bool:
-        """Watch from now on, which takes a moment to begin; again, it goes on. Whether there is anybody to watch.
+        """Watch from now on, which takes a moment to begin; calling it again changes nothing. Whether the folder can be watched.
 
         There is not where watchfiles is not installed, nor once it has failed (the kernel's limit of watches, a name that is no
         UTF-8, a folder that has gone).
@@ -76,7 +76,7 @@ class Watcher:
         return self._armed.is_set() and time.monotonic() - self._armed_s >= _BEGINS_S
 
     def stop(self) -> None:
-        """Tell nobody any more. The thread ends by itself, within a second."""
+        """Call `changed` no more. The thread ends by itself, within a second."""
         self._stop.set()
         self._armed.set()
 
