@@ -182,12 +182,7 @@ class Fuzz:
         if kind == "append":
             self._made(self._folder / self._rng.choice(("a.log", "a.log", "b.csv")), self._lines(), mode="ab")
         elif kind in ("rotate", "roll") and log.exists():
-            for number in (2, 1):
-                if (backup := self._folder / f"a.log.{number}").exists():
-                    backup.replace(self._folder / f"a.log.{number + 1}")
-            log.replace(self._folder / "a.log.1")
-            if kind == "roll":
-                self._made(log, b"")
+            self._rotate(log, begin_anew=kind == "roll")
         elif kind == "truncate":
             self._made(path, b"")
         elif kind == "shrink" and path.exists():
@@ -202,10 +197,7 @@ class Fuzz:
         elif kind == "away" and path.exists():
             path.replace(self._rng.choice((self._elsewhere / path.name, path.with_name(f"{path.name}.tmp"))))
         elif kind == "back":
-            for source in (self._elsewhere / path.name, path.with_name(f"{path.name}.tmp")):
-                if source.exists():
-                    source.replace(path)
-                    break
+            self._move_back(path)
         elif kind == "swap" and other != path and path.exists() and other.exists():
             path.rename(self._tmp / "between")
             other.rename(path)
@@ -218,9 +210,23 @@ class Fuzz:
         elif kind == "new" and not path.exists():
             self._made(path, self._lines())
         self.log.append(f"  {kind} {path.name} ({other.name}) {where}")
-        self._look()
+        self._note_contents()
 
-    def _look(self) -> None:
+    def _rotate(self, log: Path, *, begin_anew: bool) -> None:
+        for number in (2, 1):
+            if (backup := self._folder / f"a.log.{number}").exists():
+                backup.replace(self._folder / f"a.log.{number + 1}")
+        log.replace(self._folder / "a.log.1")
+        if begin_anew:
+            self._made(log, b"")
+
+    def _move_back(self, path: Path) -> None:
+        for source in (self._elsewhere / path.name, path.with_name(f"{path.name}.tmp")):
+            if source.exists():
+                source.replace(path)
+                return
+
+    def _note_contents(self) -> None:
         for path in files_below(self._folder):
             data, names = path.read_bytes(), self._names.setdefault(path.stat().st_ino, set())
             names.add(path.relative_to(self._folder).as_posix())
