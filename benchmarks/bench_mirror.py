@@ -33,7 +33,8 @@ from wherry.mirror.budget import LEAST_PER_HOUR, MOST_PER_HOUR, Budget, CountedS
 from wherry.mirror.format.layout import FOLDER, manifest_name, parse_segment, segment_name
 from wherry.mirror.format.manifest import FileEntry, Manifest
 from wherry.mirror.format.record_boundaries import masked_crc32c
-from wherry.mirror.reader.pull import Puller, open_for_reading
+from wherry.mirror.reader.pull import open_for_reading
+from wherry.mirror.reader.puller import Puller
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
 from wherry.mirror.writer.state_db import StateDb

@@ -12,10 +12,11 @@ from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
 from wherry.mirror.format.manifest import FileEntry, Manifest
-from wherry.mirror.reader.pull import Puller, PullReport
+from wherry.mirror.reader.puller import Puller
 from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.seal_remote import Sealed, Unsealed, seal, writers
 from wherry.mirror.reader.verify import Finding, verify
+from wherry.mirror.report import PullReport
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI

@@ -21,8 +21,10 @@ from servers.real import S3Server, fast_folder
 from wherry.config import RetryConfig
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, TransientError
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.mirror.reader.pull import Puller, PullReport, _follow, pull
+from wherry.mirror.reader.pull import _follow, pull
 from wherry.mirror.reader.pull_state import FOLDER
+from wherry.mirror.reader.puller import Puller
+from wherry.mirror.report import PullReport
 from wherry.testing import FaultyStore
 from wherry.testing.faulty import Fault
 

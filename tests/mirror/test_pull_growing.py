@@ -12,8 +12,9 @@ from mirrors import Rig, files_below, lines
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, IntegrityError, SpoolError, TransientError
 from wherry.mirror import MirrorConfig
-from wherry.mirror.reader.pull import Puller, PullReport
 from wherry.mirror.reader.pull_state import FOLDER
+from wherry.mirror.reader.puller import Puller
+from wherry.mirror.report import PullReport
 from wherry.store import ObjectStore
 from wherry.store.wrappers import WrappedStore
 from wherry.testing import FaultyStore

@@ -14,7 +14,7 @@ from servers.real import S3Server, fast_folder
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store
 from wherry.mirror import MirrorConfig
-from wherry.mirror.reader.pull import Puller
+from wherry.mirror.reader.puller import Puller
 from wherry.store import ObjectStore
 from wherry.testing import FaultyStore
 from wherry.uri import StoreURI
