@@ -27,7 +27,7 @@ rig.write("a.log", b"0123456789abcde\\n" * (2**20))
 rig.write("b.json", b"x" * 14_000_000)
 rig.flush()
 for _ in range(5):
-    rig.turn(2.0)
+    rig.step(2.0)
 if state == "sealed":
     rig.close()
 try:
