@@ -73,7 +73,7 @@ class MirrorOracle:
                 listing.segments[match[2]].setdefault((match[1], int(match[3])), []).append(one)
             elif (match := _MANIFEST.fullmatch(name)) is not None:
                 manifests[match[1]] = name
-            elif not name.startswith("_mirror/"):
+            elif not name.startswith("_mirror/") and (meta.size_bytes or not meta.key.endswith("/")):  # consoles' empty folders
                 listing.plain.add(name)
         for writer, name in manifests.items() if self._believes_manifests else ():
             for entry in json.loads(self._get(name))["files"]:
