@@ -96,12 +96,14 @@ class MirrorOracle:
                 segments = [(one, data) for one, data in segments if one.start + len(data) > len(plain)]
             if not segments:
                 continue
-            found, last = b"", segments[0][0]
+            parts, last = list[bytes](), segments[0][0]
+            end = last.start
             for one, data in segments:
-                if one.start != segments[0][0].start + len(found):  # a gap: what comes behind it does not count
+                if one.start != end:  # a gap: what comes behind it does not count
                     break
-                found, last = found + data, one
-            tails.append((last.modified_s, last.start, segments[0][0].start, found))
+                parts.append(data)
+                end, last = end + len(data), one
+            tails.append((last.modified_s, last.start, segments[0][0].start, b"".join(parts)))
         *_, start, found = max(tails, default=(0.0, 0, 0, b""))
         return start, found
 
