@@ -1,8 +1,8 @@
 """One bucket of Google Cloud Storage: the calls that whole objects, parts and sessions are made of, and their errors as ours.
 
-The client does the small calls. Bytes go over its session directly, because its own one-request upload
-(`Blob.upload_from_file`) holds the whole file in memory, twice, and its download moves 8 KiB at a time. The SDK's retries are off
-in every call; what is left is one repetition inside google-auth, when a token that can be refreshed was refused.
+Requests of the JSON API, over a session of google-auth's. Google's own client is not used: its one-request upload holds the whole
+file in memory, twice, its download moves 8 KiB at a time, and it asks for the bucket in a thread of its own. The only request
+made again is one whose token was refused and could be refreshed, inside google-auth.
 """
 
 # google-auth and google-api-core say that they are typed, but much of them is not:
@@ -16,11 +16,13 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
+from google.api_core.datetime_helpers import from_rfc3339
 from google.api_core.exceptions import GoogleAPICallError, from_http_response
 from google.auth.exceptions import GoogleAuthError
-from google.cloud.storage import Blob
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
@@ -42,6 +44,8 @@ from wherry.store import ObjectMeta, PutOptions
 from wherry.uri import StoreURI
 
 MAX_NAME_BYTES = 1024
+#: The name of an object, and the generation that is meant; None: the newest.
+Version = tuple[str, "int | None"]
 _CRC32C_OF_NOTHING = "AAAAAA=="
 _LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 
@@ -78,22 +82,27 @@ class Bucket:
 
     def url(self, kind: str, name: str | None = None) -> str:
         """The URL of the bucket's objects, or of one, below ``/upload`` or ``/download``."""
-        objects = f"{self.endpoint}/{kind}/storage/v1/b/{quote(self.uri.root)}/o"
+        objects = f"{self.endpoint}/{f'{kind}/' if kind else ''}storage/v1/b/{quote(self.uri.root)}/o"
         return objects if name is None else f"{objects}/{quote(name, safe='')}"
 
     @property
     def endpoint(self) -> str:
         """Where requests go, without a slash at its end."""
-        return str(self.connected().client.api_endpoint)
+        return self.connected().endpoint
 
     @property
     def _told_endpoint(self) -> str:
         """The same for messages: while there are no credentials there is no client."""
-        return "Google" if self._made is None else str(self._made.client.api_endpoint)
+        return "Google" if self._made is None else self._made.endpoint
 
-    def blob(self, name: str, generation: int | None = None) -> Blob:
-        """The client's handle of an object; nothing is asked."""
-        return self.connected().client.bucket(self.uri.root).blob(name, generation=generation)
+    def ask(self, method: str, name: str | None, *, below: str = "", body: object = None, **params: object) -> dict[str, Any]:
+        """Make a small request about an object, or with None about all of them; the caller translates errors."""
+        url = f"{self.url('', name)}{below}"
+        given = {parameter: value for parameter, value in params.items() if value is not None}
+        answer = self.connected().authorized.request(method, url, params=given, json=body, timeout=self.timeout_s)
+        if not 200 <= answer.status_code < 300:
+            raise from_http_response(answer)
+        return {} if method == "DELETE" else dict(answer.json())
 
     def send(self, operation: str, key: str, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
@@ -116,24 +125,37 @@ class Bucket:
         self.check(operation, key, meta, end - start, put.crc32c)
         return meta
 
-    def described(self, name: str, resource: Mapping[str, object]) -> ObjectMeta:
-        """What an answer says of the object."""
-        blob = self.blob(name)
-        blob._set_properties(resource)
-        return describe(blob)
+    def described(self, name: str, resource: Mapping[str, Any]) -> ObjectMeta:
+        """What an answer says of the object ("Objects" resource of the JSON API)."""
+        size, generation, crc32c = (resource.get(field) for field in ("size", "generation", "crc32c"))
+        is_empty = size is None and crc32c in (None, _CRC32C_OF_NOTHING)  # Google's own testbench leaves a size of 0 out
+        if generation is None or (size is None and not is_empty):
+            raise TransientError("the answer does not describe the object", uri=self.uri.uri_for(name))
+        updated, md5 = resource.get("updated"), resource.get("md5Hash")
+        return ObjectMeta(
+            key=name,
+            size_bytes=int(size or 0),
+            etag=str(int(generation)),
+            crc32c=None if crc32c is None else int.from_bytes(base64.b64decode(crc32c), "big"),
+            modified_s=None if updated is None else from_rfc3339(updated).timestamp(),
+            metadata=dict(resource.get("metadata") or {}),
+            digest=None if md5 is None else f"md5:{base64.b64decode(md5).hex()}",
+        )
 
-    def look(self, operation: str, key: str) -> ObjectMeta:
-        """Ask for an object."""
+    def look(self, operation: str, key: str, version: Version | None = None) -> ObjectMeta:
+        """Ask for an object; of several versions, for that one."""
+        name, generation = version or (key, None)
         with self.translated(operation, key):
-            blob = self.blob(key)
-            blob.reload(timeout=self.timeout_s, retry=None)
-            return describe(blob)
+            return self.described(name, self.ask("GET", name, generation=generation))
 
-    def compose(self, target: Blob, sources: Sequence[Blob], *, if_absent: bool = False) -> None:
-        """Join 1 to 32 objects into another; the caller translates errors."""
-        target.content_type = "application/octet-stream"
-        condition = 0 if if_absent else None
-        target.compose(sources, if_generation_match=condition, timeout=self.timeout_s, retry=None)
+    def compose(self, name: str, sources: Sequence[Version], put: PutOptions) -> ObjectMeta:
+        """Join 1 to 32 objects into another, whose checksum Google computes; the caller translates errors."""
+        pieces = [
+            {"name": each} if generation is None else {"name": each, "generation": generation} for each, generation in sources
+        ]
+        body = {"sourceObjects": pieces, "destination": resource_of(name, replace(put, crc32c=None))}
+        condition = {"ifGenerationMatch": "0"} if put.if_absent else {}
+        return self.described(name, self.ask("POST", name, below="/compose", body=body, **condition))
 
     def check(
         self, operation: str, key: str, meta: ObjectMeta, size_bytes: int, crc32c: int | None, *, keep: bool = False
@@ -146,7 +168,7 @@ class Bucket:
             return
         if not keep:
             with self.translated(operation, key):  # that generation only: it may have been replaced by now
-                self.blob(meta.key, int(meta.etag or 0)).delete(timeout=self.timeout_s, retry=None)
+                self.ask("DELETE", meta.key, generation=int(meta.etag or 0))
         found = "none" if meta.crc32c is None else f"{meta.crc32c:08x}"
         wanted = "any" if crc32c is None else f"{crc32c:08x}"
         words = f"the server holds {meta.size_bytes} bytes with CRC32C {found}, not {size_bytes} with {wanted}"
@@ -155,19 +177,29 @@ class Bucket:
     def listed(self, operation: str, key: str, prefix: str) -> Iterator[ObjectMeta]:
         """All objects whose name starts with `prefix`, temporary ones too."""
         with self.translated(operation, key, makes=True):
-            client, pages = self.connected().client, Pages()
-            found = client.list_blobs(self.uri.root, prefix=prefix, fields=_LISTED, timeout=self.timeout_s, retry=None)
-            for page in found.pages:
-                yield from map(_listed, page)
-                if found.next_page_token and pages.is_endless(found.next_page_token, page.num_items):
+            pages, token = Pages(), ""
+            while True:
+                page = self.ask("GET", None, prefix=prefix, fields=_LISTED, **({"pageToken": token} if token else {}))
+                items = page.get("items", [])
+                yield from map(self._listed, items)
+                if not (token := page.get("nextPageToken", "")):
+                    return
+                if pages.is_endless(token, len(items)):
                     words = "the server gives the same page of the listing again: it has no end"
                     raise PermanentError(words, operation=operation, uri=self.uri.uri_for(key))
+
+    def _listed(self, resource: Mapping[str, Any]) -> ObjectMeta:
+        """An entry of a listing: one that cannot be read must not hide the others."""
+        try:
+            return self.described(resource["name"], resource)
+        except (ValueError, TypeError, TransientError):
+            return ObjectMeta(resource["name"], -1)
 
     def remove(self, operation: str, key: str, name: str) -> None:
         """Delete an object; that it is absent is fine."""
         try:
             with self.translated(operation, key):
-                self.blob(name).delete(timeout=self.timeout_s, retry=None)
+                self.ask("DELETE", name)
         except BucketNotFoundError:
             raise
         except NotFoundError:
@@ -211,10 +243,8 @@ class Bucket:
         if makes or words.startswith("The specified bucket does not exist"):
             return no_bucket
         if not self._was_seen:
-            client = self.connected().client
             try:
-                page = client.list_blobs(self.uri.root, max_results=1, fields="kind", timeout=self.timeout_s, retry=None)
-                next(page.pages, None)
+                self.ask("GET", None, maxResults=1, fields="kind")
                 self._was_seen = True
             except GoogleAPICallError as error:
                 if error.code == 404:
@@ -230,30 +260,6 @@ def resource_of(name: str, put: PutOptions) -> dict[str, object]:
     if put.crc32c is not None:
         resource["crc32c"] = base64.b64encode(put.crc32c.to_bytes(4, "big")).decode()
     return resource
-
-
-def describe(blob: Blob) -> ObjectMeta:
-    """What the client's handle of an object knows of it."""
-    is_empty = blob.size is None and blob.crc32c in (None, _CRC32C_OF_NOTHING)  # Google's own testbench leaves a size of 0 out
-    if blob.generation is None or (blob.size is None and not is_empty):
-        raise TransientError("the answer does not describe the object", uri=f"gs://{blob.bucket.name}/{blob.name}")
-    return ObjectMeta(
-        key=blob.name,
-        size_bytes=int(blob.size or 0),
-        etag=str(blob.generation),
-        crc32c=None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big"),
-        modified_s=None if blob.updated is None else blob.updated.timestamp(),
-        metadata=dict(blob.metadata or {}),
-        digest=None if blob.md5_hash is None else f"md5:{base64.b64decode(blob.md5_hash).hex()}",
-    )
-
-
-def _listed(blob: Blob) -> ObjectMeta:
-    """The same of an entry in a listing: one that cannot be read must not hide the others."""
-    try:
-        return describe(blob)
-    except (ValueError, TypeError, TransientError):
-        return ObjectMeta(blob.name, -1)
 
 
 def generation_match(etag: str | None, operation: str, uri: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ google-auth's own chain of credentials is asked at the first call, unless the op
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import re
 import warnings
@@ -20,7 +21,6 @@ import google.auth
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
-from google.cloud.storage import Client
 from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
 from requests import PreparedRequest, Response, Session
@@ -46,9 +46,10 @@ _MOST_REDIRECTS = 3
 
 @dataclass(frozen=True)
 class Connection:
-    """A client, its authorized session, and one that sends no credentials: the URL of an upload session is permission enough."""
+    """An authorized session, and one that sends no credentials: the URL of an upload session is permission enough."""
 
-    client: Client
+    #: Where requests go, without a slash at its end.
+    endpoint: str
     authorized: AuthorizedSession
     bare: Session
     #: How many requests were sent.
@@ -56,12 +57,12 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections."""
-        self.client.close()
+        self.authorized.close()
         self.bare.close()
 
 
 def connect(options: GCSOptions) -> Connection:
-    """Make the client and its sessions. ConfigError for a key file that google-auth cannot read."""
+    """Make the sessions. ConfigError for a key file that google-auth cannot read."""
     credentials = _credentials(options)
     codes: tuple[int, ...] = (401,)
     if credentials is None:
@@ -79,13 +80,9 @@ def connect(options: GCSOptions) -> Connection:
         session.max_redirects = _MOST_REDIRECTS
         session.mount("http://", adapter)
         session.mount("https://", adapter)
-    endpoint = {} if options.endpoint_url is None else {"api_endpoint": options.endpoint_url.rstrip("/")}
-    client = Client(project=options.project, credentials=credentials, _http=authorized, client_options=endpoint)
-    # google-cloud-storage 3.17 asks for the bucket's metadata in a background thread, with retries of its own and even when
-    # no tracing is on. Every use of this cache is guarded, so that without it nothing is asked.
-    client._bucket_metadata_cache = None
+    endpoint = options.endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST") or f"https://storage.{credentials.universe_domain}"
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
-    return Connection(client, authorized, bare, tally)
+    return Connection(endpoint.rstrip("/"), authorized, bare, tally)
 
 
 class _CountingAdapter(HTTPAdapter):

@@ -23,10 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from google.cloud.storage import Blob
-
 from wherry.backends.gcs.body import opened
-from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, describe, generation_match
+from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, Version, generation_match
 from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
@@ -89,12 +87,12 @@ class ComposedUploads:
         Safe to call again after an error. If the error came after the object was made, this then gives AlreadyExistsError,
         NotFoundError or the same object; head() and its token tell.
         """
-        bucket, uri = self._bucket, self._bucket.uri.uri_for(key)
+        uri = self._bucket.uri.uri_for(key)
         if not parts:
             raise PermanentError("an upload without parts cannot be completed", operation="complete", uri=uri)
         prefix = _temporary(key, upload_id)
-        pieces = [
-            bucket.blob(f"{prefix}{part.number:05d}", int(generation_match(part.etag, "complete", uri)["ifGenerationMatch"]))
+        pieces: list[Version] = [
+            (f"{prefix}{part.number:05d}", int(generation_match(part.etag, "complete", uri)["ifGenerationMatch"]))
             for part in sorted(parts, key=lambda part: part.number)
         ]
         size = sum(part.size_bytes for part in parts)
@@ -113,7 +111,7 @@ class ComposedUploads:
         def clean() -> None:
             each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries, all_of_them=True)
 
-        pieces = [self._bucket.blob(source) for source in sources]
+        pieces: list[Version] = [(source, None) for source in sources]
         put = replace(put, if_absent=False)
         try:
             meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, put)
@@ -124,26 +122,26 @@ class ComposedUploads:
         clean()
         return meta
 
-    def _compose(self, operation: str, key: str, prefix: str, pieces: list[Blob], size_bytes: int, put: PutOptions) -> ObjectMeta:
+    def _compose(
+        self, operation: str, key: str, prefix: str, pieces: list[Version], size_bytes: int, put: PutOptions
+    ) -> ObjectMeta:
         """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
-        bucket, n_pieces = self._bucket, len(pieces)
-        level = 0
+        bucket, level = self._bucket, 0
+        whole: ObjectMeta | None = None
         while len(pieces) > 1:
             groups = [pieces[at : at + _MAX_SOURCES] for at in range(0, len(pieces), _MAX_SOURCES)]
-            targets = [bucket.blob(_join_name(prefix, level, n)) for n in range(len(groups))]
+            names = [_join_name(prefix, level, n) for n in range(len(groups))]
             with bucket.translated(operation, key):
-                each_at_once(lambda pair: bucket.compose(*pair), list(zip(targets, groups, strict=True)), all_of_them=True)
-            pieces, level = targets, level + 1
-        whole = pieces[0]
-        with bucket.translated(operation, key):
-            if n_pieces == 1:
-                whole.reload(timeout=bucket.timeout_s, retry=None)
-        bucket.check(operation, key, describe(whole), size_bytes, put.crc32c, keep=True)
-        target = bucket.blob(key)
-        target.metadata = dict(put.metadata)
-        with bucket.translated(operation, key, if_absent=put.if_absent):
-            bucket.compose(target, [whole], if_absent=put.if_absent)  # of that very generation, which the client knows by now
-        meta = describe(target)
+                made = each_at_once(
+                    lambda pair: bucket.compose(*pair, PutOptions()), list(zip(names, groups, strict=True)), all_of_them=True
+                )
+            whole = made[0]
+            pieces, level = [(meta.key, int(meta.etag or 0)) for meta in made], level + 1
+        if whole is None:
+            whole = bucket.look(operation, key, pieces[0])
+        bucket.check(operation, key, whole, size_bytes, put.crc32c, keep=True)
+        with bucket.translated(operation, key, if_absent=put.if_absent):  # of that very generation
+            meta = bucket.compose(key, [(whole.key, int(whole.etag or 0))], put)
         bucket.check(operation, key, meta, size_bytes, put.crc32c)
         return meta
 

@@ -164,7 +164,7 @@ BACKEND = Backend(
     "wherry.backends.gcs.store:GCSStore",
     options_of(GCSOptions),
     takes_others=False,
-    libraries=("google.cloud.storage",),
+    libraries=("google.auth",),
     install="'wherry[gcs]'",
     check=GCSOptions.read,
     check_bucket=check_bucket,

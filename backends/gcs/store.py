@@ -1,4 +1,4 @@
-"""Objects of Google Cloud Storage: ``gs://bucket/prefix``, through google-cloud-storage's client (JSON API).
+"""Objects of Google Cloud Storage: ``gs://bucket/prefix``, by requests of the JSON API with google-auth's credentials.
 
 - `etag` is the object's generation: it changes with every write, and `if_match` is sent as ifGenerationMatch.
 - Large objects go in parts that are composed (compose.py), or in a resumable session (resumable.py).
