@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# pyarrow imports pandas when it writes, and pandas this module, which cannot be imported any more at the exit of the program.
+import concurrent.futures.thread  # noqa: F401
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec
