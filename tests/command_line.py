@@ -11,11 +11,15 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fcntl import ioctl
 from pathlib import Path
 
+import pytest
+
+from gate import Gate
 from programs import Program
+from support import end_agent
 
 #: Makes standard input the controlling terminal, so that a Ctrl-C typed there is a signal to the whole group.
 _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -114,3 +118,24 @@ class Terminal:
         code = self._process.wait(60)
         os.close(self._primary)
         return code
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[CommandLine]:
+    """A command line; the agent of its spool is ended after the test."""
+    line = CommandLine(tmp_path)
+    with end_agent(line.spool):
+        yield line
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+@pytest.fixture
+def gated(gate: Gate) -> Iterator[CommandLine]:
+    """A command line whose uploads to ``gated://x`` wait until the gate opens."""
+    line = CommandLine(gate.folder, gate.environment)
+    with end_agent(line.spool):
+        yield line

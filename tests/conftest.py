@@ -12,7 +12,7 @@ import pytest
 
 from servers.real import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
 
-pytest_plugins = ["hangs", "large", "matrix"]
+pytest_plugins = ["command_line", "hangs", "large", "matrix"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

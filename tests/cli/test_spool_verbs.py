@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +17,12 @@ from command_line import CommandLine
 from gate import Gate, kill, wait_until
 from programs import Program
 from servers.real import S3Server
-from support import SETTINGS, end_agent, file_of, new_job
+from support import SETTINGS, file_of, new_job
 from wherry.errors import UploadFailed
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[CommandLine]:
-    line = CommandLine(tmp_path)
-    with end_agent(line.spool):
-        yield line
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path)
-
-
-@pytest.fixture
-def gated(gate: Gate) -> Iterator[CommandLine]:
-    line = CommandLine(gate.folder, gate.environment)
-    with end_agent(line.spool):
-        yield line
 
 
 @pytest.fixture

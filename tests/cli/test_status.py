@@ -22,13 +22,6 @@ URI = "s3://bucket/run1/a.pt"
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[CommandLine]:
-    line = CommandLine(tmp_path)
-    with end_agent(line.spool):
-        yield line
-
-
-@pytest.fixture
 def journal(line: CommandLine) -> Iterator[Journal]:
     opened = Journal(Spool(line.spool).journal_path)
     yield opened

@@ -5,36 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
 from gate import Gate
 from servers.real import S3Server
-from support import end_agent, file_of
+from support import file_of
 from wherry.checksum import crc32c, format_crc32c
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[CommandLine]:
-    line = CommandLine(tmp_path)
-    with end_agent(line.spool):
-        yield line
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path)
-
-
-@pytest.fixture
-def gated(gate: Gate) -> Iterator[CommandLine]:
-    """A command line whose uploads to ``gated://x`` wait until the gate opens."""
-    line = CommandLine(gate.folder, gate.environment)
-    with end_agent(line.spool):
-        yield line
 
 
 @pytest.mark.parametrize("target", ["dest/model.pt", "file://{folder}/dest/model.pt", "dest/"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from wherry.errors import UploadFailed
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
-
-
-@pytest.fixture
-def line(tmp_path: Path) -> Iterator[CommandLine]:
-    line = CommandLine(tmp_path)
-    with end_agent(line.spool):
-        yield line
 
 
 @pytest.mark.parametrize("verb", [("put",), ("put", "--move"), ("put", "--no-wait")])
