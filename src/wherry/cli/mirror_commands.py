@@ -346,12 +346,7 @@ def _config(
 ) -> MirrorConfig:
     from wherry.mirror import DEFAULT_RULES, MirrorConfig
 
-    given = {
-        "segment_bytes": segment_bytes,
-        "max_lag_s": max_lag_s,
-        "max_requests_per_hour": budget,
-        "compression": compression,
-    }
+    given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag_s, "max_requests_per_hour": budget, "compression": compression}
     return MirrorConfig(
         rules=(*_rules(rule), *DEFAULT_RULES),
         seal_on_close=seal,
