@@ -62,7 +62,7 @@ def translate(error: Exception, operation: str, uri: str) -> StoreError:
 
 def _status(error: Exception) -> int | None:
     """The HTTP status that an error of any library carries. FTP's are put in its terms (RFC 959)."""
-    if isinstance(error, ftplib.Error):
+    if isinstance(error, ftplib.Error):  # noqa: S321  the errors of fsspec's own FTP
         code = str(error)[:3]
         return {"530": 401, "532": 401, "550": 404, "552": 507}.get(code, 503 if code.startswith("4") else 400)
     for found in (error, getattr(error, "response", None)):

@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
-    def _route(self, raw_path: str) -> _Answer:
+    def _route(self, raw_path: str) -> _Answer:  # noqa: PLR0911  one return for each route
         if "Transfer-Encoding" in self.headers:
             self.close_connection = True  # the body's end is not known
             raise GCSError(411, "required", "This server needs a Content-Length.")
