@@ -43,6 +43,27 @@ TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", m
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobsArgument = Annotated[list[int] | None, typer.Argument(metavar="JOB", help="Numbers that `wherry status` shows.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All failed uploads of the spool.")]
+RuleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        metavar="PATTERN=KIND",
+        help="How files are mirrored: append, replace, once or ignore. May be given again; the first match counts.",
+    ),
+]
+SegmentOption = Annotated[
+    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send a file at once when it has N new bytes.")
+]
+LagOption = Annotated[float | None, typer.Option("--max-lag", metavar="S", min=0.0, help="New bytes wait S seconds at most.")]
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", metavar="N", min=10, help="Requests an hour at most; quiet files wait longer.")
+]
+CompressOption = Annotated[
+    str | None, typer.Option("--compress", metavar="gzip|zstd", help="Compress the segments of growing files.")
+]
+SealOption = Annotated[
+    bool, typer.Option("--seal/--no-seal", help="At the end make one plain object of each file, or leave the segments.")
+]
 
 
 def parse_target(text: str) -> StoreURI:

@@ -20,9 +20,15 @@ import typer
 from typer.core import TyperGroup
 
 from wherry.cli.arguments import (
+    BudgetOption,
+    CompressOption,
     FileOption,
     JsonOption,
+    LagOption,
     PairsOption,
+    RuleOption,
+    SealOption,
+    SegmentOption,
     SpoolOption,
     UriArgument,
     YesOption,
@@ -55,27 +61,6 @@ WriterOption = Annotated[
         metavar="NAME",
         help="This writer's name among all that mirror to URI; else rank<RANK>, or the host's.",
     ),
-]
-RuleOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rule",
-        metavar="PATTERN=KIND",
-        help="How files are mirrored: append, replace, once or ignore. May be given again; the first match counts.",
-    ),
-]
-SegmentOption = Annotated[
-    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send a file at once when it has N new bytes.")
-]
-LagOption = Annotated[float | None, typer.Option("--max-lag", metavar="S", min=0.0, help="New bytes wait S seconds at most.")]
-BudgetOption = Annotated[
-    int | None, typer.Option("--budget", metavar="N", min=10, help="Requests an hour at most; quiet files wait longer.")
-]
-CompressOption = Annotated[
-    str | None, typer.Option("--compress", metavar="gzip|zstd", help="Compress the segments of growing files.")
-]
-SealOption = Annotated[
-    bool, typer.Option("--seal/--no-seal", help="At the end make one plain object of each file, or leave the segments.")
 ]
 
 
