@@ -134,7 +134,7 @@ class Bucket:
         updated, md5 = resource.get("updated"), resource.get("md5Hash")
         return ObjectMeta(
             key=name,
-            size_bytes=int(size or 0),
+            size_bytes=0 if size is None else int(size),
             etag=str(int(generation)),
             crc32c=None if crc32c is None else int.from_bytes(base64.b64decode(crc32c), "big"),
             modified_s=None if updated is None else from_rfc3339(updated).timestamp(),
