@@ -41,9 +41,9 @@ from wherry.backends.local.files import (
     umask,
     unlink,
 )
-from wherry.backends.local.multipart import LocalUploads
 from wherry.backends.local.options import LocalOptions
 from wherry.backends.local.root import Root
+from wherry.backends.local.uploads import LocalUploads
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError
 from wherry.store import (
     TEMPORARY_MARK,

@@ -34,7 +34,7 @@ from wherry.store import (
     StoredPart,
 )
 from wherry.transfer.part_sizes import part_size_for, split
-from wherry.transfer.verify import landed
+from wherry.transfer.verification import landed
 
 log = logging.getLogger("wherry.transfer.upload")
 #: Parts that others have leased are looked at again after this long, should nobody tell.

@@ -43,7 +43,7 @@ from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
 from wherry.transfer.multipart import MultipartSender
 from wherry.transfer.part_sizes import part_size_for, split, threshold_bytes
-from wherry.transfer.verify import is_ours, require_ours, verified
+from wherry.transfer.verification import is_ours, require_ours, verified
 
 #: The checksum of a larger file is computed by several threads, so much at a time.
 _SUMMED_BYTES = 32 * MIB

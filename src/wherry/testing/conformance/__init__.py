@@ -17,9 +17,9 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("joins", "listing", "objects", "parts", "suite", "support")))
 
 from wherry.testing.conformance.joins import JoinLaws  # noqa: E402
-from wherry.testing.conformance.listing import ListingLaws  # noqa: E402
+from wherry.testing.conformance.listing_laws import ListingLaws  # noqa: E402
 from wherry.testing.conformance.objects import ObjectLaws  # noqa: E402
-from wherry.testing.conformance.parts import PartLaws  # noqa: E402
+from wherry.testing.conformance.part_laws import PartLaws  # noqa: E402
 
 
 class StoreConformance(ObjectLaws, ListingLaws, PartLaws, JoinLaws):
