@@ -178,8 +178,8 @@ def test_receipts_of_bytes_that_were_not_synced_end_with_the_machine(tmp_path: P
     for fsync, upload_id in begun.items():
         folders[fsync].put(f"{fsync}", upload_id, 1)
     program = (
-        "import sys\nfrom wherry.backends.local import multipart\nfrom wherry.backends.local.store import LocalStore\n"
-        "from wherry.uri import StoreURI\nmultipart._boot = lambda: b'tomorrow'\n"
+        "import sys\nfrom wherry.backends.local import uploads\nfrom wherry.backends.local.store import LocalStore\n"
+        "from wherry.uri import StoreURI\nuploads._boot = lambda: b'tomorrow'\n"
         "print(len(LocalStore(StoreURI('file', ''), {}).list_parts(sys.argv[1], sys.argv[2])))\n"
     )
     found = {}
