@@ -14,7 +14,9 @@ What a store cannot do is read from its Capabilities; then the weaker law that t
 import pytest
 
 # Before the laws are imported: pytest rewrites their asserts then, so that they show what they compared.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("joins", "listing", "objects", "parts", "suite", "support")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{name}" for name in ("joins", "listing_laws", "objects", "part_laws", "suite", "support"))
+)
 
 from wherry.testing.conformance.joins import JoinLaws  # noqa: E402
 from wherry.testing.conformance.listing_laws import ListingLaws  # noqa: E402
