@@ -90,13 +90,13 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
         text = "copies: this file system shares no blocks (no reflink), so staging reads and writes every byte"
         remedy = "where that is too slow: move=True or open(), or a spool on XFS or Btrfs beside the checkpoints"
         yield Finding("snapshots", Level.OK, text, remedy)
-    bell = Listener(trial.inside("bell"))
+    listener = Listener(trial.inside("bell"))
     try:
-        heard = notify(bell.path) and bell.wait(1.0)
+        heard = notify(listener.path) and listener.wait(1.0)
     finally:
-        bell.close()
+        listener.close()
     if not heard:
-        yield Finding("doorbell", Level.BAD, "sockets do not work here", "put the spool on a local disk", exit=Exit.SPOOL)
+        yield Finding("wakeup", Level.BAD, "sockets do not work here", "put the spool on a local disk", exit=Exit.SPOOL)
 
 
 def _examine_journal(folder: Path) -> Iterator[Finding]:

@@ -183,13 +183,13 @@ def status(
     from wherry.mirror.report import printable as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, _):
-        look = reader.snapshot()
+        found = reader.snapshot()
         now_s = time.time()
-        if not look.is_mirror:
+        if not found.is_mirror:
             raise NotFoundError("nobody has mirrored to here", operation="read", uri=str(target))
-        for name in sorted({*look.manifests, *look.writers}):
-            manifest = look.manifests.get(name)
-            segments = [one for f in look.files.values() for one in f.segments if one.writer == name]
+        for name in sorted({*found.manifests, *found.writers}):
+            manifest = found.manifests.get(name)
+            segments = [one for f in found.files.values() for one in f.segments if one.writer == name]
             state = manifest.state_at(now_s) if manifest is not None else "lost"
             live_bytes = sum(one.size_bytes for one in segments)
             shown = {
@@ -209,13 +209,13 @@ def status(
             heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
             late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
             print_out(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
-        for path, reason in look.trouble.items():
+        for path, reason in found.trouble.items():
             print_err(f"{shown_name(path)}: {reason}")
-        if look.unknown:
+        if found.unknown:
             print_err(
-                f"{target} has names that this wherry does not understand, perhaps a newer one's: {first_few(look.unknown)}"
+                f"{target} has names that this wherry does not understand, perhaps a newer one's: {first_few(found.unknown)}"
             )
-        if look.trouble:
+        if found.trouble:
             raise typer.Exit(Exit.INTEGRITY)
 
 

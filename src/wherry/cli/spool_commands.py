@@ -79,7 +79,7 @@ def status(
     if watch and check:
         raise ConfigError("--check looks once: leave --watch out")
     if name is not None:
-        _tell(name, folder, as_json=as_json)
+        _print_history(name, folder, as_json=as_json)
         return
     if watch and not as_json:
         if not sys.stdout.isatty():
@@ -105,7 +105,7 @@ def status(
             raise
 
 
-def _tell(name: str, folder: Path, *, as_json: bool) -> None:
+def _print_history(name: str, folder: Path, *, as_json: bool) -> None:
     from wherry.cli.upload_history import stories, story_lines
 
     found = stories(name, folder)

@@ -21,7 +21,7 @@ _Self = TypeVar("_Self", bound="ValueDestination")
 
 
 class ValueDestination(LoggerDestination, ABC):
-    """Has one method for all media, `write`; figures, settings and traces are left to the subclass::
+    """Has one method for all media, `write`; metrics, settings and traces are left to the subclass::
 
         class PrintDestination(ValueDestination):
             def write(self, value: Value, step: int) -> None:

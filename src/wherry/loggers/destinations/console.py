@@ -115,7 +115,7 @@ class ConsoleLogger(LoggerDestination):
             self._print_table("hyperparameters", ["name", "value"], rows, all_rows=True)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Print the figures, if it is time; `step=None` counts the calls."""
+        """Print the metrics, if it is time; `step=None` counts the calls."""
         self._check_open()
         step = self._step(step)
         if metrics and not self.is_quiet():
@@ -146,13 +146,13 @@ class ConsoleLogger(LoggerDestination):
             self._print(_text(f"{name}, step {self._step(step)}", "bold"), _text(self._short(str(text))))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
-        """Print the figures that have been left out."""
+        """Print the metrics that have been left out."""
         self._show()
 
     eval_end = fit_end = predict_end = eval_standalone_end = epoch_end
 
     def close(self, state: State | None = None, logger: Logger | None = None) -> None:
-        """Print the figures that have been left out. Closing again does nothing."""
+        """Print the metrics that have been left out. Closing again does nothing."""
         self._show()
         self._is_closed = True
 

@@ -85,7 +85,7 @@ class InMemoryLogger(ValueDestination):
         self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
 
     def __repr__(self) -> str:
-        return f"<InMemoryLogger of {len(self._steps)} figures{' closed' if self._is_closed else ''}>"
+        return f"<InMemoryLogger of {len(self._steps)} metrics{' closed' if self._is_closed else ''}>"
 
     # reading
 
@@ -100,7 +100,7 @@ class InMemoryLogger(ValueDestination):
 
         with self._lock:
             if key not in self._steps:
-                raise KeyError(f"no figure {key!r} was logged; there are {', '.join(map(repr, self._steps)) or 'none'}")
+                raise KeyError(f"no metric {key!r} was logged; there are {', '.join(map(repr, self._steps)) or 'none'}")
             last = slice(-self._config.max_points if self._config.max_points else None, None)
             steps, values = np.array(self._steps[key][last], np.int64), np.array(self._values[key][last], np.float64)
         return Series(steps, values)

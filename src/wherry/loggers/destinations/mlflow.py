@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, PermanentError, TransientError
-from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
+from wherry.loggers.destinations.tracker import METRIC_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
 from wherry.loggers.values.arrays import to_float
@@ -117,7 +117,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         super().__init__(self._config, state)
         self._experiment = experiment
         self._now = now
-        self._figures: deque[tuple[str, float, int, int]] = deque()  # name, value, ms since 1970, step
+        self._waiting: deque[tuple[str, float, int, int]] = deque()  # name, value, ms since 1970, step
         self._params: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -128,15 +128,15 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Add parameters. A text longer than 6000 characters is cut, and stored whole in ``hyperparameters/name.txt``."""
         texts = {mlflow_name(name): text for name, text in _texts(hyperparameters)}
-        n_bytes = sum(FIGURE_BYTES + len(text) for text in texts.values())
+        n_bytes = sum(METRIC_BYTES + len(text) for text in texts.values())
         self._later("log_hyperparameters", lambda run: self._send_params(run, texts), n_bytes)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to each metric; `step=None` counts the calls. ValueError for what is not a number, after the others."""
         numbers, wrong = numbers_of(metrics)
         at, now_ms = self._step(step, "metrics"), int(self._now() * 1000)
-        self._figures.extend((mlflow_name(key), to_float(number), now_ms, at) for key, number in numbers.items())
-        self._later("log_metrics", self._send_figures, FIGURE_BYTES * len(metrics))
+        self._waiting.extend((mlflow_name(key), to_float(number), now_ms, at) for key, number in numbers.items())
+        self._later("log_metrics", self._send_metrics, METRIC_BYTES * len(metrics))
         if wrong is not None:
             raise wrong
 
@@ -169,13 +169,13 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
 
     # in the background threads
 
-    def _send_figures(self, run: MLflowRun) -> None:
+    def _send_metrics(self, run: MLflowRun) -> None:
         """Send all metrics that wait, also those of later calls, which then have nothing to send."""
         from mlflow.entities import Metric
 
-        while self._figures:
-            figures = [self._figures.popleft() for _ in range(min(_MAX_METRICS, len(self._figures)))]
-            run.client.log_batch(run.run_id, metrics=[Metric(*figure) for figure in figures])
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_MAX_METRICS, len(self._waiting)))]
+            run.client.log_batch(run.run_id, metrics=[Metric(*each) for each in batch])
 
     def _send_params(self, run: MLflowRun, texts: Mapping[str, str]) -> None:
         from mlflow.entities import Param

@@ -82,7 +82,7 @@ class ProgressBarLogger(LoggerDestination):
         }
         self._are_learned = {kind for kind, total in self._totals.items() if total is None}
         self._epoch = -1
-        self._figures: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         self._is_closed = False
         self._forget_uncaught = before_traceback(lambda _: self._close_bars())
 
@@ -105,7 +105,7 @@ class ProgressBarLogger(LoggerDestination):
                 if self._is_wanted(name := str(key)):
                     number = to_number(value)
                     text = f"{name}={value!s:.12}" if number is None else f"{name}={number:.4g}"
-                    self._figures[name] = printable(text, keep="")
+                    self._texts[name] = printable(text, keep="")
 
     def epoch_start(self, state: State, logger: Logger) -> None:
         """Begin the epoch's bar."""
@@ -158,7 +158,7 @@ class ProgressBarLogger(LoggerDestination):
     def _is_wanted(self, name: str) -> bool:
         if self._config.metrics is not None:
             return name in self._config.metrics
-        return name in self._figures or len(self._figures) < self._config.max_metrics
+        return name in self._texts or len(self._texts) < self._config.max_metrics
 
     def _begin_epoch(self, state: State, n: int | None = None) -> None:
         self._epoch = state.timestamp.epoch
@@ -170,7 +170,7 @@ class ProgressBarLogger(LoggerDestination):
             return
         with self._lock:
             keep = self._config.keep and not self._bars  # a bar below another one is cleared; it would stay between lines
-            self._figures.clear()
+            self._texts.clear()
             self._bars[kind] = _new_bar(self._stream, label, self._totals[kind], n, keep=keep)
 
     def _move(self, kind: str, to: int = 0) -> None:
@@ -179,8 +179,8 @@ class ProgressBarLogger(LoggerDestination):
             bar = self._bars.get(kind)
             if bar is None or os.getpid() != self._pid:
                 return
-            if self._figures:
-                bar.set_postfix_str(", ".join(self._figures.values()), refresh=False)
+            if self._texts:
+                bar.set_postfix_str(", ".join(self._texts.values()), refresh=False)
             if to and to < bar.n:  # the loop went back to a checkpoint
                 bar.n = to
                 bar.refresh()
@@ -196,7 +196,7 @@ class ProgressBarLogger(LoggerDestination):
                 self._totals[kind] = bar.n
             bar.refresh()
             bar.close()
-            self._figures.clear()
+            self._texts.clear()
 
     def _close_bars(self) -> None:
         for kind in reversed(list(self._bars)):

@@ -45,7 +45,7 @@ log = logging.getLogger("wherry")
 
 _Run = TypeVar("_Run")
 #: The memory that a metric takes while it waits, roughly.
-FIGURE_BYTES = 200
+METRIC_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     # for the log calls of subclasses
 
     def _later(
-        self, log_call: str, call: Callable[[_Run], object], n_bytes: int = FIGURE_BYTES, *, key: str | None = None
+        self, log_call: str, call: Callable[[_Run], object], n_bytes: int = METRIC_BYTES, *, key: str | None = None
     ) -> None:
         """Have the background thread call `call`, which `log_call` (such as "log_images") has asked for, to log `key`."""
         if (run := self._open()) is None:
@@ -229,7 +229,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
 
     def _write_later(self, value: Value, call: Callable[[_Run], object]) -> None:
         """Have the background thread call `call`, which sends the value."""
-        self._later(f"log_{value.kind}", call, FIGURE_BYTES + value.size_bytes, key=value.name)
+        self._later(f"log_{value.kind}", call, METRIC_BYTES + value.size_bytes, key=value.name)
 
     def _do(self, log_call: str, call: Callable[[_Run], object], run: _Run, key: str | None) -> None:
         try:

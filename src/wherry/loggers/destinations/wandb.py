@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from wherry.errors import AccessDeniedError, AlreadyExistsError, ConfigError, NotFoundError, TransientError
-from wherry.loggers.destinations.tracker import FIGURE_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
+from wherry.loggers.destinations.tracker import METRIC_BYTES, TrackerConfig, TrackerLogger, as_ours, numbers_of
 from wherry.loggers.destinations.wandb_row import WandbRow
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
@@ -127,7 +127,7 @@ class WandbLogger(TrackerLogger["Run"]):
         for key, number in numbers.items():
             record[self._free_name(key, record)] = number
         if record:
-            self._later("log_metrics", lambda run: self._row.add(run, record, at), FIGURE_BYTES * (1 + len(record)))
+            self._later("log_metrics", lambda run: self._row.add(run, record, at), METRIC_BYTES * (1 + len(record)))
         if wrong is not None:
             raise wrong
 
@@ -136,7 +136,7 @@ class WandbLogger(TrackerLogger["Run"]):
         for name, trace in traces.items():
             text = Text(f"traces/{name}", as_text(trace))
             write = self._writing(text, self._step(None, f"text {text.name}"))
-            self._later("log_traces", write, FIGURE_BYTES + text.size_bytes, key=text.name)
+            self._later("log_traces", write, METRIC_BYTES + text.size_bytes, key=text.name)
 
     def write(self, value: Value, step: int) -> None:
         """Have the background thread make W&B's object of the value, and log it."""
