@@ -289,6 +289,24 @@ def test_a_child_forked_while_another_thread_logs_does_not_hang(tmp_path: Path) 
     assert {"x" * 10_000} == set(lines)
 
 
+def test_a_forked_child_keeps_the_files_opened_after_the_close(tmp_path: Path) -> None:
+    shown, _ = captured(
+        tmp_path,
+        """
+        c = capture()
+        c.close()
+        later = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        if not os.fork():
+            for descriptor in later:
+                os.fstat(descriptor)
+            print("all open", flush=True)
+            os._exit(0)
+        os.wait()
+        """,
+    )
+    assert "all open" in shown
+
+
 @pytest.mark.parametrize("order", ["inner, outer", "outer, inner"])
 def test_captures_can_be_nested_and_closed_in_any_order(tmp_path: Path, order: str) -> None:
     shown, lines = captured(

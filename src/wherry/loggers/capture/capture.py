@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from wherry.loggers.capture import writer_process
@@ -204,7 +203,7 @@ class Capture:
             *messages, rest = (rest + data).split(b"\0")
             for message in messages:
                 self._on_message(message[:1].decode(), os.fsdecode(message[1:]))
-        os.close(self._reply)
+        self._close_reply()
         if not self._has_ended:
             self._outlive_writer()
 
@@ -213,6 +212,11 @@ class Capture:
             return os.read(self._reply, 4096)
         except OSError:
             return b""
+
+    def _close_reply(self) -> None:
+        descriptor, self._reply = self._reply, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _on_message(self, kind: str, text: str) -> None:
         if kind == "f":
@@ -275,8 +279,7 @@ class Capture:
         for end in self._ends:
             end.let_go()
             end.forget_saved()
-        with suppress(OSError):
-            os.close(self._reply)
+        self._close_reply()
 
 
 #: The captures that have replaced the descriptors, each on top of those before it.
