@@ -6,7 +6,6 @@ import atexit
 import os
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -17,12 +16,13 @@ from fsspec.utils import tokenize
 from wherry.config import Config
 from wherry.errors import UploadFailed
 from wherry.filesystem.storage_options import Place
+from wherry.posix.fork import ChildLock, call_in_children
 from wherry.uploader import Uploader
 
 #: (options, root) -> Uploader.
 _open: dict[tuple[str, str], Uploader] = {}
 _private_folders: list[Path] = []
-_lock = threading.RLock()
+_lock = ChildLock()
 
 
 class Uploaders:
@@ -84,11 +84,10 @@ def private_folder() -> Path:
         return _private_folders[0]
 
 
-def _forget() -> None:
-    global _lock
+def _forget(_: object) -> None:
+    """In a forked child: they belong to its parent."""
     _open.clear()
     _private_folders.clear()
-    _lock = threading.RLock()
 
 
 def _remove_private() -> None:
@@ -99,5 +98,5 @@ def _remove_private() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-os.register_at_fork(after_in_child=_forget)
+call_in_children(Uploaders, _forget)
 atexit.register(_remove_private)  # runs before the Uploaders' own exit hook, which was registered first

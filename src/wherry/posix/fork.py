@@ -12,7 +12,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,8 +76,9 @@ def temporary_folder(prefix: str = "wherry-", parent: Path | None = None) -> Ite
 def _after_fork_in_child() -> None:
     for lock in list(_locks):
         lock.renew()
-    for owner, handler in list(_handlers.items()):
-        handler(owner)
+    with ExitStack() as stack:  # an error of one handler, which Python reports, does not keep the others from running
+        for owner, handler in reversed(list(_handlers.items())):
+            stack.callback(handler, owner)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
