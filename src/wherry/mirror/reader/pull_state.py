@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from wherry.errors import ConfigError, SpoolError
-from wherry.posix.atomic_write import write_atomically
+from wherry.posix.atomic_write import AtomicFiles
 from wherry.posix.locks import lock_and_sign
 
 FOLDER = ".wherry-pull"
@@ -100,7 +100,7 @@ class PullState:
         if files == self._saved:
             return
         text = json.dumps({"format": _FORMAT, "uri": self._uri, "files": {path: asdict(one) for path, one in files.items()}})
-        write_atomically(self._place / "state.json", text.encode())
+        AtomicFiles(self.scratch).write(self._place / "state.json", text.encode())  # what a kill leaves there is removed in time
         self._saved = files
 
     def close(self) -> None:
