@@ -47,7 +47,7 @@ REASONS = {
 
 def destinations() -> dict[str, type[LoggerDestination]]:
     """Those that wherry.loggers exports, and can be made."""
-    found = {name: getattr(loggers, name) for name in loggers.__all__}
+    found = {name: getattr(loggers, name) for name in dir(loggers)}
     return {
         name: one
         for name, one in found.items()

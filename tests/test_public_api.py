@@ -54,6 +54,13 @@ def test_type_checkers_see_the_same_homes(package: ModuleType) -> None:
         assert getattr(importlib.import_module(home, package.__name__), name) is getattr(package, name)
 
 
+@LAZY
+def test_a_star_import_gives_type_checkers_every_public_name(package: ModuleType) -> None:
+    # An __all__ without its names would be an empty one to them.
+    stub = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
+    assert [] == [node for node in ast.walk(stub) if isinstance(node, ast.Name) and node.id == "__all__"]
+
+
 def homes(package: ModuleType) -> dict[str, str]:
     """Public name -> relative module, from the stub that type checkers read; each is offered on by `as`, as they ask for."""
     tree = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())

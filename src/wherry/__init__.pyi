@@ -21,5 +21,4 @@ from .spool.journal.jobs import JobState as JobState
 from .store import ObjectMeta as ObjectMeta
 from .uploader import Uploader as Uploader
 
-__all__: list[str]
 __version__: str

@@ -29,5 +29,3 @@ from .typed.sink import BaseLogger as BaseLogger
 from .typed.sink import BaseLoggerConfig as BaseLoggerConfig
 from .values.text import format_json as format_json
 from .values.text import format_log_data_value as format_log_data_value
-
-__all__: list[str]

@@ -5,5 +5,3 @@ from .format.rules import Rule as Rule
 from .mirror_config import MirrorConfig as MirrorConfig
 from .report import MirrorReport as MirrorReport
 from .writer.mirror import Mirror as Mirror
-
-__all__: list[str]

@@ -2,5 +2,3 @@
 from .conformance import StoreConformance as StoreConformance
 from .faulty import Fault as Fault
 from .faulty import FaultyStore as FaultyStore
-
-__all__: list[str]
