@@ -49,6 +49,24 @@ def test_every_destination_refuses_a_label_that_is_no_byte_at_the_call_and_logs_
         assert {"media/images/val/0.png", "media/masks/val/fine/0.png"} == files
 
 
+@pytest.mark.parametrize("label", ["road", None])
+def test_a_class_label_that_is_no_number_is_refused_and_the_images_and_masks_are_logged(
+    destination: LoggerDestination, tmp_path: Path, label: Any
+) -> None:
+    with pytest.raises(ValueError, match=f"^val: mask_class_labels names {label!r}, which is no whole number .*are logged"):
+        destination.log_images(IMAGE, "val", step=0, masks={"truth": mask_of(1)}, mask_class_labels={1: "car", label: "1"})
+    destination.log_images(IMAGE, "plain", step=0, mask_class_labels={label: "1"})
+    destination.close(state_of(), None)  # type: ignore[arg-type]
+    if isinstance(destination, InMemoryLogger):
+        assert ["val", "plain"] == list(destination.images)
+        assert (["truth"], {1: "car"}) == (list((value := destination.images["val"][0].value).masks), value.mask_class_labels)
+    elif isinstance(destination, TensorBoardLogger):
+        assert {"val", "val/truth", "plain"} == {value.tag for _, value in read_values(tmp_path)}
+    else:
+        files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")}
+        assert {"media/images/val/0.png", "media/masks/val/truth/0.png", "media/images/plain/0.png"} == files
+
+
 def test_a_router_says_the_rule_of_masks_and_the_image_is_there(caplog: pytest.LogCaptureFixture) -> None:
     memory = InMemoryLogger()
     with Logger(state_of(), memory) as logger:

@@ -235,7 +235,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         try:
             call(run)
         except Exception as error:
-            self._say(log_call, error, key)
+            self._warn(log_call, error, key)
             where = repr(self) if key is None else key
             ours = self._translated(error, log_call, where)
             if not isinstance(ours, WherryError):  # errors of Python do not say which call it was
@@ -245,7 +245,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             with self._mutex:
                 self._error = self._error or ours
 
-    def _say(self, log_call: str, error: Exception, key: str | None) -> None:
+    def _warn(self, log_call: str, error: Exception, key: str | None) -> None:
         """Log a warning as the router would: each text once, and a limited number of them."""
         text = str(error) if key is None else f"{key} is not logged: {error}"
         self._warnings.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)

@@ -93,8 +93,7 @@ class Images:
         from wherry.loggers.values.canonical import copy_images, to_images
 
         copies = copy_images(images, name, channels_last=channels_last or None)
-        fitting, wrong = masks_of(masks, copies, name)
-        labels = {int(label): str(text) for label, text in (mask_class_labels or {}).items()}
+        fitting, labels, wrong = masks_of(masks, mask_class_labels, copies, name)
         size_bytes = sum(one.nbytes for one in (*copies, *(mask for several in fitting.values() for mask in several)))
         shapes = [one.shape for one in copies]
         made = Lazy(partial(to_images, copies, name))

@@ -42,19 +42,26 @@ def mask_legend(labels: Mapping[int, str] | None) -> str:
 
 
 def masks_of(
-    masks: Mapping[str, object] | None, images: Sequence[NDArray[Any]], name: str
-) -> tuple[dict[str, list[NDArray[np.integer]]], ValueError | None]:
-    """The valid masks by name, and the error to raise for the others once the images were logged."""
+    masks: Mapping[str, object] | None, class_labels: Mapping[int, str] | None, images: Sequence[NDArray[Any]], name: str
+) -> tuple[dict[str, list[NDArray[np.integer]]], dict[int, str], ValueError | None]:
+    """(the valid masks by name, the valid class labels, the error to raise for the others once the images were logged)."""
     found: dict[str, list[NDArray[np.integer]]] = {}
-    wrong: list[ValueError] = []
+    labels: dict[int, str] = {}
+    wrong: list[str] = []
     for key, value in (masks or {}).items():
         try:
             found[str(key)] = to_masks(value, images, f"{name}/{key}")
         except ValueError as error:  # noqa: PERF203  the image and the others are logged
-            wrong.append(error)
+            wrong.append(str(error))
+    for label, text in (class_labels or {}).items():
+        try:
+            labels[int(label)] = str(text)
+        except (ValueError, TypeError, OverflowError):  # noqa: PERF203
+            if masks:  # without masks the labels are of no use anyway
+                wrong.append(f"{name}: mask_class_labels names {label!r}, which is no whole number")
     if not wrong:
-        return found, None
-    return found, ValueError(f"{'; '.join(map(str, wrong))} (the images are logged without this)")
+        return found, labels, None
+    return found, labels, ValueError(f"{'; '.join(wrong)} (the images are logged without this)")
 
 
 def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> list[NDArray[np.integer]]:
