@@ -326,15 +326,17 @@ def test_a_list_that_does_not_say_how_it_goes_on_is_an_error(seaweedfs_server: S
             list(store.list())
 
 
-def test_neither_boto3_nor_a_transfer_manager_is_loaded(seaweedfs_server: S3Server, tmp_path: Path) -> None:
-    """Nor CRT, which s3transfer may choose by itself, and which sends to Amazon whatever the endpoint (boto/boto3#4839)."""
+def test_boto3s_transfer_manager_is_not_used(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    """Nor CRT, which it may choose by itself, and which sends to Amazon whatever the endpoint (boto/boto3#4839)."""
     (tmp_path / "file").write_bytes(b"x")
     program = (
         "import json, sys; from pathlib import Path\n"
         "from wherry.backends.s3.store import S3Store; from wherry.uri import StoreURI\n"
         "bucket, options = json.loads(sys.stdin.read())\n"
-        "with S3Store(StoreURI('s3', bucket), options) as s: s.put_file('modules', Path('file')); s.delete('modules')\n"
-        "print([name for name in ('boto3', 's3transfer', 'awscrt') if name in sys.modules])"
+        "with S3Store(StoreURI('s3', bucket), options) as s:\n"
+        "    s.put_file('modules', Path('file')); s.delete('modules')\n"
+        "    found = [name for name in ('upload_file', 'upload_fileobj', 'download_file', 'copy') if hasattr(s._client, name)]\n"
+        "print(found + [name for name in ('boto3.s3.transfer', 's3transfer.crt', 'awscrt') if name in sys.modules])"
     )
     settings = json.dumps([seaweedfs_server.bucket, seaweedfs_server.options])
     done = subprocess.run(

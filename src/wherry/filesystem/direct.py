@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from wherry.config import Config
 from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.filesystem.storage_options import place_and_options
+from wherry.filesystem.store_paths import StorePaths
 from wherry.filesystem.uploaders import Uploaders, private_folder
 from wherry.store.registry import check_usable
 
@@ -23,7 +24,7 @@ class _DirectFileSystem(WherryFileSystem):
 
     def __init__(self, *, config: Config | None = None, fo: object = None, **options: Any) -> None:
         """Raises ConfigError for options that are unknown or contradict each other."""
-        super(WherryFileSystem, self).__init__()
+        super(StorePaths, self).__init__()  # its options have the store's name around them
         config = config or Config()
         self._place, self._opened = place_and_options(self.target, options)
         check_usable(self._place.scheme, self._opened)
