@@ -122,7 +122,10 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
 
 
 class _Session(botocore.session.Session):
-    """A session that adds no transfer methods to its clients: nobody calls them, and s3transfer takes a while to import."""
+    """A session that adds no transfer methods to its clients.
+
+    Nobody calls them, and they may choose CRT, which sends to Amazon whatever the endpoint (boto/boto3#4839).
+    """
 
     def register(self, event_name: str, *arguments: Any, **options: Any) -> None:
         """Take an event's handler, but not the one of boto3 that adds those methods."""
@@ -134,7 +137,16 @@ class _Session(botocore.session.Session):
 def _models(folders: str | None) -> Loader:
     """One for all clients of a process, as each would take 50 ms; `folders` is the setting ``data_path``."""
     extra = [os.path.expanduser(os.path.expandvars(folder)) for folder in (folders or "").split(os.pathsep) if folder]
-    return Loader(extra_search_paths=extra, file_loader=_Models())
+    return _Loader(extra_search_paths=extra, file_loader=_Models())
+
+
+class _Loader(Loader):
+    """A loader whose folders stay as they are: boto3 adds its own, of resources only, for each session that it makes."""
+
+    @property
+    def search_paths(self) -> list[str]:
+        """A copy, so that what is appended to it is lost."""
+        return list(super().search_paths)
 
 
 class _Models(JSONFileLoader):

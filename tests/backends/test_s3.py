@@ -17,6 +17,8 @@ import pytest
 
 from servers import tls
 from servers.real import S3Server
+from wherry.backends.s3.client import connect
+from wherry.backends.s3.options import S3Options
 from wherry.backends.s3.probe import AMAZON
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -131,6 +133,16 @@ class TestRefusals:
 
 
 class TestOptions:
+    def test_clients_do_not_lengthen_the_list_of_folders_that_they_share(self) -> None:
+        """A boto3 session adds its own folder to the loader of models that it finds."""
+        options = S3Options(endpoint_url="http://127.0.0.1:9", aws_access_key_id="key", aws_secret_access_key="secret")
+        lengths = []
+        for _ in range(3):
+            connection = connect(options, "bucket")
+            lengths.append(len(connection.client._loader.search_paths))  # type: ignore[attr-defined]
+            connection.close()
+        assert lengths[:1] * 3 == lengths
+
     def test_unknown_option_names_the_known_ones(self) -> None:
         with pytest.raises(ConfigError, match=r" endpoint for s3.*endpoint_url.*profile, .*region"):
             S3Store(parse_uri("s3://bucket"), {"endpoint": "http://127.0.0.1"})
