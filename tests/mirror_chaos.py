@@ -193,9 +193,9 @@ class Nursery:
         Nursery.wait(pid)
 
     @staticmethod
-    def wait(pid: int) -> None:
+    def wait(pid: int, timeout_s: float = 30.0) -> None:
         """Wait until it is gone."""
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), what=f"the end of process {pid}")
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s, what=f"the end of process {pid}")
 
 
 @contextmanager
@@ -291,9 +291,7 @@ def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
             pid = home.start("mirror", **mirrored, close_after_s=close_after_s)
             time.sleep(0.03 + rng.random() * (place.longest_life_s - 0.03))  # the kill comes at no particular moment
             home.kill(pid)
-            os.kill(writer, signal.SIGSTOP)  # else a slow machine's writer makes more than the last mirror can send in its time
             now = check(run, place, seed)
-            os.kill(writer, signal.SIGCONT)
             assert now.get("a.log", 0) >= before.get("a.log", 0), "what was there is there no more"
             before = now
             if rng.random() < 0.2:
@@ -301,7 +299,8 @@ def play(folder: Path, home: Nursery, seed: int, place: Place) -> None:
                     state_db.unlink()
     finally:
         home.kill(writer)
-    home.wait(home.start("mirror", **mirrored, close_after_s=0.0))
+    # Through a proxy of faults this takes 20 s on a machine that does nothing else: after each fault one sender goes on alone.
+    home.wait(home.start("mirror", **mirrored, close_after_s=0.0), timeout_s=120.0)
     assert not (said := (folder / "closed").read_text()), said
     plain = {name: place.get(name) for name in place.names() if not name.startswith(f"{FOLDER}/")}
     local = {path.relative_to(run).as_posix(): path.read_bytes() for path in run.rglob("*") if path.is_file()}
