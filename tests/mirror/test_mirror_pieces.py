@@ -261,6 +261,8 @@ def test_no_hour_sees_more_than_the_budget() -> None:
         assert sum(start <= one < start + 3600 for one in times) <= 100
     assert len(times) > 350
     assert budget.left() < 1
+    now[0] += 40.0
+    assert budget.left() >= 1, "the next request has to wait for 40 s at most"
 
 
 def test_every_call_counts_and_a_listing_by_its_pages(tmp_path: Path) -> None:
