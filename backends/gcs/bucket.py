@@ -23,7 +23,7 @@ from urllib.parse import quote
 from google.api_core.datetime_helpers import from_rfc3339
 from google.api_core.exceptions import GoogleAPICallError, from_http_response
 from google.auth.exceptions import GoogleAuthError
-from requests.exceptions import RequestException
+from requests.exceptions import InvalidJSONError, RequestException
 from urllib3.exceptions import HTTPError
 
 from wherry.backends.gcs.body import FileBody
@@ -102,7 +102,10 @@ class Bucket:
         answer = self.connected().authorized.request(method, url, params=given, json=body, timeout=self.timeout_s)
         if not 200 <= answer.status_code < 300:
             raise from_http_response(answer)
-        return {} if method == "DELETE" else dict(answer.json())
+        described = {} if method == "DELETE" and not answer.content else answer.json()
+        if not isinstance(described, dict):  # something on the way has given it, as it may a page that is no JSON at all
+            raise InvalidJSONError("the answer is no JSON object", response=answer)
+        return described
 
     def send(self, operation: str, key: str, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
@@ -180,7 +183,8 @@ class Bucket:
             pages, token = Pages(), ""
             while True:
                 page = self.ask("GET", None, prefix=prefix, fields=_LISTED, **({"pageToken": token} if token else {}))
-                items = page.get("items", [])
+                if not isinstance(items := page.get("items", []), list):
+                    raise ValueError("the items of the listing are no list")
                 yield from map(self._listed, items)
                 if not (token := page.get("nextPageToken", "")):
                     return
@@ -189,11 +193,14 @@ class Bucket:
                     raise PermanentError(words, operation=operation, uri=self.uri.uri_for(key))
 
     def _listed(self, resource: Mapping[str, Any]) -> ObjectMeta:
-        """An entry of a listing: one that cannot be read must not hide the others."""
+        """An entry of a listing: one that cannot be read must not hide the others. ValueError for one without a name."""
+        name = resource.get("name") if isinstance(resource, dict) else None
+        if not isinstance(name, str):
+            raise ValueError("an entry of the listing has no name")
         try:
-            return self.described(resource["name"], resource)
+            return self.described(name, resource)
         except (ValueError, TypeError, TransientError):
-            return ObjectMeta(resource["name"], -1)
+            return ObjectMeta(name, -1)
 
     def remove(self, operation: str, key: str, name: str) -> None:
         """Delete an object; that it is absent is fine."""

@@ -32,6 +32,7 @@ from urllib3.exceptions import InsecureRequestWarning
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.tally import Tally
 from wherry.errors import ConfigError
+from wherry.store.options import check_endpoint
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 CREDENTIALS_HINT = (
@@ -62,7 +63,7 @@ class Connection:
 
 
 def connect(options: GCSOptions) -> Connection:
-    """Make the sessions. ConfigError for a key file that google-auth cannot read."""
+    """Make the sessions. ConfigError for a key file that google-auth cannot read, and for an emulator's address that is none."""
     credentials = _credentials(options)
     codes: tuple[int, ...] = (401,)
     if credentials is None:
@@ -80,7 +81,11 @@ def connect(options: GCSOptions) -> Connection:
         session.max_redirects = _MOST_REDIRECTS
         session.mount("http://", adapter)
         session.mount("https://", adapter)
-    endpoint = options.endpoint_url or os.environ.get("STORAGE_EMULATOR_HOST") or f"https://storage.{credentials.universe_domain}"
+    endpoint = options.endpoint_url
+    if endpoint is None and (emulator := os.environ.get("STORAGE_EMULATOR_HOST")):
+        endpoint = check_endpoint(emulator, "the variable STORAGE_EMULATOR_HOST")
+    if endpoint is None:
+        endpoint = f"https://storage.{credentials.universe_domain}"
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
     return Connection(endpoint.rstrip("/"), authorized, bare, tally)
 

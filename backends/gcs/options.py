@@ -41,7 +41,7 @@ class GCSOptions:
 
     #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
     endpoint_url: str | None = option(None, names_server=True)
-    #: The client's project; calls for objects need none.
+    #: Not used: calls for objects need no project.
     project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
     #: A key file, its content as a dict or as text, an access token, or none of them: public buckets.
     credentials_file: str | None = option(None, names_credentials=True, variables=("GOOGLE_APPLICATION_CREDENTIALS",))

@@ -17,6 +17,8 @@ from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import CutAnswer, Extend, When, fault_proxy
 from servers.real import Server, tls_terminator
 from servers.tls import make_certificates
+from wherry.backends.gcs.client import connect
+from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import (
@@ -108,6 +110,28 @@ def test_emulator_host_is_honoured(fake_gcs_server: Server, source: Path, monkey
     with open_store(StoreURI("gs", fake_gcs_server.bucket)) as store:
         store.put_file("emulated/object", source)
         assert ["emulated/object"] == [meta.key for meta in store.list("emulated/")]
+
+
+def test_an_emulators_host_without_a_scheme_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "localhost:9023")
+    with (
+        GCSStore(StoreURI("gs", "bucket"), {}) as store,
+        pytest.raises(ConfigError, match="STORAGE_EMULATOR_HOST"),
+    ):
+        store.head("object")
+
+
+def test_the_universe_of_a_key_names_the_endpoint() -> None:
+    key = {
+        "type": "authorized_user",
+        "client_id": "i",
+        "client_secret": "s",
+        "refresh_token": "r",
+        "universe_domain": "example.goog",
+    }
+    connection = connect(GCSOptions(credentials_json=key))
+    assert "https://storage.example.goog" == connection.endpoint
+    connection.close()
 
 
 def test_verify_wins_over_the_environment(
@@ -367,6 +391,26 @@ def test_an_answer_that_is_not_the_stores_is_transient_and_never_written(tmp_pat
     with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(TransientError, match="not the store's own"):
         store.get_file("object", target, start=2, end=8)
     assert target.read_bytes() == b"untouched"
+
+
+@pytest.mark.parametrize("status", [200, 201, 206])
+@pytest.mark.parametrize("page", [b"<html>Log in</html>", b"[1]"])
+@pytest.mark.parametrize("verb", ["head", "list", "delete"])
+def test_a_page_that_is_not_the_stores_is_transient(source: Path, verb: str, page: bytes, status: int) -> None:
+    """Nothing was deleted by a network's login page."""
+    with scripted((status, {}, page)) as script, anonymous(script.url) as store, pytest.raises(TransientError):
+        verbs("object", source)[verb](store)
+
+
+@pytest.mark.parametrize("items", [None, {"name": "object"}, ["object"], [{"size": "1", "generation": "1"}], [{"name": 5}]])
+def test_a_listing_of_what_has_no_name_is_an_error_for_good(items: object) -> None:
+    page = json.dumps({"items": items}).encode()
+    with (
+        scripted((200, {}, page)) as script,
+        anonymous(script.url) as store,
+        pytest.raises(PermanentError, match="cannot be read"),
+    ):
+        list(store.list())
 
 
 def test_what_comes_beyond_a_range_is_not_written(tmp_path: Path) -> None:
