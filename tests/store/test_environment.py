@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from wherry.store.environment import secrets_from_environment, with_environment
 
 
@@ -23,3 +25,13 @@ def test_other_schemes_take_nothing() -> None:
 def test_the_first_variable_counts_and_empty_ones_do_not() -> None:
     environ = {"AWS_ENDPOINT_URL_S3": "", "AWS_ENDPOINT_URL": "http://a", "S3_ENDPOINT_URL": "http://b"}
     assert {"endpoint_url": "http://a"} == with_environment("s3", {}, environ)
+
+
+@pytest.mark.parametrize("value", [None, False])
+def test_anonymous_that_is_off_leaves_the_environments_credentials(value: object) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "AKIA1234", "AWS_SECRET_ACCESS_KEY": "secret12"}
+    found = with_environment("s3", {"anonymous": value}, keys)
+    assert {"anonymous": value, "aws_access_key_id": "AKIA1234", "aws_secret_access_key": "secret12"} == found
+    found = with_environment("gs", {"anonymous": value}, {"GOOGLE_APPLICATION_CREDENTIALS": "/keys.json"})
+    assert {"anonymous": value, "credentials_file": "/keys.json"} == found
+    assert {"anonymous": True} == with_environment("s3", {"anonymous": True}, keys)

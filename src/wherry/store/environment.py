@@ -32,7 +32,8 @@ def with_environment(scheme: str, options: Mapping[str, object], environ: Mappin
     Keys are taken all together, and only if none, no profile and no anonymous access was asked for.
     """
     known = _options(scheme)
-    names_credentials = any(each.names_credentials and options.get(each.name, False) is not False for each in known)
+    given = (each for each in known if each.name in options and (options[each.name] or not each.is_switch))
+    names_credentials = any(each.names_credentials for each in given)
     found = dict(options)
     for each in known:
         is_wanted = not each.is_secret and not (each.names_credentials and names_credentials)

@@ -64,6 +64,8 @@ class Option:
     names_credentials: bool = False
     #: The backend's secrets are taken from the environment together, and only if it has this one.
     is_needed: bool = False
+    #: True or False. Off, or None, it says nothing.
+    is_switch: bool = False
 
 
 def option(
@@ -84,8 +86,8 @@ def option(
 
 def options_of(options_class: type) -> tuple[Option, ...]:
     """The table of an options class."""
-    found = ((each.name, each.metadata.get("option", Option(""))) for each in fields(options_class))
-    return tuple(replace(about, name=name) for name, about in found)
+    found = ((each, each.metadata.get("option", Option(""))) for each in fields(options_class))
+    return tuple(replace(about, name=each.name, is_switch=isinstance(each.default, bool)) for each, about in found)
 
 
 def read_options(options_class: type[_T], scheme: str, given: Mapping[str, object]) -> _T:
