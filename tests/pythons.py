@@ -32,6 +32,7 @@ TESTS = (
     "tests/agent",
     "tests/mirror",
     "tests/loggers",
+    "tests/destinations",
     "tests/e2e/test_at_exit.py",
     "tests/e2e/test_forked_children.py",
     "tests/e2e/test_processes.py",

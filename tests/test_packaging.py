@@ -108,6 +108,14 @@ def _sources() -> set[str]:
     return ours | {f"wherry/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "backends").rglob("*.py")}
 
 
+def test_every_folder_of_modules_is_a_package_of_the_project() -> None:
+    """setuptools takes a folder that is not named by accident only, as data of the package above it, and warns that it will not."""
+    listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    folders = {os.path.dirname(name).replace("/", ".") for name in _sources()}
+    assert folders == set(re.findall(r'"([\w.]+)"', listed[1]))
+
+
 def test_wheel_has_every_module_and_no_other(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
