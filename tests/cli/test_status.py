@@ -195,6 +195,14 @@ def test_the_shortest_remedy_for_missing_secrets_is_named(line: CommandLine, jou
     assert "This shell's environment has them: wherry drain" == waiting["remedy"]
 
 
+def test_the_story_names_the_command_that_helps(line: CommandLine, journal: Journal) -> None:
+    names = ("aws_access_key_id", "aws_secret_access_key")
+    accept(journal, "locked", secret_names=names, environment=True)
+    accept(journal, "a")
+    assert "remedy    This shell's environment has them: wherry drain\n" in line.run("status", "locked", env=KEYS)[0]
+    assert "remedy    start an agent and wait: wherry drain\n" in line.run("status", "a")[0]
+
+
 def test_an_old_attempt_does_not_hide_that_secrets_are_missing(line: CommandLine, journal: Journal) -> None:
     """An agent that was killed had begun the upload; the one that is there now knows no secrets."""
     accept(journal, "a", secret_names=("token",))

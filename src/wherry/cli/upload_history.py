@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.checksum import format_crc32c
-from wherry.cli.arguments import parse_target
-from wherry.cli.status import Unfinished, unfinished, waiting_for_secrets
-from wherry.cli.status_text import failure_remedy, next_try_text, unfinished_as_dict
+from wherry.cli.arguments import command, parse_target
+from wherry.cli.status import OPEN, Unfinished, Waiting, unfinished, waiting_for_secrets
+from wherry.cli.status_text import failure_remedy, next_try_text, secrets_remedy, unfinished_as_dict
 from wherry.cli.words import age_text, size_text, word
 from wherry.spool.journal.jobs import Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
@@ -37,6 +37,8 @@ class Story:
     log: tuple[str, ...]
     #: How much longer it is tried, not counting the time in which nobody can try.
     left_s: float
+    #: The command that helps; empty if none is needed.
+    remedy: str
 
     def as_json(self) -> str:
         """One line of JSON."""
@@ -71,17 +73,29 @@ def stories(name: str, folder: Path) -> list[Story]:
         agent_pid = pid_of_agent(spool)
         waiting = waiting_for_secrets(journal, agent_pid)
         standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
+        locked = {one.store_id: one for one in waiting}
         stores, logged = journal.queries.stores(), _logged(folder, ids)
         jobs = journal.queries.jobs(ids=ids)
         return [
             Story(
                 *(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]),
                 left_s=max(0.0, journal.work.time_left_s(job)[0]),
+                remedy=_remedy(job, folder, locked.get(job.store_id), is_served=agent_pid is not None),
             )
             for job in jobs
         ]
     finally:
         journal.close()
+
+
+def _remedy(job: Job, folder: Path, missing: Waiting | None, *, is_served: bool) -> str:
+    if job.state is JobState.FAILED:
+        return failure_remedy(job, folder)
+    if job.state not in OPEN:
+        return ""
+    if missing is not None:
+        return secrets_remedy(missing, folder)
+    return "" if is_served else f"start an agent and wait: {command('drain', folder)}"
 
 
 def _ids(journal: Journal, name: str) -> list[JobId]:
@@ -127,9 +141,10 @@ def story_lines(story: Story) -> list[str]:
         rows.append(("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"))
     elif job.state is JobState.FAILED:
         rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "nobody knows")]
-        rows.append(("remedy", failure_remedy(job, story.spool)))
     elif job.end.finished_s is not None:
         rows.append((word(job.state), f"{_time_text(job.end.finished_s)}, {age_text(job.end.finished_s - job.created_s)} later"))
+    if story.remedy:
+        rows.append(("remedy", story.remedy))
     if job.end.superseded_by is not None:
         rows.append(("by", f"job {job.end.superseded_by}, a newer upload of the name"))
     if job.crc32c is not None:
