@@ -31,7 +31,7 @@ def pull(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The local copy; made if it does not exist.", show_default=False)],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run is sealed, or Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="S", min=0.1, help="With --follow: look every S seconds.")
+        float, typer.Option("--interval", metavar="S", min=0.1, help="With --follow: take a snapshot every S seconds.")
     ] = 10.0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite/--no-overwrite", help="Replace files in DIR that no earlier pull made, too.")
