@@ -106,7 +106,7 @@ class MemoryStore(MultipartStore):
         return self._object("head", key)[0]
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """As the contract says; the objects are those of the moment when the first is asked for."""
+        """As the contract says: a snapshot, taken when the first object is requested."""
         with self._root.lock:
             found = [meta for key, (meta, _) in self._root.objects.items() if key.startswith(prefix)]
         yield from sorted((meta for meta in found if TEMPORARY_MARK not in meta.key), key=lambda meta: meta.key.encode())
@@ -165,7 +165,7 @@ class MemoryStore(MultipartStore):
             self._root.uploads.pop(upload_id, None)
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
-        """As the contract says; those of the moment when the first is asked for."""
+        """As the contract says: a snapshot, taken when the first upload is requested."""
         with self._root.lock:
             found = [(upload_id, upload) for upload_id, upload in self._root.uploads.items() if upload.key.startswith(prefix)]
         yield from (PendingUpload(upload.key, upload_id, upload.begun_s, is_ours=True) for upload_id, upload in found)

@@ -109,7 +109,7 @@ def _sources() -> set[str]:
 
 
 def test_every_folder_of_modules_is_a_package_of_the_project() -> None:
-    """setuptools takes a folder that is not named by accident only, as data of the package above it, and warns that it will not."""
+    """A folder that is left out gets into the wheel only as data of its parent, which setuptools deprecates."""
     listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
     assert listed is not None
     folders = {os.path.dirname(name).replace("/", ".") for name in _sources()}

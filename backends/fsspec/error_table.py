@@ -1,4 +1,4 @@
-"""The table of errors of fsspec's file systems, each of which raises its own library's."""
+"""Translates the errors of fsspec's file systems. Each of them raises those of its own library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DENIED = frozenset({"AuthenticationException", "AzureSigningError"})
 
 
 def words_of(error: Exception) -> str:
-    """What an error says, with the name of its class if it is a library's: Python's own for a wrong value adds nothing."""
+    """The text of an error, after the name of its class. A plain ValueError or OSError has no name in front."""
     # adlfs puts these words, and no account, before any wrong option
     name, text = type(error).__name__, str(error).removeprefix("unable to connect to account for ")
     return text if text and type(error) in (ValueError, OSError) else f"{name}: {text}" if text else name
@@ -61,7 +61,7 @@ def translate(error: Exception, operation: str, uri: str) -> StoreError:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status that an error of any library carries. FTP's are put in its terms (RFC 959)."""
+    """The HTTP status that an error carries, whichever library raised it. FTP's codes (RFC 959) are translated."""
     if isinstance(error, ftplib.Error):  # noqa: S321  the errors of fsspec's own FTP
         code = str(error)[:3]
         return {"530": 401, "532": 401, "550": 404, "552": 507}.get(code, 503 if code.startswith("4") else 400)

@@ -76,7 +76,7 @@ class GCSStore(MultipartStore):
 
     @property
     def n_requests(self) -> int:
-        """As the contract says; what google-auth asks for tokens is not among them."""
+        """As the contract says; google-auth's requests for tokens are not counted."""
         return self._bucket.n_requests
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
@@ -92,7 +92,7 @@ class GCSStore(MultipartStore):
             self.read(key, lambda block, at: write(fd, block, at, path, uri), start=start, end=end, if_match=if_match)
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
-        """As the contract says. Of a range without bytes it looks whether it is inside the object."""
+        """As the contract says. For an empty range it checks that the range is inside the object."""
         if end is not None and end <= start:
             self._check_empty_range(key, start, end, if_match)
             return
@@ -145,7 +145,7 @@ class GCSStore(MultipartStore):
         each_at_once(self.delete, keys)
 
     def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions = PutOptions()) -> ObjectMeta:
-        """As the contract says, by temporary objects: so it is not offered where these are unwelcome (``upload="session"``)."""
+        """As the contract says. It makes temporary objects, so it is not offered with ``upload="session"``."""
         if self.capabilities.min_joined_bytes is None:
             return super().join(key, sources, size_bytes, put)
         return self._composed.join(key, sources, size_bytes, put)
@@ -159,7 +159,7 @@ class GCSStore(MultipartStore):
         return self._upload("put_part", key, upload_id).put_part(key, upload_id, path, part)
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
-        """As the contract says. An upload that was begun with the other value of the option ``upload`` is not known."""
+        """As the contract says. An upload that was begun with another value of the option ``upload`` is not found."""
         return self._upload("list_parts", key, upload_id).list_parts(key, upload_id)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:

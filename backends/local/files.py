@@ -94,7 +94,7 @@ def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreE
 
 @contextmanager
 def opened_source(path: Path, operation: str, uri: str) -> Iterator[int]:
-    """Open the file to send. That it is missing is no NotFoundError: that word is kept for the object."""
+    """Open the file to send. A missing file is a PermanentError, as NotFoundError means a missing object."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not keep us waiting
     except OSError as error:
@@ -132,7 +132,7 @@ def open_temporary(target: Path, o_tmpfile: int, mark: str) -> tuple[int, Path |
 
 
 def mark_for(metadata: Mapping[str, str]) -> str:
-    """What marks the temporary names of an upload. Each attempt of a job has the same, and so finds what an earlier one left."""
+    """The mark in the temporary names of an upload. Attempts of one job share it, so each finds what earlier ones left."""
     token = metadata.get(TOKEN_METADATA)
     return secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
 
@@ -183,7 +183,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def umask() -> int:
-    """The umask of the process. /proc tells it; os.umask() would have to change it for a moment, for all threads."""
+    """The umask of the process, read from /proc: os.umask() would change it for a moment, for all threads."""
     try:
         fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -215,7 +215,7 @@ def describe_status(key: str, status: os.stat_result) -> ObjectMeta:
 def publish(source: Path, target: Path, if_absent: bool, mark: str) -> None:
     """Give the inode of `source` the name `target` as well; FileExistsError if it is taken and must not be.
 
-    What is there for a moment has a temporary name with that mark.
+    An intermediate link has a temporary name with that mark.
     """
     if if_absent:
         link_file(source, target)

@@ -135,7 +135,7 @@ class Translator:
 
     @contextmanager
     def translated(self, operation: str, key: str, part: int | None = None) -> Iterator[None]:
-        """Around calls to botocore, and reading what they answer. `part`: the number of the part that they are about."""
+        """Translate what calls to botocore raise in the block. `part`: the number of the part, for the message."""
         try:
             yield
         except sdk.ClientError as error:

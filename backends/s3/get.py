@@ -1,4 +1,4 @@
-"""Fetches ranges of objects into files, and believes no answer that does not add up."""
+"""Fetches ranges of objects into files, and refuses answers that do not match the request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 class Reader:
-    """Reads objects of one bucket. `client` gives the client of the moment, `head` describes an object."""
+    """Reads objects of one bucket. `client` returns the current client, `head` describes an object."""
 
     def __init__(
         self, client: Callable[[], S3Client], bucket: str, errors: Translator, head: Callable[[str], ObjectMeta]
@@ -37,7 +37,7 @@ class Reader:
         self._head = head
 
     def fetch(self, key: str, path: Path, start: int, end: int | None, if_match: str | None) -> None:
-        """Write bytes [start, end) of the object to the same place of an existing file, and nothing beside them."""
+        """Write bytes [start, end) of the object to the same offsets of an existing file, and nothing else."""
         try:
             target = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:

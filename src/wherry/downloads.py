@@ -68,7 +68,7 @@ class Reader(ABC):
         progress_bar: bool = False,
         follow_symlinks: bool = True,
     ) -> ObjectMeta:
-        """Download the object `name` to the file `dest`, verified; an upload of it that is still queued is what you get::
+        """Download the object `name` to the file `dest`, verified. If an upload of it is still queued, that version is copied::
 
             uploader.get("checkpoints/model.pt", "model.pt", overwrite=True)
 
@@ -124,7 +124,7 @@ class Reader(ABC):
         return self.view().head(self.uri.key_for(check_name(name)))
 
     def exists(self, name: str) -> bool:
-        """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket are errors and no "no"."""
+        """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket raise errors."""
         try:
             self.head(name)
         except BucketNotFoundError:

@@ -82,7 +82,7 @@ class TransientError(StoreError):
 
 
 class ThrottledError(TransientError):
-    """The store asks for fewer calls. `retry_after_s` is its own figure, if it gave one."""
+    """The store asks for fewer calls. `retry_after_s` is the wait that the store named, if it did."""
 
     def __init__(
         self, message: str, *, operation: str = "", uri: str = "", hint: str = "", retry_after_s: float | None = None
@@ -161,7 +161,7 @@ class UploadFailed(WherryError):
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Of what it was made of: exceptions are made again of their text, by default."""
+        """Pickle the arguments: by default an exception is made again from its text alone."""
         return partial(type(self), remedy=self.remedy), (self.failures,)
 
 

@@ -123,7 +123,7 @@ class Uploader(Reader):
         return f"<Uploader {self.uri} spool={self.spool.folder}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: where it uploads to, and how far it is. Names are escaped."""
+        """HTML for notebooks: the destination and the progress. Names are escaped."""
         counts = self.counts()
         rows = {
             "store": str(self.uri),
@@ -182,8 +182,8 @@ class Uploader(Reader):
             with uploader.open("model.pt") as file:
                 torch.save(model.state_dict(), file)
 
-        ``"wb"`` overwrites, ``"xb"`` does not: AlreadyExistsError while another upload of the name is on its way from this spool.
-        The writer's `handle` is the upload. An exception inside its ``with`` block throws the file away.
+        ``"wb"`` overwrites. ``"xb"`` does not, and raises AlreadyExistsError while this spool has another upload of the name.
+        The writer's `handle` is the upload. An exception inside its ``with`` block discards the file.
         """
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
@@ -243,11 +243,11 @@ class Uploader(Reader):
     # -- failures and the end
 
     def start_check(self) -> None:
-        """Have the agent find out, in the background, whether the store lets us in; raise_failures() reports if it does not."""
+        """Have the agent find out, in the background, whether the store grants access; raise_failures() reports a refusal."""
         self._waiter.start(self._acceptance.submit_check())
 
     def check(self, timeout_s: float | None = 60.0) -> None:
-        """Find out whether the store lets us in; raises UploadFailed with the server's own words, or TimeoutError."""
+        """Find out whether the store grants access. Raises UploadFailed with the server's message, or TimeoutError."""
         ids = self._acceptance.submit_check()
         self._waiter.start(ids)
         if not self._wait_for(ids, timeout_s):
@@ -295,9 +295,9 @@ class Uploader(Reader):
         return drain_command(self.spool.folder)
 
     def close(self, timeout_s: float | None = None, *, progress_bar: bool = False) -> None:
-        """flush(), then sign off. It is closed also when that raises; what was not finished goes on in the background.
+        """Flush, then leave the spool. It is closed even if the flush raises; unfinished uploads go on in the background.
 
-        Without `timeout_s` it waits for `Config.drain_at_exit_s`; without that, as long as uploads get on (`Config.give_up_s`).
+        Without `timeout_s` it waits for `Config.drain_at_exit_s`; without that, as long as uploads progress (`Config.give_up_s`).
         TimeoutError says what is left, and the command that finishes it.
         """
         if self._closed:
@@ -369,14 +369,14 @@ class Uploader(Reader):
 
 
 def _new_name(uri: StoreURI, name: str) -> str:
-    """As check_new_name(), of the whole key: the prefix of a URI may be given to read what others have made."""
+    """Check the whole key as check_new_name() does. Only for writing: a URI's prefix may name objects of others, for reading."""
     if uri.prefix and uri.scheme != "file":  # a local folder is there, or its name is its owner's affair
         check_new_name(uri.prefix, what="prefix")
     return check_new_name(name)
 
 
 def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:
-    """Close when nobody can handle an exception any more: say what failed, and how to finish what is not finished."""
+    """Close when nobody can handle an exception any more: say what failed, and how to finish the rest."""
     if uploader._closed or not uploader._session.is_here:
         return
     try:

@@ -67,7 +67,7 @@ class WorkerPool:
         _send(worker, greeting)
 
     def _be_worker(self, name: str, channel: socket.socket, other_end: socket.socket, agent_pid: int) -> NoReturn:
-        """In the child: let go of what is the agent's, work, and leave without its exit handlers."""
+        """In the child: close what belongs to the agent, work, and leave without the agent's exit handlers."""
         status = 1
         try:
             _die_with_parent(agent_pid)
@@ -103,7 +103,7 @@ class WorkerPool:
                 yield worker.name, _cause(status)
 
     def kill(self, name: str) -> None:
-        """Kill the worker of that name, if there is one; reap() tells of it then."""
+        """Kill the worker of that name, if there is one; reap() then reports it."""
         for worker in self._workers.values():
             if worker.name == name:
                 log.error("worker %s does not renew its leases: killed", name)

@@ -129,7 +129,7 @@ class WherryFileSystem(StorePaths):
         """Download objects, and folders with `recursive`, as fsspec does.
 
         An object that cannot have a file here (a key that breaks the rules for names, a file where a folder has to be, a name
-        that is too long) keeps none of the others back: when these are here, ConfigError names it.
+        that is too long) does not stop the others: when these are downloaded, ConfigError names it.
         """
         refused: dict[str, str] = {}
         super().get(rpath, lpath, *args, refused=refused, **options)
@@ -302,7 +302,7 @@ class WherryFileSystem(StorePaths):
     ) -> None:
         """Copy an object through this machine: it is read into the spool, verified, and uploaded. A folder is skipped.
 
-        With a `plan` nothing is copied; the pair of paths is added to the plan. So mv() asks copy() what goes where.
+        With a `plan` nothing is copied; the pair of paths is added to the plan, which mv() uses.
         """
         if plan is not None:
             plan.append((self._strip_protocol(path1), self._strip_protocol(path2)))
@@ -338,7 +338,7 @@ class WherryFileSystem(StorePaths):
         requires: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Copy, and once all copies are accepted delete what was copied, nothing else. What keeps its path is not moved.
+        """Copy, then delete what was copied once all copies are accepted. An object that keeps its path is not moved.
 
         OSError, before anything is copied, for a folder that would go into itself and for an object that would be replaced by
         another one of the same move; FileNotFoundError and IsADirectoryError as rm().

@@ -36,7 +36,7 @@ class Budget:
     """Requests that may be made: at most `per_hour` in any hour, as long as callers ask before they begin something.
 
     What is begun is always finished, so the balance may become negative; then it takes longer until requests may be made again.
-    Without a `per_hour` it follows the number of files: see follow().
+    Without a `per_hour` it follows the number of files: see fit_to().
     """
 
     def __init__(self, per_hour: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +60,7 @@ class Budget:
         self._rate = max(per_hour * (1.0 - _MARGIN) - self.burst, 1.0) / 3600.0
 
     def fit_to(self, n_files: int, every_s: float) -> None:
-        """Have enough, unless it is fixed, for `n_files` files of which each sends a segment `every_s`."""
+        """Set the budget for `n_files` files that each send a segment `every_s`, unless it is fixed."""
         if not self._fits:
             return
         wanted = _SPARE * max(1.0, self.requests_a_send) * n_files * 3600.0 / max(1.0, every_s)
@@ -82,12 +82,12 @@ class Budget:
             self.spent += n_requests
 
     def measure(self) -> None:
-        """Begin to measure how many requests a send takes: what was spent so far was for other things."""
+        """Begin to measure how many requests a send takes; earlier requests are not counted for it."""
         with self._lock:
             self._spent_before = self.spent
 
     def ended(self, n_sends: int) -> None:
-        """Note that so many sends have ended: so it is learned how many requests one takes."""
+        """Note that `n_sends` sends have ended, to learn how many requests one takes."""
         if not n_sends:
             return
         with self._lock:
@@ -97,7 +97,7 @@ class Budget:
             self.requests_a_send += weight * (found - self.requests_a_send)
 
     def sends_left(self) -> int:
-        """How many sends may be begun now, with a check of the epoch before them; few until it is known what one takes."""
+        """How many sends may be begun now, with a check of the epoch before them; at most 4 until it is known what one takes."""
         left = int((self.left() - _FENCE_REQUESTS) / max(1.0, self.requests_a_send))
         return left if self.requests_a_send else min(left, 4)
 
@@ -111,7 +111,7 @@ class Budget:
 class CountedStore(WrappedStore):
     """Takes every request from a budget, those that fail included.
 
-    A store that counts its requests is believed. With any other store a call counts as one request, and a listing as one for
+    If the store counts its requests, its count is used. For others a call counts as one request, and a listing as one for
     each 1,000 entries begun.
     """
 
@@ -132,7 +132,7 @@ class CountedStore(WrappedStore):
             self._settle()
 
     def _settle(self) -> None:
-        """Take what the store has counted since; side by side with others, whose requests may be among them."""
+        """Take what the store has counted since the last call; requests of concurrent calls may be among them."""
         with self._lock:
             seen, now = self._seen or 0, self.inner.n_requests or 0
             self._seen = now

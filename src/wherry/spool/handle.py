@@ -73,10 +73,10 @@ class UploadHandle:
 
     @property
     def is_exclusive(self) -> bool | None:
-        """Of an upload without `overwrite` that is done: whether the store itself saw to it that the name was free.
+        """For a finished upload without `overwrite`: whether the store itself ensured that the name was free.
 
-        False: the store cannot, so that it was looked up first and written second; another writer at that very moment may
-        have lost its object, or replaced this one. None: not done yet, or it was to overwrite.
+        False: the store cannot, so the name was looked up first and written second. Another writer at the same moment may
+        have lost its object, or replaced this one. None: not done yet, or overwriting was allowed.
         """
         found = [job.end.exclusive for job in self._jobs()]
         return None if not found or None in found else all(found)
@@ -92,7 +92,7 @@ class UploadHandle:
     def result(self, timeout_s: float | None = None) -> ObjectMeta:
         """Wait, and describe the verified object; of a folder the sum of its files.
 
-        A superseded upload gives what its newer version became. Raises UploadFailed, which flush() and close() then do not
+        For a superseded upload it is the object of the newer version. Raises UploadFailed, which flush() and close() then do not
         raise again for it, and which is an AlreadyExistsError, too, if the name was taken; TimeoutError after `timeout_s`.
         """
         if self._made is not None:

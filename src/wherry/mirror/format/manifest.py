@@ -33,7 +33,7 @@ _CRC32C = re.compile(r"[0-9a-f]{8}")
 
 
 class NewerFormatError(IntegrityError):
-    """The manifest has a format that this version of wherry does not know: its writer's objects must not be guessed at."""
+    """The manifest has a format that this version of wherry does not know, so its writer's objects are not read."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Manifest:
 def parse_manifest(text: str, *, uri: str = "") -> Manifest:
     """Read what to_json() wrote; fields that are unknown are left out.
 
-    NewerFormatError for a higher format; IntegrityError for anything else that is no manifest.
+    NewerFormatError for a higher format; IntegrityError for anything that is not a manifest.
     """
     try:
         data = json.loads(text)
@@ -115,7 +115,7 @@ def _check_format(found: object, uri: str) -> None:
 
 
 def _checked(kind: type[Manifest | FileEntry], data: object) -> dict[str, Any]:
-    """The values of a dataclass's fields, but for `files`. KeyError, TypeError, ValueError."""
+    """The values of a dataclass's fields, except `files`. Raises KeyError, TypeError, ValueError."""
     if not isinstance(data, Mapping):
         raise TypeError(f"an entry is a {type(data).__name__}")
     values = {one.name: data[one.name] for one in fields(kind) if one.name != "files"}

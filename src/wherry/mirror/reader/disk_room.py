@@ -12,7 +12,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def full_disk(error: BaseException, place: Path) -> OSError | None:
-    """The error to raise if this one, or its cause, is that the disk of `place` takes nothing more; None if it is another."""
+    """The error to raise if this one, or its cause, says that the disk of `place` is full; None for any other."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:

@@ -46,23 +46,22 @@ def pull(
     on_report: Callable[[PullReport], object] | None = None,
     stop: threading.Event | None = None,
 ) -> PullReport:
-    """Make `folder` what a mirror at `uri` has in the store, verified; with `follow`, again each `interval_s` until it is sealed.
+    """Copy what a mirror at `uri` has in the store to `folder`, verified; with `follow`, every `interval_s` until it is sealed.
 
-    A file that grows is appended to in place: its inode stays, and so does its beginning, unless it was begun anew at its source,
-    when it is truncated in place. Any other file is replaced at once by its new version. Files that go from the store stay here.
+    A file that grows is appended to in place and keeps its inode. If it was begun again at its source, it is truncated in place.
+    Any other file is replaced at once by its new version. Files that are removed from the store stay here.
     A pull that was killed or interrupted goes on where it was. `on_report` is called after each snapshot of the store; `stop`
-    ends the pull between two.
+    ends the pull between two snapshots.
     Empty objects that stand for folders are left out; names that no file can have are listed in the report's `trouble`.
 
     With `follow`, errors of the store are waited out, and a warning is logged, once, of a writer that is silent for long.
 
-    Example: read the curves of a run that goes on elsewhere::
+    Example: read the curves of a run on another machine::
 
         report = wherry.pull("s3://my-bucket/runs/7", "copy")
         print(report.state, report.lag_s)
 
-
-    Raises ConfigError (the folder is a copy of another URI), SpoolError (another pull is at it); FileExistsError for a file that
+    Raises ConfigError (the folder is a copy of another URI), SpoolError (it is being pulled); FileExistsError for a file that
     is there, is not of an earlier pull and is not the beginning of what the store has, unless `overwrite` is given, and for a
     link or a folder in the place of a file, or a file in that of a folder, even then; NotFoundError when there is nothing, and
     not `follow`; AccessDeniedError, IntegrityError, OSError. All other files are up to date then.

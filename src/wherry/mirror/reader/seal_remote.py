@@ -40,7 +40,7 @@ from wherry.uri import StoreURI
 
 @dataclass(frozen=True)
 class Sealed:
-    """A plain object that is there now. `note`: why it has another name than one would think."""
+    """A plain object that is there now. `note`: why its name is not the file's own."""
 
     name: str
     size_bytes: int
@@ -62,7 +62,7 @@ class Unsealed:
 
 @dataclass(frozen=True)
 class _SealTask:
-    """One generation of one file. `name` is what it shall be called; empty: the manifest does not say."""
+    """One generation of one file. `name`: the name to seal it under; empty if the manifest has none."""
 
     path: str
     generation: int
@@ -87,14 +87,14 @@ def writers(snapshot: Snapshot) -> dict[str, str]:
 def seal(
     store: ObjectStore, uri: StoreURI, writer: str, scratch: Path, *, even_if_open: bool = False
 ) -> Iterator[Sealed | Unsealed]:
-    """Make plain objects of a writer's segments, then remove those; yields each file when it is there, or that it cannot be.
+    """Make plain objects of a writer's segments, then remove the segments; yield each file that was sealed, or could not be.
 
-    A process that still writes under that name is fenced: it stops by itself. So a writer with a recent manifest is refused with
-    ConfigError, unless `even_if_open`. Files that were deleted in the folder stay segments. An earlier generation of a file goes
-    only where the manifest says that it was superseded, or sealed under another name; else it is sealed under a name of its own.
-    Nothing that is there under a plain name is replaced but by a newer state of the same file. It may be interrupted and made
-    again. Where the segments of a file do not join to their end, or cannot be read, nothing of that file is deleted, and the
-    writer stays incomplete.
+    A process that still writes under that name is fenced, and stops by itself. So a writer with a recent manifest is refused with
+    ConfigError, unless `even_if_open`. Files that were deleted in the folder stay segments. An earlier generation of a file is
+    removed only if the manifest says that it was superseded, or sealed under another name; otherwise it is sealed under a name of
+    its own. A plain object is replaced only by a newer state of the same file. The call may be interrupted and repeated. If the
+    segments of a file do not join to their end, or cannot be read, nothing of that file is deleted, and the writer stays
+    incomplete.
     """
     with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
         snapshot = reader.snapshot()
@@ -162,7 +162,7 @@ def _plan(
 ) -> tuple[list[_SealTask], list[Segment]]:
     """What is to be sealed, by path and generation, and the segments that the manifest proves to be of no use any more.
 
-    `holds`: whether what the manifest says was sealed is there still, under the name that it says.
+    `holds`: whether an object that the manifest calls sealed still exists under its name.
     """
     entries = {(one.path, one.generation): one for one in (manifest.files if manifest else ())}
     is_closed = manifest is not None and manifest.state == "sealed"
@@ -254,7 +254,7 @@ class _Sealer:
         return there is not None and (there.size_bytes, there.crc32c) == (entry.acked_bytes, parse_crc32c(entry.crc32c))
 
     def _keep(self, task: _SealTask, plain: ObjectMeta, size: int, crc: int) -> Iterator[tuple[FileEntry, str | None]]:
-        """What was sealed of an earlier generation has the name that another file is about to get."""
+        """Seal the object of an earlier generation again, under another name: this file is about to get its name."""
         if (plain.size_bytes, plain.crc32c) == (size, crc):  # it has it already: a seal was interrupted
             return
         path = self.sender.new_scratch()

@@ -23,7 +23,7 @@ _OPEN_FILE_LAGS = 10
 _QUIET_BYTES = 4096
 #: Segments are sent a little early, because the next scan comes a little late.
 _EARLY = 0.9
-#: What is larger keeps a sender busy for long: it must not take all of them, nor all of the budget.
+#: A larger send keeps a sender busy for long: such sends must not take all senders, nor all of the budget.
 _LARGE_BYTES = 2**20
 #: Where both kinds wait for the budget, so many small tasks are begun for each large one.
 _SMALL_FOR_A_LARGE = 4
@@ -31,7 +31,7 @@ _SMALL_FOR_A_LARGE = 4
 FINAL_TRIES = 3
 #: At the end a store or a file that fails is tried again after this long at most: close() waits.
 FINAL_WAIT_S = 2.0
-#: A file that goes on growing is brought to its end as often, and for so long: a program may be about to stop, or may not.
+#: At the end, a file that still grows is sent again as often, and for this long: its program may be about to stop.
 _FINAL_GROWTH_S = 5.0
 #: So many files are cleaned in one task: the segments of all are listed once, and deleted together where the store can do that.
 _CLEANED_TOGETHER = 10_000
@@ -75,7 +75,7 @@ class DueTasks:
         return self.final_since_s is not None
 
     def tasks(self, *, force: bool) -> list[Task]:
-        """All that may be begun now, the most urgent first. `force`: every whole record, however new."""
+        """All tasks that may be begun now, the most urgent first. `force`: send every whole record, however new."""
         protected = self._tracker.protected()
         tasks = [
             *self._sends(protected, force),
@@ -87,7 +87,7 @@ class DueTasks:
         return sorted(tasks, key=lambda task: (any(one.n_errors for one in task.files), -task.urgency))
 
     def interleaved(self, tasks: Sequence[Task]) -> Iterator[Task]:
-        """Yield them so that large ones have a share of what is begun, and small ones never wait for all of those."""
+        """Yield the tasks so that large ones get a share, and small ones never wait for all large ones."""
         small, large = ([one for one in tasks if one.is_large is is_large][::-1] for is_large in (False, True))
         while small or large:
             is_large_next = large and (not small or self._n_small >= _SMALL_FOR_A_LARGE)
@@ -95,7 +95,7 @@ class DueTasks:
             yield (large if is_large_next else small).pop()
 
     def keeps_growing(self, tracked: TrackedFile) -> bool:
-        """Whether, at the end, it was waited for long enough that the file stops growing."""
+        """Whether, at the end, the file is still growing after it was waited for long enough."""
         since_s = self._clock.monotonic_s() if self.final_since_s is None else self.final_since_s
         return tracked.n_ends >= FINAL_TRIES and self._clock.monotonic_s() - since_s >= _FINAL_GROWTH_S
 
@@ -135,7 +135,7 @@ class DueTasks:
         return tracked.may_have_more and (force or self._is_late(age_s) or is_much)
 
     def _is_whole_due(self, tracked: TrackedFile, age_s: float, force: bool) -> bool:
-        """Whether a file that is sent whole may go. One that never stands still is copied between two of its changes."""
+        """Whether a file that is sent whole may be sent now. One that never stands still is copied between two changes."""
         if tracked.record.rule == "replace":
             is_first = tracked.is_settled and tracked.record.state == "new"
             return self.is_final or force or self._is_late(age_s) or is_first
@@ -165,7 +165,7 @@ class DueTasks:
                 yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
 
     def _cleanings(self) -> Iterator[Task]:
-        """Those that have failed are tried alone, so that no file has to wait for what ails another."""
+        """Files whose clean-up has failed are cleaned alone, so that they hold up no other file."""
         together: list[TrackedFile] = []
         for tracked in filter(self._may_be_begun, self._tracker.uncleaned):
             is_over = self._clock.wall_s() - tracked.record.sealed_s >= self._config.grace_s
@@ -180,12 +180,12 @@ class DueTasks:
 
 
 def _urgency(age_s: float, n_bytes: int = 0) -> float:
-    """Where the budget is short, quiet files wait longest: ten times as long as one with 4 MiB unsent, and not for ever."""
+    """When the budget is short, quiet files wait longest: ten times as long as a file with 4 MiB unsent, but not for ever."""
     return max(1.0, age_s) * (1.0 + math.log2(1.0 + n_bytes / _QUIET_BYTES))
 
 
 def needs_segments(tracked: TrackedFile) -> bool:
-    """Whether a file that is to be sealed goes in segments first. What has none needs none: it is one put, if it stands still."""
+    """Whether a file that is to be sealed goes in segments first. A file without segments is one put, if it does not change."""
     record, n_bytes = tracked.record, 0 if tracked.found is None else tracked.found.size
     if record.has_segments or tracked.n_ends:
         return True
