@@ -361,10 +361,10 @@ def _plan(mirror: Mirror) -> str:
     config = mirror.config
     most = config.max_requests_per_hour
     budget = "3,600 to 36,000 requests an hour, by the number of files" if most is None else f"{most:,} requests an hour"
-    end = "makes one object of each file, and ends" if config.seal_on_close else "ends; growing files stay in segments"
+    end = ", makes one object of each file, and ends" if config.seal_on_close else " and ends; growing files stay in segments"
     return (
         f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer}: what is new goes after {config.max_lag_s:g} s, with "
-        f"at most {budget}; Ctrl-C or SIGTERM sends the rest, {end}"
+        f"at most {budget}; Ctrl-C or SIGTERM sends the rest{end}"
     )
 
 
