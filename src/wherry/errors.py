@@ -148,7 +148,15 @@ class JobFailure:
 
 
 class UploadFailed(WherryError):
-    """One or more uploads failed for good; `failures` lists each. Their files are kept in the spool."""
+    """One or more uploads failed for good; `failures` lists each::
+
+        try:
+            uploader.flush()
+        except UploadFailed as error:
+            names = [failure.uri for failure in error.failures]
+
+    Their files are kept in the spool.
+    """
 
     def __init__(self, failures: Sequence[JobFailure], *, remedy: str = "") -> None:
         self.failures = tuple(failures)

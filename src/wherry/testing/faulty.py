@@ -39,9 +39,12 @@ class Fault:
 
 
 class FaultyStore(WrappedStore):
-    """Forwards to `inner` and fails where the plan says so. `calls` counts the calls of each operation.
+    """Forwards to `inner` and fails where the plan says so. `calls` counts the calls of each operation::
 
-    Each fault counts the calls that match it for itself, also those that another fault made fail. Safe from several threads.
+        store = FaultyStore(inner, [Fault("put", TransientError("reset"), nth=2)])  # the second put fails
+        store.calls["put"]
+
+    Each fault has its own count of matching calls, also of those that another fault made fail. Safe from several threads.
     """
 
     def __init__(self, inner: ObjectStore, plan: Sequence[Fault] = ()) -> None:

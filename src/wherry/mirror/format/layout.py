@@ -162,6 +162,11 @@ def is_known(prefix: str, key: str) -> bool:
     return is_epoch or _MANIFEST.fullmatch(name) is not None or _SEGMENT.fullmatch(name) is not None
 
 
+def is_below_segments(name: str) -> bool:
+    """Whether a name below the mirror's URI is that of a segment, or of an object among them that is none."""
+    return "/segments/" in name
+
+
 def listing_problem(meta: ObjectMeta) -> str:
     """Why what a listing says of an object cannot be true; empty if it can."""
     if 0 <= meta.size_bytes <= MOST_BYTES:

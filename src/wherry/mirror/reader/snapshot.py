@@ -16,6 +16,7 @@ from wherry.mirror.format.layout import (
     Assembly,
     Segment,
     assemble,
+    is_below_segments,
     is_folder_marker,
     is_known,
     key_for,
@@ -185,7 +186,7 @@ class _Listed:
                 self.manifests[writer] = meta
             elif not is_known(prefix, meta.key):
                 self.unknown.append(name)
-            elif "/segments/" in name:
+            elif is_below_segments(name):
                 self.flawed[name] = "its name gives it a place where no file has bytes: look at it with another tool"
 
 
