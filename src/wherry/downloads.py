@@ -12,7 +12,7 @@ from pathlib import Path
 from wherry.config import Config
 from wherry.errors import BucketNotFoundError, NotFoundError
 from wherry.posix.file_copy import copy_out
-from wherry.posix.fork import call_in_children
+from wherry.posix.fork import call_in_children, leave_to_parent
 from wherry.spool.download_notes import note_download
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
@@ -53,6 +53,7 @@ class Reader(ABC):
 
     def _forget_store(self) -> None:
         """In a forked child: its parent's connections are not ours."""
+        leave_to_parent(self._store)
         self._store = None
 
     def uri_for(self, name: str) -> str:

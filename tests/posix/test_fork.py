@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from support import run_script
 
 START = """
@@ -50,3 +52,27 @@ in_child(lambda: in_child(lambda: print(called)))
 """
     )
     assert "['kept', 'kept']" == printed.strip()
+
+
+def test_a_forked_child_finalises_no_store_of_its_parent(tmp_path: Path) -> None:
+    """A finaliser of a store, such as that of urllib3's pools, may take a lock that another thread holds at the fork."""
+    printed = run_script(
+        START
+        + """
+import weakref
+import wherry
+folder = sys.argv[1]
+open(f"{folder}/a", "w").close()
+config = wherry.Config(agent=wherry.AgentConfig(run_in="caller"))
+uploader = wherry.Uploader(f"{folder}/bucket", spool=f"{folder}/spool", config=config)
+uploader.put(f"{folder}/a", "a")
+uploader.flush()
+assert ["a"] == [found.key for found in uploader.list()]
+finalised = []
+weakref.finalize(uploader._store, finalised.append, 1).atexit = False
+in_child(lambda: print(finalised, [found.key for found in uploader.list()]))
+uploader.close()
+""",
+        tmp_path,
+    )
+    assert "[] ['a']" == printed.strip()

@@ -9,7 +9,7 @@ from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import Stores
 from wherry.agent.session import LOOK_AGAIN_S, Session
 from wherry.errors import UploadFailed
-from wherry.posix.fork import call_in_children
+from wherry.posix.fork import call_in_children, leave_to_parent
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
 
@@ -28,7 +28,8 @@ class JobWaiter:
         call_in_children(self, JobWaiter._forget_caller)
 
     def _forget_caller(self) -> None:
-        """In a forked child: its parent's threads are not here."""
+        """In a forked child: its parent's threads are not here, and its stores' connections are not ours."""
+        leave_to_parent(self._caller)
         self._caller = None
 
     def start(self, ids: Sequence[JobId]) -> None:

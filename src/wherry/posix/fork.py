@@ -21,6 +21,7 @@ _T = TypeVar("_T")
 _locks: weakref.WeakSet[ChildLock] = weakref.WeakSet()
 #: In the order of the calls of call_in_children().
 _handlers: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
+_parents_objects: list[object] = []
 
 
 class ChildLock:
@@ -54,6 +55,15 @@ def call_in_children(owner: _T, handler: Callable[[_T], object]) -> None:
     In a grandchild it is called again. Locks (ChildLock) are free by then.
     """
     _handlers[owner] = handler
+
+
+def leave_to_parent(owned: object) -> None:
+    """In a forked child: have an object never finalised here.
+
+    That could wait for a lock that a thread of the parent held at the fork, as in the connection pools of HTTP libraries.
+    """
+    if owned is not None:
+        _parents_objects.append(owned)
 
 
 @contextmanager
