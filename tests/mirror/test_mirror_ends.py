@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -16,6 +17,7 @@ from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
 from wherry.mirror.writer.scan import Scan, scan
+from wherry.mirror.writer.tracked_file import TrackedFile
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -262,6 +264,37 @@ def test_a_folder_is_not_looked_at_again_and_again_while_its_files_are_sealed(ri
     assert held.held
     assert [] == attempts
     held.let_go()
+    monkeypatch.undo()
+    rig.close()
+    assert rig.engine.is_complete
+    assert rig.local() == rig.plain()
+
+
+def test_what_ended_beside_a_task_that_could_not_be_noted_is_noted_by_the_next_step(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state database's disk is full when the first of three seals is noted."""
+    sealed, attempts = rig.engine.tracker.sealed, []
+
+    def on_a_full_disk(tracked: TrackedFile) -> None:
+        attempts.append(tracked.record.path)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, "no space left")
+        sealed(tracked)
+
+    for name in ("a.log", "b.log", "c.log"):
+        rig.write(name, lines(3))
+    rig.flush()
+    held = Held()
+    monkeypatch.setattr(rig.engine.runner, "executor", held)
+    monkeypatch.setattr(rig.engine.tracker, "sealed", on_a_full_disk)
+    rig.step(final=True)
+    assert 3 == len(held.held)
+    held.let_go()
+    rig.step(final=True)
+    assert 2 == len(rig.engine.runner)
+    rig.step(final=True)
+    assert 3 == len(set(attempts))
     monkeypatch.undo()
     rig.close()
     assert rig.engine.is_complete

@@ -262,10 +262,11 @@ class Engine:
         return n_begun
 
     def _collect(self) -> None:
-        """Note the tasks that have ended."""
-        done = self.runner.pop_done()
+        """Note the tasks that have ended. After an error, such as a full disk, the next step notes the others."""
+        done = self.runner.done()
         self.budget.ended(sum(task.what != "clean" for task, _ in done))
         for task, future in done:
+            self.runner.take(future)
             self._outcomes.note(task, future)
 
     def write_manifest(self, state: State) -> None:

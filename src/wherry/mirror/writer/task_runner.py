@@ -32,8 +32,8 @@ class StillGrowing(Exception):
 class TaskRunner:
     """Runs tasks through `executor`. `wake` is called, from any thread, when a sender has nothing to do.
 
-    `may_send` says whether the store may be asked now. submit() and pop_done() are for one thread; files of a running task are
-    busy, and no other thread touches their records.
+    `may_send` says whether the store may be asked now. submit(), done() and take() are for one thread. Files of a running task
+    are busy, and no other thread touches their records.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskRunner:
         self.is_new_state_db = False
 
     def __len__(self) -> int:
-        """How many tasks are running, or were not taken by pop_done() yet."""
+        """How many tasks are running, or were not taken yet."""
         return len(self._running)
 
     def stop(self) -> None:
@@ -100,13 +100,14 @@ class TaskRunner:
         future.add_done_callback(self._on_done)
         return future.done()
 
-    def pop_done(self) -> list[tuple[Task, Future[bool]]]:
-        """The tasks that have ended since the last call. Their files are not busy any more. The result: whether it was begun."""
-        done = [(self._running.pop(future), future) for future in list(self._running) if future.done()]
-        for task, _ in done:
-            for tracked in task.files:
-                tracked.is_busy = False
-        return done
+    def done(self) -> list[tuple[Task, Future[bool]]]:
+        """The tasks that have ended, and are to be taken. The result of a future: whether the task was begun."""
+        return [(task, future) for future, task in self._running.items() if future.done()]
+
+    def take(self, future: Future[bool]) -> None:
+        """Forget a task that has ended. Its files are not busy any more."""
+        for tracked in self._running.pop(future).files:
+            tracked.is_busy = False
 
     def _on_done(self, _: Future[bool]) -> None:
         with self._lock:
