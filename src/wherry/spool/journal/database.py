@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -26,6 +27,14 @@ def _never_close(connection: sqlite3.Connection) -> None:
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _close_here(db: sqlite3.Connection, pid: int) -> None:
+    """Close a connection that nobody uses any more, in the process that opened it only. It may be closed already."""
+    if pid == os.getpid():
+        db.close()
+    else:
+        _never_close(db)
 
 
 def _use_write_ahead_log(db: sqlite3.Connection) -> None:
@@ -124,6 +133,13 @@ class Database:
         if getattr(self, "_connection", None) is not None:
             self.close()
 
+    def _keep(self, db: sqlite3.Connection) -> None:
+        self._connection = db
+        # The garbage collector finalises what a cycle has in any order. This is called before: Python 3.13 warns of a
+        # connection that is finalised before the Database that would close it.
+        self._finalizer = weakref.finalize(self, _close_here, db, os.getpid())
+        self._finalizer.atexit = False
+
     @contextmanager
     def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
         """All or nothing. After the block the changes are on disk, as far as `durability` asks for."""
@@ -152,6 +168,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self._pid != os.getpid():
             if self._connection is not None:
+                self._finalizer.detach()
                 _never_close(self._connection)
             # Another thread may have held the lock at the fork.
             self._connection, self._lock, self._pid = None, threading.RLock(), os.getpid()
@@ -177,7 +194,7 @@ class Database:
                 raise
             self._inode = self._file()
             if before in (None, self._inode):
-                self._connection = db
+                self._keep(db)
             else:
                 db.close()  # it was put aside just now, and nobody can tell which of the two is open
         return self._connection
@@ -311,5 +328,6 @@ class Database:
         if self._pid == os.getpid():  # a child has nothing to close
             with self._lock:
                 if self._connection is not None:
+                    self._finalizer.detach()
                     self._connection.close()
                     self._connection = None
