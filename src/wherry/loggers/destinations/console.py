@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, TextIO
 
 from wherry.loggers.capture.terminal import is_terminal, is_watched, printable
@@ -91,7 +92,7 @@ class ConsoleLogger(LoggerDestination):
         self._waiting: dict[str, tuple[int, object]] = {}
         self._shown_step: int | None = None
         self._shown_at = float("-inf")
-        self._n_calls = 0
+        self._calls = count()
         self._is_broken = False
         self._is_closed = False
         self._warnings = WarnOnce()
@@ -112,7 +113,7 @@ class ConsoleLogger(LoggerDestination):
         self._check_open()
         if hyperparameters and self._config.show_hyperparameters and not self.is_quiet():
             rows = [[name, value] for name, value in hyperparameters.items()]
-            self._print_table("hyperparameters", ["name", "value"], rows, all_rows=True)
+            self._print_table("hyperparameters", ["name", "value"], rows, None)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Print the metrics, if it is time; `step=None` counts the calls."""
@@ -137,7 +138,7 @@ class ConsoleLogger(LoggerDestination):
         self._check_open()
         checked = check_table(columns, rows, name)
         if self._config.show_tables and not self.is_quiet():
-            self._print_table(f"{name}, step {self._step(step)}", columns, checked)
+            self._print_table(f"{name}, step {self._step(step)}", columns, checked, self._config.max_table_rows)
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Print the text below its name."""
@@ -161,11 +162,7 @@ class ConsoleLogger(LoggerDestination):
             raise RuntimeError("this ConsoleLogger is closed: make a new one to go on logging")
 
     def _step(self, step: int | None) -> int:
-        if step is not None:
-            return to_step(step, "log")
-        with self._lock:
-            self._n_calls += 1
-            return self._n_calls - 1
+        return next(self._calls) if step is None else to_step(step, "log")
 
     def _where(self) -> TextIO | None:
         return self._stream if self._stream is not None else sys.stdout
@@ -201,15 +198,13 @@ class ConsoleLogger(LoggerDestination):
         most = self._config.max_value_chars
         return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
-    def _print_table(
-        self, title: str, columns: Sequence[object], rows: Sequence[Sequence[object]], *, all_rows: bool = False
-    ) -> None:
+    def _print_table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], max_rows: int | None) -> None:
         from rich.table import Table
 
         table = Table(title=_text(title), title_justify="left")
         for column in columns:
             table.add_column(_text(str(column)))
-        shown = rows if all_rows else rows[: self._config.max_table_rows]
+        shown = rows[:max_rows]
         for row in shown:
             table.add_row(*(_text(self._value(value)) for value in row))
         more = [] if len(shown) == len(rows) else [_text(f"... {len(rows) - len(shown)} more rows")]
@@ -237,29 +232,20 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(text.replace("\r\n", "\n")), style)
 
 
-class _Page(io.StringIO):
-    """What rich writes to. It does not write to the console itself, as it ends the program if that fails."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding  # from this, rich decides whether to draw tables with ASCII
-
-
 def _rendered(things: Sequence[RenderableType], stream: TextIO) -> str:
+    """What rich would write. It does not write to the console itself, as it ends the program if that fails."""
     from rich.console import Console
 
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    page = _Page(encoding)
+    encoding = getattr(stream, "encoding", None) or "utf-8"  # from this, rich decides whether to draw tables with ASCII
+    rendered = io.BytesIO()
+    page = io.TextIOWrapper(rendered, encoding, "backslashreplace", newline="")
     watched = is_terminal(stream)
     width = None if watched else _DEFAULT_WIDTH
     console = Console(file=page, force_terminal=watched, force_jupyter=False, width=width, highlight=False)
     for thing in things:
         console.print(thing, soft_wrap=not watched)
-    return page.getvalue().encode(encoding, "backslashreplace").decode(encoding)
+    page.flush()
+    return rendered.getvalue().decode(encoding)
 
 
 @contextmanager

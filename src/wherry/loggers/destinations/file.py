@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -21,7 +22,7 @@ from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import FreeNames
 from wherry.loggers.run.level import LogLevel, to_level
-from wherry.loggers.run.state import State
+from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import format_json, format_log_data_value
@@ -128,7 +129,7 @@ class FileLogger(LoggerDestination):
         self._is_named = False
         self._is_closed = False
         self._is_off = False
-        self._n_calls = 0
+        self._calls = count()
         self._warnings = WarnOnce()
         self._finished = Handover(FreeNames(overwrite=self._config.overwrite))
         streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
@@ -230,7 +231,8 @@ class FileLogger(LoggerDestination):
     def _write(self, prefix: str, *lines: str) -> None:
         self._check_open()
         if lines and not self._is_off:
-            self._capture.add("".join(f"{_one_line(prefix + line)}\n" for line in lines))
+            # printable: nothing that was logged controls the terminal in which the file is shown
+            self._capture.add("".join(printable(prefix + line, keep="\t") + "\n" for line in lines))
 
     def _check_open(self) -> None:
         self._capture.check_process()
@@ -238,10 +240,7 @@ class FileLogger(LoggerDestination):
             raise RuntimeError(f"the FileLogger of {self._filename!r} is closed: make a new one to go on logging")
 
     def _at(self, step: int | None) -> str:
-        if step is None:
-            step = self._n_calls
-            self._n_calls += 1
-        return f"[step={step}]"
+        return f"[step={next(self._calls) if step is None else step}]"
 
     def _fallback(self) -> str:
         """Where lines go if the process is killed before the run has a name."""
@@ -322,10 +321,6 @@ class FileLogger(LoggerDestination):
                 self._finished.finish(in_haste=is_loud)
 
 
-def _one_line(text: str) -> str:
-    return printable(text, keep="\t")  # so that nothing that was logged controls the terminal in which the file is shown
-
-
 def _is_quiet(error: BaseException) -> bool:
     """Whether the error ends the program, or a generator, without a traceback."""
     return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
@@ -341,6 +336,6 @@ def _tells_ranks_apart(filename: str) -> bool:
 
 def _check_filename(filename: str) -> None:
     """Find a bad template now and not after the first epoch."""
-    filled = State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0).fill(filename)
+    filled = sample_state().fill(filename)
     if not filled or filled.endswith("/") or ".." in Path(filled).parts:
         raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")

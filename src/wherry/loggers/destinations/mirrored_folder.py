@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,10 +45,7 @@ class MirrorLogger(LoggerDestination):
         super().__init__()
         self._folder = os.fspath(folder)
         self._uri = os.fspath(uri)
-        self._storage_options = storage_options
-        self._spool = spool
-        self._writer = writer
-        self._config = config
+        self._make = partial(Mirror, storage_options=storage_options, spool=spool, writer=writer, config=config)
         self._state = state
         self._mirror: Mirror | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
@@ -65,23 +63,14 @@ class MirrorLogger(LoggerDestination):
     def _begin(self, state: State | None) -> Mirror:
         if self._mirror is None:
             state = state or State()
-            self._mirror = Mirror(
-                state.fill(self._folder),
-                state.fill(self._uri),
-                storage_options=self._storage_options,
-                spool=self._spool,
-                writer=self._writer,
-                config=self._config,
-            )
+            self._mirror = self._make(state.fill(self._folder), state.fill(self._uri))
         return self._mirror
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin."""
         self._begin(state)
 
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin, in a loop that sends no init."""
-        self._begin(state)
+    fit_start = init  # for a loop that sends no init
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Send what is complete, in the background."""

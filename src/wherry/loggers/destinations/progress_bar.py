@@ -121,9 +121,7 @@ class ProgressBarLogger(LoggerDestination):
         """End the epoch's bar."""
         self._end("train")
 
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """End the epoch's bar if the training ends within an epoch."""
-        self._end("train")
+    fit_end = epoch_end  # the training may end within an epoch
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Begin a bar for the evaluation."""

@@ -112,13 +112,12 @@ class RunFolderLogger(ValueDestination):
         state: State | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__()
+        super().__init__(state)
         self._config = config or RunFolderConfig()
         self.rank_zero_only = self._config.rank_zero_only
         self._folder = os.fspath(folder)
         sample_state().fill(self._folder)
-        self._seen: State | None = state
-        self._state: State | None = state  # the last one seen, else a default one
+        self._seen: State | None = state  # while `_state` may be a default one
         self._now = now
         self._phase: str | None = None
         self._background = Background("run folder", max_pending_bytes=self._config.max_pending_bytes)
@@ -193,11 +192,6 @@ class RunFolderLogger(ValueDestination):
 
     # events
 
-    def is_ready(self, state: State) -> bool:
-        """Take the state, which names the folder; True."""
-        self._see(state)
-        return True
-
     def init(self, state: State, logger: Logger) -> None:
         """Take the state and the logger, and the folder, so that a child that is forked later cannot take it."""
         if self._place.begin_here():
@@ -248,8 +242,8 @@ class RunFolderLogger(ValueDestination):
     # inside
 
     def _see(self, state: State | None, logger: Logger | None = None) -> None:
+        super()._see(state)
         self._seen = state or self._seen
-        self._state = state or self._state
         self._finished.see(logger)
 
     def _open_run(self) -> RunFiles | None:
@@ -264,19 +258,13 @@ class RunFolderLogger(ValueDestination):
 
     def _take_folder(self) -> RunFiles | None:
         self._check_open()
-        return None if self._is_left_out() else self._place.take()
+        is_left_out = self._config.rank_zero_only and self._known_state().rank > 0
+        return None if is_left_out else self._place.take()
 
     def _fill_folder(self) -> Path:
-        state = self._rank()
+        state = self._known_state()
         folder = Path(state.fill(self._folder))
         return folder if self._config.rank_zero_only else folder / f"rank{state.rank}"
-
-    def _rank(self) -> State:
-        self._state = self._state or State()  # kept, as it may have generated a run name
-        return self._state
-
-    def _is_left_out(self) -> bool:
-        return self._config.rank_zero_only and self._rank().rank > 0
 
     def _is_taking(self) -> bool:
         return self._open_run() is not None

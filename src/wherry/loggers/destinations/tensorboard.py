@@ -100,13 +100,12 @@ class TensorBoardLogger(ValueDestination):
         state: State | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__()
+        super().__init__(state)
         self._config = config or TensorBoardConfig()
         self.rank_zero_only = self._config.rank_zero_only
         self.max_points = self._config.max_points
         self._folder = os.fspath(folder)
         sample_state().fill(self._folder)
-        self._state = state
         self._now = now
         self._background = Background("tensorboard")
         self._files: dict[str, EventFile] = {}  # none or one; a dict, as its setdefault() is atomic
@@ -181,11 +180,6 @@ class TensorBoardLogger(ValueDestination):
 
     # events
 
-    def is_ready(self, state: State) -> bool:
-        """Take the state, which names the folder; True."""
-        self._see(state)
-        return True
-
     def init(self, state: State, logger: Logger) -> None:
         """Take the state, and hand closed files over for upload."""
         self._hand_over(state, logger)
@@ -227,10 +221,6 @@ class TensorBoardLogger(ValueDestination):
 
     # inside
 
-    def _see(self, state: State | None) -> None:
-        if state is not None:
-            self._state = state
-
     def _events(self, *, begin_session: bool = False) -> EventFile:
         self._check_open()
         events = next(iter(self._files.values()), None) or self._open()
@@ -246,7 +236,7 @@ class TensorBoardLogger(ValueDestination):
             self._events().add_values([summaries.session_end(self._now(), failed=failed)], 0)
 
     def _open(self) -> EventFile:
-        state = self._state or State()
+        state = self._known_state()
         folder = Path(state.fill(self._folder)) / f"rank{state.rank}"
         events = EventFile(folder, max_file_bytes=self._config.max_file_bytes, fsync=self._config.fsync, now=self._now)
         return self._files.setdefault("events", events)  # atomic: of several threads one wins; no file exists yet

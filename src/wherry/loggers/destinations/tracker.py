@@ -85,14 +85,13 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     package: str
 
     def __init__(self, config: TrackerConfig, state: State | None) -> None:
-        super().__init__()
+        super().__init__(state)
         if find_spec(self.package) is None:
             raise MissingExtraError(
                 f"{type(self).__name__} needs {self.package}, which is not installed: pip install 'wherry[{self.package}]'"
             )
         self._common = config
         self.rank_zero_only = config.rank_zero_only
-        self._state = state
         self._run: _Run | None = None
         self._refusal: Exception | None = None
         self._pid = os.getpid()
@@ -145,7 +144,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         if (run := self._open()) is None:
             if not self._said_left_out:
                 self._said_left_out = True
-                log.warning("%r has no run on rank %d, so its files are not uploaded there", self, self._rank().rank)
+                log.warning("%r has no run on rank %d, so its files are not uploaded there", self, self._known_state().rank)
             return
         name = check_name(remote_file_name)
         staged, size_bytes = self._stage(Path(file_path), name)
@@ -259,15 +258,11 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
     def _is_taking(self) -> bool:
         return super()._is_taking() and not self._is_left_out()
 
-    def _rank(self) -> State:
-        self._state = self._state or State()  # kept, as it may have generated a run name
-        return self._state
-
     def _is_left_out(self) -> bool:
-        return self._common.rank_zero_only and self._rank().rank > 0
+        return self._common.rank_zero_only and self._known_state().rank > 0
 
     def _run_name(self) -> str:
-        state = self._rank()
+        state = self._known_state()
         return state.run_name if self._common.rank_zero_only else f"{state.run_name}-rank{state.rank}".lstrip("-")
 
     def _check_open(self) -> None:
@@ -283,7 +278,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
                 if self._refusal is not None:
                     raise self._refusal
                 try:
-                    self._run = self._run or self._begin(self._rank(), self._run_name())
+                    self._run = self._run or self._begin(self._known_state(), self._run_name())
                 except Exception as error:
                     self._refusal = self._translated(error, "begin a run", repr(self))
                     raise self._refusal from error
@@ -306,14 +301,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             raise UploadFailed(failures)
         if error is not None:
             raise error
-
-    def _see(self, state: State | None) -> None:
-        self._state = state or self._state
-
-    def is_ready(self, state: State) -> bool:
-        """Take the state, which names the run; True."""
-        self._see(state)
-        return True
 
     def init(self, state: State, logger: Logger) -> None:
         """Begin the run."""

@@ -83,14 +83,10 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         try:
             super().close()
         finally:
-            if not isinstance(self._destination, Logger):
-                self._end()
-
-    def _end(self) -> None:
-        if self._settings:
-            self._begun(State())  # no step was made: log the settings nevertheless
-        if self._logger is not None:
-            self._logger.close()
+            if self._settings:
+                self._begun(State())  # no step was made: log the settings nevertheless
+            if self._logger is not None and self._logger is not self._destination:
+                self._logger.close()
 
     def _begun(self, state: State) -> Logger:
         """The Logger, with this state, and with the settings logged."""

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from wherry.errors import ConfigError
 from wherry.loggers.run.state import State
@@ -21,7 +20,6 @@ from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
-_T = TypeVar("_T")
 #: Videos are converted to this rate.
 FRAMES_PER_S = 12.0
 #: Sinks that aggregate get the newest so many values of a scalar: a loop that never writes must not fill the memory.
@@ -232,12 +230,12 @@ class MultiLogger:
     def _log(self, kind: str, key: str, value: object, namespace: str | None, form: Callable[[Any, str], Any]) -> None:
         key, where = str(key), self.namespace(namespace)
         name = f"{where}/{key}"
-        compute = value if callable(value) else partial(_identity, deep_copy(value))
+        given = value if callable(value) else deep_copy(value)
 
         def report(error: Exception) -> None:
             self._warnings.once(("value", name), f"{name} is not logged: {type(error).__name__}: {error}", error)
 
-        lazy: Lazy[Any] = Lazy(lambda: form(compute(), name), report)
+        lazy: Lazy[Any] = Lazy(lambda: form(given() if callable(given) else given, name), report)
         with self._lock:
             replaced = self._values.get((kind, where, key))
             if replaced is not None and kind == "scalar":
@@ -262,10 +260,6 @@ def check_rate(frames_per_s: float) -> None:
 def _aggregates(sink: BaseLogger[Any]) -> bool:
     """Whether the sink wants all values of a scalar. Its configuration may lack the field."""
     return getattr(getattr(sink, "config", None), "aggregate", "last") != "last"
-
-
-def _identity(value: _T) -> _T:
-    return value
 
 
 def _grid() -> Any:

@@ -75,24 +75,34 @@ class BaseLogger(ABC, Generic[ConfigT]):
 
     def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
         """Log a number."""
+        self._keep("scalars", key, value, state, namespace)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
         """Log a text."""
+        self._keep("strings", key, value, state, namespace)
 
     def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log an image, (C,H,W) uint8."""
+        self._keep("images", key, value, state, namespace)
 
     def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
         """Log a sound: (samples (T,) float32 within -1..1, sample rate in Hz)."""
+        self._keep("audios", key, value, state, namespace)
 
     def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log a video, (T,C,H,W) uint8 at 12 frames a second."""
+        self._keep("videos", key, value, state, namespace)
 
     def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log the distribution of an array of any shape."""
+        self._keep("histograms", key, value, state, namespace)
 
     def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log points, (B,N,3) float32."""
+        self._keep("point_clouds", key, value, state, namespace)
+
+    def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        """Every log_ method leads here; `kind` is a field of `Collected`."""
 
     def log_config(self, config: Any) -> None:
         """Log the settings of the run: an OmegaConf DictConfig, any mapping, or a dataclass (see `config_as_dict`)."""
@@ -155,31 +165,27 @@ class CollectingLogger(BaseLogger[ConfigT]):
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
-        self._kept: dict[tuple[str, str, str, str], Callable[[], Any]] = {}
-        self._running: dict[tuple[str, str, str], _Running] = {}
-        #: Of each phase the state that came with the last value, and how far it was: the loop changes the state itself.
-        self._seen: dict[str, tuple[State, Timestamp]] = {}
+        self._held: dict[str, _Held] = {}  # by phase
         self._warnings = WarnOnce()
         self._lock = ChildLock()
 
     def take(self, phase: str, *, kinds: Collection[str] = KINDS) -> Collected:
         """Compute and return what was logged in the phase since the last call. Values of other kinds than `kinds` are dropped."""
         with self._lock:
-            kept = {where[1:]: self._kept.pop(where) for where in [one for one in self._kept if one[0] == phase]}
-            running = {where[1:]: self._running.pop(where) for where in [one for one in self._running if one[0] == phase]}
+            held = self._held.pop(phase, None)
         collected = Collected()
-        for (kind, namespace, key), value in kept.items():
+        for (kind, namespace, key), value in held.values.items() if held else ():
             if kind in kinds:
-                self._compute(getattr(collected, kind), namespace, key, value)
-        if "scalars" in kinds:
-            collected.scalars.update((where, one.value) for where, one in running.items())
+                try:
+                    getattr(collected, kind)[namespace, key] = value()
+                except Exception as error:  # of the user's function, or a shape that is no such value; the others are written
+                    self._report(namespace, key, value, error)
         return collected
 
     def kept_kinds(self, phase: str) -> set[str]:
         """The kinds (see `Collected`) of the values that were logged in the phase since the last take()."""
         with self._lock:
-            found = {where[1] for where in self._kept if where[0] == phase}
-            return found | ({"scalars"} if any(where[0] == phase for where in self._running) else set())
+            return {kind for kind, _, _ in self._held[phase].values} if phase in self._held else set()
 
     def close(self) -> None:
         """Write the values of each phase that were not written, at the step of its last value. Closing again does nothing.
@@ -187,13 +193,13 @@ class CollectingLogger(BaseLogger[ConfigT]):
         Of several errors of write() the first is raised, after all phases were tried.
         """
         with self._lock:
-            seen = list(self._seen.items())
+            left = list(self._held.items())
         errors: list[Exception] = []
-        for phase, (state, timestamp) in seen:
-            if not self.kept_kinds(phase):
+        for phase, held in left:
+            if phase not in self._held:  # written with another one
                 continue
-            last = copy.copy(state)
-            last.phase, last.timestamp = phase, timestamp
+            last = copy.copy(held.state)
+            last.phase, last.timestamp = phase, held.timestamp
             try:
                 self.write(last)
             except Exception as error:  # write the other phases
@@ -203,58 +209,36 @@ class CollectingLogger(BaseLogger[ConfigT]):
         if errors:
             raise errors[0]
 
-    def _compute(self, values: dict[tuple[str, str], Any], namespace: str, key: str, value: Callable[[], Any]) -> None:
-        try:
-            values[namespace, key] = value()
-        except Exception as error:  # of the user's function, or a shape that is no such value; the others are written
-            self._report(namespace, key, value, error)
-
-    def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
-        """Keep the number, or add it to the mean, minimum or maximum."""
-        if self.config.aggregate == "last":
-            self._keep("scalars", key, value, state, namespace)
-            return
-        try:
-            number = float(value())
-        except Exception as error:  # of the user's function
-            self._report(namespace, key, value, error)
-            return
-        with self._lock:
-            self._seen[state.phase] = state, state.timestamp
-            self._running.setdefault((state.phase, namespace, key), _Running(self.config.aggregate)).add(number)
-
-    def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("strings", key, value, state, namespace)
-
-    def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("images", key, value, state, namespace)
-
-    def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("audios", key, value, state, namespace)
-
-    def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("videos", key, value, state, namespace)
-
-    def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("histograms", key, value, state, namespace)
-
-    def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
-        """Keep the newest."""
-        self._keep("point_clouds", key, value, state, namespace)
-
     def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+        where, number = (kind, namespace, key), None
+        if kind == "scalars" and self.config.aggregate != "last":
+            try:
+                number = float(value())
+            except Exception as error:  # of the user's function
+                self._report(namespace, key, value, error)
+                return
         with self._lock:
-            self._seen[state.phase] = state, state.timestamp
-            self._kept[state.phase, kind, namespace, key] = value
+            held = self._held.setdefault(state.phase, _Held(state, state.timestamp))
+            held.state, held.timestamp = state, state.timestamp
+            if number is not None:
+                before = held.values.get(where)
+                running = before if isinstance(before, _Running) else _Running(self.config.aggregate)
+                running.add(number)
+                value = running
+            held.values[where] = value
 
     def _report(self, namespace: str, key: str, value: Callable[[], Any], error: Exception) -> None:
         if not getattr(value, "reports_itself", False):  # a MultiLogger reports the error once for all sinks
             self._warnings.once((namespace, key), f"{namespace}/{key} is not logged: {type(error).__name__}: {error}", error)
+
+
+@dataclass
+class _Held:
+    """What was logged in a phase, and how far the loop was at the last value: it changes the state itself."""
+
+    state: State
+    timestamp: Timestamp
+    values: dict[tuple[str, str, str], Callable[[], Any]] = field(default_factory=dict)
 
 
 class _Running:
@@ -274,6 +258,5 @@ class _Running:
         elif math.isnan(number) or (number < self._so_far if self._aggregate == "min" else number > self._so_far):
             self._so_far = number  # NaN stays: no comparison with it is true
 
-    @property
-    def value(self) -> float:
+    def __call__(self) -> float:
         return self._so_far / self._n if self._aggregate == "mean" else self._so_far

@@ -32,21 +32,20 @@ class SinkDestination(ValueDestination):
     "valid" and in predictions "test", unless the state has another. Everything of a phase is written when it ends, at the end of
     training and at the close. Give it a `state` if it is used without a `Logger`.
 
-    Tables become Markdown texts, traces JSON texts. Sinks have no kind for masks; they are dropped with one warning. The sink is
-    called by one thread at a time. After close() log calls raise RuntimeError.
+    Several images of a call are logged as ``name_0``, ``name_1`` and so on, tables as Markdown texts, traces as JSON texts. Sinks
+    have no kind for masks; they are dropped with one warning. The sink is called by one thread at a time. After close() log calls
+    raise RuntimeError.
     """
 
     needs: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __init__(self, sink: BaseLogger[Any], state: State | None = None) -> None:
-        super().__init__()
+        super().__init__(state)
         self.sink = sink
-        self._state = state
         self._phase = "train"
         self._last: State | None = None
         self._last_step: int | None = None  # the last that was given
         self._has_news = False
-        self._is_closed = False
         self._warnings = WarnOnce()
         self._lock = ChildLock()
 
@@ -61,25 +60,18 @@ class SinkDestination(ValueDestination):
         for name, value in deep_copy(dict(metrics)).items():
             self._log(self.sink.log_scalar, name, partial(_to_scalar, value, str(name)), step)
 
-    def log_images(
-        self,
-        images: object,
-        name: str = "Images",
-        channels_last: bool = False,
-        step: int | None = None,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
-    ) -> None:
-        """Log an image, or each of several, ``name_0``, ``name_1`` and so on."""
-        if masks:
-            self._warnings.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
-        super().log_images(images, name, channels_last, step)
-
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Log each as a string: texts as they are, the rest as JSON."""
         for name, trace in traces.items():
             self.log_text(as_text(trace), name)
+
+    def _log_call(self, method: str, *arguments: Any) -> None:
+        if method == "log_images":
+            _, name, _, _, masks, *_ = arguments
+            if masks:
+                self._warnings.once("masks", f"{name}: {type(self.sink).__name__} gets the images without their masks")
+            arguments = (*arguments[:4], None, None, True)
+        super()._log_call(method, *arguments)
 
     def _put(self, value: Value, step: int | None) -> None:
         sink, name = self.sink, value.name
@@ -106,14 +98,9 @@ class SinkDestination(ValueDestination):
         """Hand a value to the sink, as of that step."""
         self._put(value, step)
 
-    def is_ready(self, state: State) -> bool:
-        """Take the state; True."""
-        self._state = state
-        return True
-
     def init(self, state: State, logger: Logger) -> None:
         """Take the state."""
-        self._state = state
+        self._see(state)
 
     def batch_end(self, state: State, logger: Logger) -> None:
         """Write if it is due."""
@@ -141,7 +128,7 @@ class SinkDestination(ValueDestination):
             if self._is_closed:
                 return
             self._is_closed = True
-            self._state = state or self._state
+            self._see(state)
             try:
                 self.sink.write(self._now())
             finally:
@@ -182,9 +169,7 @@ class SinkDestination(ValueDestination):
 
     def _now(self) -> State:
         """A copy of the state, with the phase. If the phase is new, what is left of the last one is written first."""
-        if self._state is None:
-            self._state = State()
-        now = copy.copy(self._state)
+        now = copy.copy(self._known_state())
         if self._last_step is not None:
             now.timestamp = replace(now.timestamp, batch=self._last_step)
         now.phase = self._phase if now.phase == "train" else now.phase

@@ -37,6 +37,11 @@ class Text:
     name: str
     text: str
 
+    @classmethod
+    def of(cls, text: object, name: str) -> Text:
+        """Anything as its str()."""
+        return cls(name, str(text))
+
     @property
     def size_bytes(self) -> int:
         """The memory that it takes, roughly."""
@@ -83,11 +88,10 @@ class Images:
         cls,
         images: object,
         name: str,
-        *,
-        channels_last: bool = False,
-        masks: Mapping[str, object] | None = None,
-        mask_class_labels: Mapping[int, str] | None = None,
-        use_table: bool = True,
+        channels_last: bool,
+        masks: Mapping[str, object] | None,
+        mask_class_labels: Mapping[int, str] | None,
+        use_table: bool,
     ) -> tuple[Images, ValueError | None]:
         """The images with the masks that fit, and the error to raise for the other masks once the images were logged."""
         from wherry.loggers.values.canonical import copy_images, to_images
