@@ -10,9 +10,11 @@ import pytest
 from mirror_oracle import MirrorOracle
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
+from wherry.clock import Clock
 from wherry.errors import TransientError
 from wherry.mirror import MirrorConfig
 from wherry.mirror.format.layout import segment_name
+from wherry.mirror.writer.due import DueTasks
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -95,6 +97,29 @@ def test_what_was_sent_after_a_seal_and_cut_off_again(tmp_path: Path, process: s
     rig.close()
     assert {"a.log": first} == rig.plain()
     assert [] == rig.segments()
+
+
+def test_what_was_sent_beyond_the_last_scan_is_not_less_than_nothing_unsent(tmp_path: Path) -> None:
+    """The file grows while it is sent, and the put of what had come since the scan goes wrong."""
+    rig = rig_that_loses(tmp_path, "a.log", nth=8)
+
+    def grow() -> None:
+        rig.write("a.log", lines(20_000, 2))
+
+    assert isinstance(rig.bare, FaultyStore)
+    rig.bare.plan.insert(0, Fault("put", act=grow, key="a.log"))
+    rig.write("a.log", lines(500, 1))
+    rig.step(1.0, force=True)
+    (tracked,) = rig.engine.tracker.active
+    assert tracked.found is not None
+    assert tracked.record.acked > tracked.found.size + 5000
+    assert (1, 0) == (rig.engine.report().unsent_files, rig.engine.report().unsent_bytes)
+    rig.engine.write_manifest("open")
+    assert rig.manifest().unsent_bytes == 0
+    due_tasks = DueTasks(rig.engine.tracker, rig.config, rig.folder, Clock(lambda: rig.clock.s + 60.0))
+    assert [(tracked,)] == [task.files for task in due_tasks.tasks(force=True)], "as long as no scan has found more"
+    rig.close()
+    assert rig.local() == rig.plain()
 
 
 def test_the_seal_of_an_emptied_file_leaves_no_gap_at_any_kill(tmp_path: Path) -> None:

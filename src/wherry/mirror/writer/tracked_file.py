@@ -46,10 +46,10 @@ class TrackedFile:
 
     @property
     def unsent_bytes(self) -> int:
-        """What is not in the store yet."""
+        """What is not in the store yet, of what was found: more may have been sent, if the file has grown since."""
         if self.found is None or self.since_s is None:
             return 0
-        return self.found.size - self.record.acked if self.record.rule == "append" else self.found.size
+        return max(0, self.found.size - self.record.acked) if self.record.rule == "append" else self.found.size
 
     @property
     def may_have_more(self) -> bool:
