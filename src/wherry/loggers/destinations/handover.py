@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.errors import PermanentError, UploadFailed
-from wherry.loggers.destinations.remote_names import RemoteNames
+from wherry.loggers.destinations.remote_names import FreeNames, RunNames
 from wherry.loggers.run.state import escaped
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Handover:
     again until there is an answer, and hands them over. Files that still wait at finish() get names that need no answer.
     """
 
-    def __init__(self, names: RemoteNames, *, upload: bool = True, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, names: RunNames | FreeNames, *, upload: bool = True, patience_s: float = PATIENCE_S) -> None:
         self._names = names
         self._upload = upload
         self._patience_s = patience_s
@@ -115,9 +115,24 @@ class Handover:
         pause_s = _FIRST_PAUSE_S / 2
         has_said = False
         while True:
-            error = self._try(logger)
             with self._changed:
-                if error is None and self._waiting and not self._is_over:  # a file came in the meantime
+                name = self._waiting[0][0] if self._waiting else None
+            found, error = None, None
+            try:
+                if name is None:
+                    self._names.ask(logger)
+                else:
+                    found = self._names.find(logger, name)
+            except Exception as caught:
+                error = caught
+                if isinstance(
+                    caught, UploadFailed
+                ):  # of other files: with `Config.on_failure` the next call of anybody raises it
+                    self._failed = self._failed or caught
+            with self._changed:
+                if found is not None and not self._is_over:
+                    self._take(logger, found)
+                if error is None and self._waiting and not self._is_over:
                     continue
                 is_hopeless = self._is_ending and isinstance(error, PermanentError)
                 if error is None or self._is_over or only_once or is_hopeless:
@@ -130,35 +145,14 @@ class Handover:
                 pause_s = _FIRST_PAUSE_S if self._is_ending else min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._changed.wait(pause_s)  # finish() ends it
 
-    def _try(self, logger: Logger) -> Exception | None:
-        """Hand over what waits. Returns the error if a store could not be asked."""
-        while True:
-            with self._changed:
-                name = self._waiting[0][0] if self._waiting else None
-            try:
-                if name is None:
-                    self._names.ask(logger)
-                    return None
-                found = self._names.find(logger, name)
-            except UploadFailed as failed:  # of other files: with `Config.on_failure` the next call of anybody raises it
-                self._failed = self._failed or failed
-                return failed
-            except Exception as error:
-                return error
-            with self._changed:
-                if self._is_over:
-                    return None
-                self._take(logger, found)
-
     def _hand_over_aside(self, logger: Logger) -> None:
-        if self._waiting:
-            aside = self._names.aside(logger, self._waiting[0][0])
-            log.warning(
-                "the store did not say what it has of this run: what waits is uploaded as %s ...", logger.state.fill(aside)
-            )
-            self._take(logger, aside)
+        has_said = False
         while self._waiting:
-            self._take(logger, self._names.aside(logger, self._waiting[0][0]))
+            aside = self._names.aside(logger, self._waiting[0][0])
+            if not has_said:
+                has_said, filled = True, logger.state.fill(aside)
+                log.warning("the store did not say what it has of this run: what waits is uploaded as %s ...", filled)
+            self._take(logger, aside)
 
     def _take(self, logger: Logger, remote: str) -> None:
         """Hand over the first file that waits; the caller's thread raises what is wrong with that."""

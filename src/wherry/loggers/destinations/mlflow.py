@@ -180,18 +180,15 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     def _send_params(self, run: MLflowRun, texts: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        new = {name: text for name, text in texts.items() if name not in self._params}
-        changed = {
-            name: text
-            for name, text in texts.items()
-            if self._params.get(name, text[:_MAX_PARAM_CHARS]) != text[:_MAX_PARAM_CHARS]
-        }
+        cut = {name: text[:_MAX_PARAM_CHARS] for name, text in texts.items()}
+        new = [(name, text) for name, text in cut.items() if name not in self._params]
+        changed = [(name, text) for name, text in cut.items() if self._params.get(name, text) != text]
         for start in range(0, len(new), _MAX_PARAMS):
-            some = list(new.items())[start : start + _MAX_PARAMS]
-            run.client.log_batch(run.run_id, params=[Param(name, text[:_MAX_PARAM_CHARS]) for name, text in some])
-            self._params.update((name, text[:_MAX_PARAM_CHARS]) for name, text in some)
-        for name, text in changed.items():
-            run.client.set_tag(run.run_id, name, text[:_MAX_PARAM_CHARS])
+            some = new[start : start + _MAX_PARAMS]
+            run.client.log_batch(run.run_id, params=[Param(*each) for each in some])
+            self._params.update(some)
+        for name, text in changed:
+            run.client.set_tag(run.run_id, name, text)
         for name, text in texts.items():
             if len(text) > _MAX_PARAM_CHARS:
                 self._send_file(run, f"hyperparameters/{name}.txt", partial(_write, Text(name, text)))

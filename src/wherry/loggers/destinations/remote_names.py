@@ -1,4 +1,7 @@
-"""Remote names of what a run writes, chosen so that files of earlier processes on other disks are not replaced."""
+"""Remote names of what a run writes, chosen so that files of earlier processes on other disks are not replaced.
+
+Names are templates (see `State.fill`). If a call of RunNames or FreeNames raises, a store did not answer: call again.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
@@ -31,32 +34,13 @@ log = logging.getLogger("wherry")
 _RECORD = ".wherry-run.json"
 
 
-class RemoteNames(Protocol):
-    """Decides under which name a file is uploaded. If a call raises, a store did not answer: call again."""
-
-    #: Whether an existing object of the name belongs to this run, and is replaced.
-    overwrite: bool
-
-    def is_known(self, logger: Logger) -> bool:
-        """Whether find() can answer without asking a store."""
-
-    def ask(self, logger: Logger) -> None:
-        """Ask the stores for what is the same for all files. May take long."""
-
-    def find(self, logger: Logger, name: str) -> str:
-        """The template of the remote name for `name`. May take long."""
-
-    def aside(self, logger: Logger, name: str) -> str:
-        """A template that is unique, so that no store has to be asked."""
-
-
 @dataclass(frozen=True)
 class _Record:
     """To whom a folder belongs: a random id, made with the local folder, and the subfolder of the remote folder for its files."""
 
-    id: str
-    attempt: str
-    host: str
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    attempt: str = ""
+    host: str = field(default_factory=socket.gethostname)
     #: The stores in which the remote folder is known to be ours, so that they need not be asked when they are down.
     claimed: tuple[str, ...] = ()
 
@@ -70,6 +54,7 @@ class RunNames:
     all of them.
     """
 
+    #: Whether an existing object of the name belongs to this run, and is replaced.
     overwrite = True
 
     def __init__(self, folder: str, root: Callable[[], Path]) -> None:
@@ -84,12 +69,12 @@ class RunNames:
         return self._attempt is not None
 
     def ask(self, logger: Logger) -> None:
-        """Claim a folder."""
+        """Claim a folder, if none is known. May take long."""
         if self.is_known(logger):
             return
         destinations = destinations_to_ask(logger)
         known = self._known()
-        mine = known or _Record(secrets.token_hex(16), "", socket.gethostname())
+        mine = known or _Record()
         for attempt in _attempts(mine.attempt):
             if known is None or attempt != mine.attempt:
                 mine = replace(mine, attempt=attempt, claimed=())
@@ -107,7 +92,7 @@ class RunNames:
                 )  # fmt: skip
 
     def find(self, logger: Logger, name: str) -> str:
-        """The name in the run's folder."""
+        """The name in the run's folder. May take long if that is not known."""
         self.ask(logger)
         return self._in(self._attempt or "", name)
 
@@ -118,7 +103,7 @@ class RunNames:
             if known and set(self._where(logger, known.attempt)) <= set(known.claimed):
                 self._attempt = known.attempt
             else:
-                mine = known or _Record(secrets.token_hex(16), "", socket.gethostname())
+                mine = known or _Record()
                 self._attempt = f"attempt-{mine.id[:8]}"
                 try:
                     self._keep(replace(mine, attempt=self._attempt))
@@ -164,7 +149,7 @@ class FreeNames:
         """Do nothing: there is nothing that is the same for all files."""
 
     def find(self, logger: Logger, name: str) -> str:
-        """The first free name after that of the last file."""
+        """The first free name after that of the last file. May take long if a store has to be asked."""
         if self.is_known(logger):
             return escaped(name)
         stem, given, suffix = _split(name)
@@ -178,7 +163,7 @@ class FreeNames:
         return escaped(found)
 
     def aside(self, logger: Logger, name: str) -> str:
-        """The name with a random suffix."""
+        """The name with a random suffix, for which no store has to be asked."""
         path = Path(name)
         return escaped(str(path.with_name(f"{path.stem}.{secrets.token_hex(4)}{path.suffix}")))
 

@@ -103,7 +103,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         self._failures: deque[JobFailure] = deque()
         self._job_ids = itertools.count(1)
         self._has_failed = False
-        self._said_left_out = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{' closed' if self._is_closed else ''}>"
@@ -142,9 +141,8 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         """Copy the file or folder, and upload it as an artifact later. Without `overwrite`, the upload of a taken name fails."""
         self._see(state)
         if (run := self._open()) is None:
-            if not self._said_left_out:
-                self._said_left_out = True
-                log.warning("%r has no run on rank %d, so its files are not uploaded there", self, self._known_state().rank)
+            rank = self._known_state().rank
+            self._warnings.once("rank", f"{self!r} has no run on rank {rank}, so its files are not uploaded there")
             return
         name = check_name(remote_file_name)
         staged, size_bytes = self._stage(Path(file_path), name)
@@ -234,7 +232,9 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         try:
             call(run)
         except Exception as error:
-            self._warn(log_call, error, key)
+            # As the router would: each text once, and a limited number of them.
+            text = str(error) if key is None else f"{key} is not logged: {error}"
+            self._warnings.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
             where = repr(self) if key is None else key
             ours = self._translated(error, log_call, where)
             if not isinstance(ours, WherryError):  # errors of Python do not say which call it was
@@ -243,11 +243,6 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
                 ours.__cause__ = error
             with self._mutex:
                 self._error = self._error or ours
-
-    def _warn(self, log_call: str, error: Exception, key: str | None) -> None:
-        """Log a warning as the router would: each text once, and a limited number of them."""
-        text = str(error) if key is None else f"{key} is not logged: {error}"
-        self._warnings.once_each(log_call, text, f"{type(self).__name__}.{log_call} failed: {text}", error)
 
     def _take_error(self) -> Exception | None:
         """The first error of a log call that was not raised yet."""

@@ -47,16 +47,12 @@ class Sinks:
 
     def step(self, state: State, *loggers: MultiLogger) -> None:
         """End a step of the loop. What was logged belongs to the phase of `state`."""
-        self._end_other_phase(state)
-        self._see(loggers)
         self._hand_over(state, loggers)
         self._each("write", lambda sink: sink.write(state) if sink.should_write(state) else None)
 
     def end_phase(self, state: State, *loggers: MultiLogger) -> None:
         """End the phase of `state`: write everything, also what loggers of earlier steps have logged since."""
-        self._end_other_phase(state)
-        self._see(loggers)
-        self._hand_over(state, tuple(self._loggers.values()))
+        self._hand_over(state, loggers, also_earlier=True)
         self._write_all(state)
         self._has_open_phase = False
 
@@ -90,16 +86,12 @@ class Sinks:
                 raise
             self._warnings.each(f"after {type(error).__name__}, at the close: {failed}", failed)
 
-    def _see(self, loggers: Sequence[MultiLogger]) -> None:
-        self._loggers.update((id(logger), logger) for logger in loggers)
-
-    def _end_other_phase(self, state: State) -> None:
+    def _hand_over(self, state: State, loggers: Sequence[MultiLogger], *, also_earlier: bool = False) -> None:
         if self._has_open_phase and self._last is not None and self._last.phase != state.phase:
             self._write_all(self._last)
-
-    def _hand_over(self, state: State, loggers: Sequence[MultiLogger]) -> None:
+        self._loggers.update((id(logger), logger) for logger in loggers)
         self._last, self._has_open_phase = copy.copy(state), True
-        for logger in loggers:
+        for logger in self._loggers.values() if also_earlier else loggers:
             logger.write(self.sinks, state)
 
     def _report_lost(self) -> None:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: zlib's level. It takes a third of the time of the default level, and a tenth more space.
 _PNG_LEVEL = 3
-#: The largest label of a mask in an indexed PNG, and in a PNG of 16 bits.
-_MAX_INDEX, MAX_LABEL = 255, 65_535
 #: H.264's quality: visually lossless.
 _CRF = "18"
 
@@ -57,31 +55,20 @@ def png_bytes(image_chw: NDArray[np.uint8]) -> bytes:
 
 
 def mask_png_bytes(mask: NDArray[np.integer], labels: Mapping[int, str] | None = None) -> bytes:
-    """A mask (H, W) of whole numbers as an indexed PNG: the index of a pixel is its label, the palette has the colours.
+    """A mask (H, W) of 0 to 255 as an indexed PNG: the index of a pixel is its label, the palette has the colours.
 
-    `labels` (number -> class) is stored as JSON in the PNG's text "classes". If a label is above 255, which no palette holds,
-    the result is a grey PNG of 16 bits. ValueError for labels below 0 or above 65,535.
+    `labels` (number -> class) is stored as JSON in the PNG's text "classes".
     """
     require("PIL.Image", "Pillow")
     import numpy as np
     from PIL import Image, PngImagePlugin
 
-    _check_labels(mask, "mask")
     info = PngImagePlugin.PngInfo()
     if labels:
         info.add_itxt("classes", json.dumps({str(number): str(name) for number, name in labels.items()}, ensure_ascii=False))
-    if mask.size and int(mask.max()) > _MAX_INDEX:
-        return _png(Image.fromarray(np.ascontiguousarray(mask, np.uint16)), info)
     indexed = Image.fromarray(np.ascontiguousarray(mask, np.uint8))
     indexed.putpalette(mask_palette())
     return _png(indexed, info)
-
-
-def _check_labels(mask: NDArray[np.integer], name: str) -> None:
-    """ValueError for labels that no PNG can store."""
-    least, most = (int(mask.min()), int(mask.max())) if mask.size else (0, 0)
-    if least < 0 or most > MAX_LABEL:
-        raise ValueError(f"{name}: a mask has labels from 0 to {MAX_LABEL}, and this one from {least} to {most}: renumber them")
 
 
 def wav_bytes(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
@@ -132,19 +119,11 @@ def gif_bytes(video_tchw: NDArray[np.uint8], frames_per_s: float) -> bytes:
     return out.getvalue()
 
 
-def ply_bytes(points_n3: NDArray[np.float32], colors: NDArray[np.uint8] | None = None) -> bytes:
-    """Points (N, 3), and colors (N, 3) as RGB, in binary little-endian PLY (http://paulbourke.net/dataformats/ply/)."""
-    import numpy as np
-
-    fields = [(axis, "<f4") for axis in "xyz"]
-    if colors is not None:
-        fields += [(color, "u1") for color in ("red", "green", "blue")]
-    vertices = np.empty(len(points_n3), fields)
-    for i, (field, _) in enumerate(fields):
-        vertices[field] = points_n3[:, i] if colors is None or i < 3 else colors[:, i - 3]
-    properties = [f"property {'float' if kind == '<f4' else 'uchar'} {field}" for field, kind in fields]
-    header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(vertices)}", *properties, "end_header", ""]
-    return "\n".join(header).encode("ascii") + vertices.tobytes()
+def ply_bytes(points_n3: NDArray[np.float32]) -> bytes:
+    """Points (N, 3) in binary little-endian PLY (http://paulbourke.net/dataformats/ply/)."""
+    properties = [f"property float {axis}" for axis in "xyz"]
+    header = ["ply", "format binary_little_endian 1.0", f"element vertex {len(points_n3)}", *properties, "end_header", ""]
+    return "\n".join(header).encode("ascii") + points_n3.astype("<f4").tobytes()
 
 
 def _rate(frames_per_s: float) -> Fraction:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from wherry.loggers.values.arrays import is_tensor
 
 #: The size of a copy of an array: the weights of a layer of 128,256 x 8,192 in float32, or ten seconds of video.
@@ -41,13 +39,10 @@ def bytes_of(value: object) -> int:
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (list, tuple)):
             return len(value) * bytes_of(value[0])  # if the lengths differ, it is no array
-        return sum(bytes_of(item) for item in value) if _holds_arrays(value) else _NUMBER_BYTES * len(value)
+        holds_arrays = bool(value) and hasattr(value[0], "shape")
+        return sum(bytes_of(item) for item in value) if holds_arrays else _NUMBER_BYTES * len(value)
     n_bytes: object = getattr(value, "nbytes", 0)
     return int(n_bytes) if isinstance(n_bytes, int) else 0
-
-
-def _holds_arrays(value: Sequence[object]) -> bool:
-    return bool(value) and hasattr(value[0], "shape")
 
 
 def _shape(value: object) -> tuple[int, ...]:
