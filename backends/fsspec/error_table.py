@@ -33,13 +33,13 @@ def words_of(error: Exception) -> str:
     return text if text and type(error) in (ValueError, OSError) else f"{name}: {text}" if text else name
 
 
-def translate(error: Exception, operation: str, uri: str) -> StoreError:
+def translate(error: Exception, scheme: str) -> StoreError:
     """The one table from the errors of fsspec's file systems to ours."""
     words = words_of(error)
     kind: type[StoreError] = PermanentError
     status = _status(error)
     if isinstance(error, OSError) and error.errno == errno.EROFS:
-        return ReadOnlyError(words, operation=operation, uri=uri, hint="make it writable: it is tried again until the deadline")
+        return ReadOnlyError(words, hint="make it writable: it is tried again until the deadline")
     names = {base.__name__ for base in type(error).__mro__}
     if status == 429:
         kind = ThrottledError
@@ -48,16 +48,16 @@ def translate(error: Exception, operation: str, uri: str) -> StoreError:
     elif isinstance(error, FileNotFoundError) or status == 404:
         kind = NotFoundError
     elif isinstance(error, (FileExistsError, IsADirectoryError, NotADirectoryError)):
-        return PermanentError(f"a file and a folder cannot share a name: {words}", operation=operation, uri=uri)
+        return PermanentError(f"a file and a folder cannot share a name: {words}")
     elif isinstance(error, (OSError, EOFError)) or (status is not None and (status >= 500 or status == 408)):
         kind = TransientError  # time-outs, resets, full disks, and servers that say no more than "failure"
     elif isinstance(error, ImportError):
-        raise MissingExtraError(f"{uri.partition('://')[0]}:// needs another library: {error}") from error
+        raise MissingExtraError(f"{scheme}:// needs another library: {error}") from error
     elif isinstance(error, NotImplementedError):
-        return PermanentError(f"the file system cannot do this: {words}", operation=operation, uri=uri)
+        return PermanentError(f"the file system cannot do this: {words}")
     elif status is None and type(error).__module__.partition(".")[0] in _NETWORK_LIBRARIES:
         kind = TransientError
-    return kind(words, operation=operation, uri=uri)
+    return kind(words)
 
 
 def _status(error: Exception) -> int | None:

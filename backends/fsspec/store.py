@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 import secrets
-import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from fsspec import url_to_fs
 
 from wherry.backends.fsspec.error_table import translate, words_of
 from wherry.backends.fsspec.traits import traits_of
+from wherry.backends.local_file import opened_source, opened_target, write_all
 from wherry.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -34,6 +34,7 @@ from wherry.errors import (
     PermanentError,
     StoreError,
     TransientError,
+    about,
 )
 from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore, PutOptions, TakeBlock
 from wherry.uri import StoreURI
@@ -75,60 +76,52 @@ class FsspecStore(ObjectStore):
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. `crc32c` and `metadata` are not kept. The size that arrived is compared before it counts."""
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            words = f"the file to send, {path}, cannot be read: {error.strerror}"
-            raise PermanentError(words, operation="put", uri=self._uri.uri_for(key)) from error
-        if not stat.S_ISREG(status.st_mode):
-            raise PermanentError(f"{path} is no regular file", operation="put", uri=self._uri.uri_for(key))
-        size = status.st_size
+        with about("put", self._uri.uri_for(key)), opened_source(path) as source:
+            size = os.fstat(source).st_size
         with self._filesystem("put", key) as fs:
-            target = self._path(fs, "put", key)
+            target = self._path(fs, key)
             if (there := _info(fs, target)) is not None:
                 if there["type"] == "directory" and (self._how.rename is not None or self._how.in_one_piece):
-                    raise PermanentError("a folder has this name", operation="put", uri=self._uri.uri_for(key))
+                    raise PermanentError("a folder has this name")
                 if put.if_absent and there["type"] != "directory":
-                    raise self._exists(key)
+                    raise _taken()
             try:
                 if self._how.rename is not None:
-                    self._put_and_rename(fs, key, path, size, target, put.if_absent)
+                    self._put_and_rename(fs, path, size, target, put.if_absent)
                 else:
-                    self._put(fs, key, path, size, target, create=put.if_absent and self._how.creates)
+                    self._put(fs, path, size, target, create=put.if_absent and self._how.creates)
             except FileExistsError as error:
                 if put.if_absent and (found := _info(fs, target)) is not None and found["type"] != "directory":
-                    raise self._exists(key) from error
+                    raise _taken() from error
                 raise
-            return self._head(fs, "put", key, target)
+            return _head(fs, key, target)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says, but `if_match` is compared before and after the reading, not by the server."""
-        with _opened_target(path, self._uri.uri_for(key)) as target:
-            self.read(key, functools.partial(_write_all, target), start=start, end=end, if_match=if_match)
+        with about("get", self._uri.uri_for(key)), opened_target(path) as target:
+            self.read(key, functools.partial(write_all, target), start=start, end=end, if_match=if_match)
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As get_file()."""
         with self._filesystem("get", key) as fs:
-            source = self._path(fs, "get", key)
-            meta = self._head(fs, "get", key, source, if_match)
+            source = self._path(fs, key)
+            meta = _head(fs, key, source, if_match)
             end = meta.size_bytes if end is None else end
             if not 0 <= start <= end <= meta.size_bytes:
-                words = f"bytes {start} to {end} were asked for, the object has {meta.size_bytes}"
-                raise IntegrityError(words, operation="get", uri=self._uri.uri_for(key))
+                raise IntegrityError(f"bytes {start} to {end} were asked for, the object has {meta.size_bytes}")
             for at in range(start, end, _BLOCK_BYTES):
                 wanted = min(_BLOCK_BYTES, end - at)
                 block = fs.cat_file(source, start=at, end=at + wanted)
                 if len(block) != wanted:
-                    words = f"{len(block)} bytes came, {wanted} were asked for"
-                    raise TransientError(words, operation="get", uri=self._uri.uri_for(key))
+                    raise TransientError(f"{len(block)} bytes came, {wanted} were asked for")
                 take(block, at)
             if if_match is not None:
-                self._head(fs, "get", key, source, if_match)
+                _head(fs, key, source, if_match)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says. There is an `etag` only if the file system tells apart two versions made in one second."""
         with self._filesystem("head", key) as fs:
-            return self._head(fs, "head", key, self._path(fs, "head", key))
+            return _head(fs, key, self._path(fs, key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the contract says, folder by folder."""
@@ -139,7 +132,7 @@ class FsspecStore(ObjectStore):
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay."""
         with self._filesystem("delete", key) as fs:
-            path = self._path(fs, "delete", key)
+            path = self._path(fs, key)
             if (there := _info(fs, path)) is not None and there["type"] != "directory":
                 with suppress(FileNotFoundError):
                     fs.rm_file(path)
@@ -160,7 +153,8 @@ class FsspecStore(ObjectStore):
                 f"{self._uri.store} cannot be opened with these storage options ({given}): {words_of(error)}"
             ) from error
         except Exception as error:  # any library's error: the table sorts it
-            raise translate(error, "open", self._uri.store) from error
+            with about("open", self._uri.store):
+                raise translate(error, self._uri.scheme) from error
 
     @contextmanager
     def _filesystem(self, operation: str, key: str) -> Iterator[Any]:
@@ -170,38 +164,38 @@ class FsspecStore(ObjectStore):
         except IndexError:
             fs, _ = self._connect()
         usable = True
-        try:
-            fs.invalidate_cache()  # listings are cached, also what others have changed since
-            yield fs
-        except StoreError:
-            raise
-        except Exception as error:  # any library's error: the table sorts it
-            translated = translate(error, operation, self._uri.uri_for(key))
-            usable = not isinstance(translated, TransientError)
-            raise translated from error
-        finally:
-            if not self._shared:
-                if usable:
-                    self._idle.append(fs)
-                else:
-                    _disconnect(fs)
+        with about(operation, self._uri.uri_for(key)):
+            try:
+                fs.invalidate_cache()  # listings are cached, also what others have changed since
+                yield fs
+            except StoreError:
+                raise
+            except Exception as error:  # any library's error: the table sorts it
+                translated = translate(error, self._uri.scheme)
+                usable = not isinstance(translated, TransientError)
+                raise translated from error
+            finally:
+                if not self._shared:
+                    if usable:
+                        self._idle.append(fs)
+                    else:
+                        _disconnect(fs)
 
-    def _path(self, fs: Any, operation: str, key: str) -> str:
+    def _path(self, fs: Any, key: str) -> str:
         path = f"{self._root}/{key}"
         # Some file systems read a path as a URL and would cut it at "?", or take ".." as a step up.
         if any(part in ("", ".", "..") for part in key.split("/")) or fs._strip_protocol(path).lstrip("/") != path.lstrip("/"):
-            words = f"{self._uri.scheme}:// cannot hold a key like this one"
-            raise PermanentError(words, operation=operation, uri=self._uri.uri_for(key), hint="use another name")
+            raise PermanentError(f"{self._uri.scheme}:// cannot hold a key like this one", hint="use another name")
         return path
 
-    def _put_and_rename(self, fs: Any, key: str, path: Path, size: int, target: str, if_absent: bool) -> None:
+    def _put_and_rename(self, fs: Any, path: Path, size: int, target: str, if_absent: bool) -> None:
         folder, _, name = target.rpartition("/")
         ending = TEMPORARY_MARK + secrets.token_hex(8)
         start = name.encode()[: _NAME_MAX_BYTES - len(ending) - 1].decode(errors="ignore")
         temporary = f"{folder}/.{start}{ending}"
         try:
             _make_folder(fs, folder)
-            self._put(fs, key, path, size, temporary)
+            self._put(fs, path, size, temporary)
             fs.invalidate_cache()
             rename = (self._how.rename_if_absent if if_absent else None) or self._how.rename
             assert rename is not None, "the caller looked"
@@ -212,7 +206,7 @@ class FsspecStore(ObjectStore):
                 fs.rm_file(temporary)
             raise
 
-    def _put(self, fs: Any, key: str, path: Path, size: int, target: str, *, create: bool = False) -> None:
+    def _put(self, fs: Any, path: Path, size: int, target: str, *, create: bool = False) -> None:
         if self._how.in_one_piece:
             data = path.read_bytes()
             with _CREATING:
@@ -225,18 +219,7 @@ class FsspecStore(ObjectStore):
             fs.put_file(str(path), target)
         fs.invalidate_cache()
         if (arrived := fs.info(target)["size"]) != size:
-            words = f"{size} bytes were sent, {arrived} arrived"
-            raise TransientError(words, operation="put", uri=self._uri.uri_for(key))
-
-    def _head(self, fs: Any, operation: str, key: str, path: str, if_match: str | None = None) -> ObjectMeta:
-        fs.invalidate_cache()
-        if (info := _info(fs, path)) is None or info["type"] == "directory":
-            raise NotFoundError("there is no such file", operation=operation, uri=self._uri.uri_for(key))
-        meta = _describe(key, info)
-        if if_match is not None and meta.etag != if_match:
-            words = f"the file is another by now: etag {meta.etag}, not {if_match}"
-            raise IntegrityError(words, operation=operation, uri=self._uri.uri_for(key))
-        return meta
+            raise TransientError(f"{size} bytes were sent, {arrived} arrived")
 
     def _walk(self, fs: Any, folder: str, start: str = "") -> Iterator[ObjectMeta]:
         """The files below `folder` in the order of their keys' bytes: a folder is sorted with the slash that follows it."""
@@ -265,9 +248,19 @@ class FsspecStore(ObjectStore):
             else:
                 yield _describe(path.removeprefix(f"{self._root}/"), entry)
 
-    def _exists(self, key: str) -> AlreadyExistsError:
-        hint = "choose another name or allow overwriting"
-        return AlreadyExistsError("the file is there already", operation="put", uri=self._uri.uri_for(key), hint=hint)
+
+def _taken() -> AlreadyExistsError:
+    return AlreadyExistsError("the file is there already", hint="choose another name or allow overwriting")
+
+
+def _head(fs: Any, key: str, path: str, if_match: str | None = None) -> ObjectMeta:
+    fs.invalidate_cache()
+    if (info := _info(fs, path)) is None or info["type"] == "directory":
+        raise NotFoundError("there is no such file")
+    meta = _describe(key, info)
+    if if_match not in (None, meta.etag):
+        raise IntegrityError(f"the file is another by now: etag {meta.etag}, not {if_match}")
+    return meta
 
 
 def _info(fs: Any, path: str) -> Mapping[str, Any] | None:
@@ -300,29 +293,6 @@ def _disconnect(fs: Any) -> None:
     for name in ("client", "ftp"):  # sftp, ftp
         with suppress(Exception):  # it is thrown away in any case
             getattr(fs, name).close()
-
-
-@contextmanager
-def _opened_target(path: Path, uri: str) -> Iterator[int]:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except OSError as error:
-        words = f"the file to write to, {path}, cannot be opened: {error.strerror}"
-        raise PermanentError(
-            words, operation="get", uri=uri, hint="get_file() fills a file that is there: make it first"
-        ) from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, block: bytes | memoryview, at: int) -> None:
-    view = memoryview(block)
-    while view:
-        written = os.pwrite(fd, view, at)
-        at += written
-        view = view[written:]
 
 
 def _describe(key: str, info: Mapping[str, Any]) -> ObjectMeta:

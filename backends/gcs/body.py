@@ -1,13 +1,10 @@
-"""Local files as they go to Google Cloud Storage and come back: bodies that are made while they are sent, ranges, checks."""
+"""Bytes as they go to Google Cloud Storage and come back: bodies that are made while they are sent, and checked ranges."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 
 from wherry.errors import IntegrityError, PermanentError, TransientError
 
@@ -22,9 +19,8 @@ class FileBody:
     It can be gone through again: google-auth does so after a new token.
     """
 
-    def __init__(self, fd: int, start: int, end: int, operation: str, uri: str, *, head: bytes = b"", tail: bytes = b"") -> None:
+    def __init__(self, fd: int, start: int, end: int, *, head: bytes = b"", tail: bytes = b"") -> None:
         self._fd, self._start, self._end = fd, start, end
-        self._operation, self._uri = operation, uri
         self._head, self._tail = head, tail
 
     def __len__(self) -> int:
@@ -35,72 +31,42 @@ class FileBody:
             yield self._head
         at = self._start
         while at < self._end:
-            block = read_block(self._fd, at, min(at + SENT_BYTES, self._end), self._end, self._operation, self._uri)
+            block = read_block(self._fd, at, min(at + SENT_BYTES, self._end), self._end)
             yield block
             at += len(block)
         if self._tail:
             yield self._tail
 
 
-def read_block(fd: int, at: int, until: int, end: int, operation: str, uri: str) -> bytes:
+def read_block(fd: int, at: int, until: int, end: int) -> bytes:
     """Some bytes from `at` on, up to `until`, of a file that is to be sent up to `end`."""
     try:
         block = os.pread(fd, until - at, at)
     except OSError as error:  # requests would take it for a broken connection
-        words = f"the file to send cannot be read: {error.strerror}"
-        raise PermanentError(words, operation=operation, uri=uri) from error
+        raise PermanentError(f"the file to send cannot be read: {error.strerror}") from error
     if not block:
-        words = f"the file to send ends at byte {at}, {end} were to be sent"
-        raise IntegrityError(words, operation=operation, uri=uri)
+        raise IntegrityError(f"the file to send ends at byte {at}, {end} were to be sent")
     return block
 
 
-@contextmanager
-def opened(path: Path, flags: int, operation: str, uri: str) -> Iterator[int]:
-    """Open a local file. That it is missing is no NotFoundError: that word is kept for the object."""
-    try:
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not keep us waiting
-    except OSError as error:
-        raise PermanentError(f"the file {path} cannot be opened: {error.strerror}", operation=operation, uri=uri) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise PermanentError(f"{path} is no regular file", operation=operation, uri=uri)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def write(fd: int, block: bytes | memoryview, offset: int, path: Path, uri: str) -> None:
-    """Write all of a block into a local file."""
-    view = memoryview(block)
-    try:
-        while view:
-            written = os.pwrite(fd, view, offset)
-            view, offset = view[written:], offset + written
-    except OSError as error:
-        raise PermanentError(f"the file {path} cannot be written: {error.strerror}", operation="get", uri=uri) from error
-
-
-def announced(headers: Mapping[str, str], status: int, start: int, end: int | None, uri: str) -> int | None:
+def announced(headers: Mapping[str, str], status: int, start: int, end: int | None) -> int | None:
     """How many bytes will come, checked against those that were asked for; None: the answer does not say."""
-    where = {"operation": "get", "uri": uri}
     if status == 200:
         if (start or end is not None) and "X-Goog-Generation" not in headers:
-            words = "a whole answer came for a range, and not the store's own: something on the way has given it"
-            raise TransientError(words, **where)
+            raise TransientError("a whole answer came for a range, and not the store's own: something on the way has given it")
         if start or end is not None:
-            raise PermanentError("the server ignores ranges", **where)
+            raise PermanentError("the server ignores ranges")
         return int(headers["Content-Length"]) if "Content-Length" in headers else None
     match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None or int(match[1]) != start:
-        raise PermanentError(f"the server answers a range from {start} with {headers.get('Content-Range')!r}", **where)
+        raise PermanentError(f"the server answers a range from {start} with {headers.get('Content-Range')!r}")
     if end is not None and int(match[3]) < end:
-        raise IntegrityError(beyond(start, end, int(match[3])), **where)
+        raise beyond(start, end, int(match[3]))
     if int(match[2]) + 1 != (end or int(match[3])):
-        raise TransientError(f"the server sends only {match[0]}", **where)
+        raise TransientError(f"the server sends only {match[0]}")
     return int(match[2]) + 1 - start
 
 
-def beyond(start: int, end: int, size_bytes: int) -> str:
-    """What to say of a range that is not all inside the object."""
-    return f"bytes {start} to {end} were asked for, the object has {size_bytes}"
+def beyond(start: int, end: int, size_bytes: int) -> IntegrityError:
+    """The error for a range that is not all inside the object."""
+    return IntegrityError(f"bytes {start} to {end} were asked for, the object has {size_bytes}")

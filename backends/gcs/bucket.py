@@ -23,6 +23,7 @@ from urllib.parse import quote
 from google.api_core.datetime_helpers import from_rfc3339
 from google.api_core.exceptions import GoogleAPICallError, from_http_response
 from google.auth.exceptions import GoogleAuthError
+from requests import Response
 from requests.exceptions import InvalidJSONError, RequestException
 from urllib3.exceptions import HTTPError
 
@@ -51,7 +52,7 @@ _LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 
 
 class Bucket:
-    """The calls. `operation` and `key` are what an error names; `name` is the object that is meant, maybe a temporary one."""
+    """The calls. `name` is the object that is meant, maybe a temporary one; what an error is about, the caller says (`about`)."""
 
     def __init__(self, uri: StoreURI, options: GCSOptions) -> None:
         self.uri = uri
@@ -103,30 +104,27 @@ class Bucket:
         if not 200 <= answer.status_code < 300:
             raise from_http_response(answer)
         says_nothing = method == "DELETE" and answer.content.strip() in (b"", b"null")  # null: fake-gcs-server
-        described = {} if says_nothing else answer.json()
-        if not isinstance(described, dict):  # something on the way has given it, as it may a page that is no JSON at all
-            raise InvalidJSONError("the answer is no JSON object", response=answer)
-        return described
+        return {} if says_nothing else json_object(answer)
 
-    def send(self, operation: str, key: str, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
+    def send(self, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
         boundary, media = secrets.token_hex(16), "Content-Type: application/octet-stream"
         resource = json.dumps(resource_of(name, put))
         text = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
         head, tail = f"{text}--{boundary}\r\n{media}\r\n\r\n".encode(), f"\r\n--{boundary}--\r\n".encode()
         params = {"uploadType": "multipart", **({"ifGenerationMatch": "0"} if put.if_absent else {})}
-        with self.translated(operation, key, if_absent=put.if_absent, makes=True):
+        with self.translated(if_absent=put.if_absent, makes=True):
             answer = self.connected().authorized.post(
                 self.url("upload"),
                 params=params,
-                data=FileBody(fd, start, end, operation, self.uri.uri_for(key), head=head, tail=tail),
+                data=FileBody(fd, start, end, head=head, tail=tail),
                 headers={"Content-Type": f"multipart/related; boundary={boundary}"},
                 timeout=self.timeout_s,
             )
             if answer.status_code != 200:
                 raise from_http_response(answer)
-            meta = self.described(name, answer.json())
-        self.check(operation, key, meta, end - start, put.crc32c)
+            meta = self.described(name, json_object(answer))
+        self.check(meta, end - start, put.crc32c)
         return meta
 
     def described(self, name: str, resource: Mapping[str, Any]) -> ObjectMeta:
@@ -134,7 +132,7 @@ class Bucket:
         size, generation, crc32c = (resource.get(field) for field in ("size", "generation", "crc32c"))
         is_empty = size is None and crc32c in (None, _CRC32C_OF_NOTHING)  # Google's own testbench leaves a size of 0 out
         if generation is None or (size is None and not is_empty):
-            raise TransientError("the answer does not describe the object", uri=self.uri.uri_for(name))
+            raise TransientError("the answer does not describe the object")
         updated, md5 = resource.get("updated"), resource.get("md5Hash")
         return ObjectMeta(
             key=name,
@@ -146,10 +144,9 @@ class Bucket:
             digest=None if md5 is None else f"md5:{base64.b64decode(md5).hex()}",
         )
 
-    def look(self, operation: str, key: str, version: Version | None = None) -> ObjectMeta:
+    def look(self, name: str, generation: int | None = None) -> ObjectMeta:
         """Ask for an object; of several versions, for that one."""
-        name, generation = version or (key, None)
-        with self.translated(operation, key):
+        with self.translated():
             return self.described(name, self.ask("GET", name, generation=generation))
 
     def compose(self, name: str, sources: Sequence[Version], put: PutOptions) -> ObjectMeta:
@@ -161,9 +158,7 @@ class Bucket:
         condition = {"ifGenerationMatch": "0"} if put.if_absent else {}
         return self.described(name, self.ask("POST", name, below="/compose", body=body, **condition))
 
-    def check(
-        self, operation: str, key: str, meta: ObjectMeta, size_bytes: int, crc32c: int | None, *, keep: bool = False
-    ) -> None:
+    def check(self, meta: ObjectMeta, size_bytes: int, crc32c: int | None, *, keep: bool = False) -> None:
         """Compare what the server holds with what was sent. If it differs: IntegrityError, and the object goes, unless `keep`.
 
         Google has refused a wrong CRC32C before; not every server does.
@@ -171,16 +166,15 @@ class Bucket:
         if meta.size_bytes == size_bytes and (crc32c is None or meta.crc32c in (None, crc32c)):
             return
         if not keep:
-            with self.translated(operation, key):  # that generation only: it may have been replaced by now
+            with self.translated():  # that generation only: it may have been replaced by now
                 self.ask("DELETE", meta.key, generation=int(meta.etag or 0))
         found = "none" if meta.crc32c is None else f"{meta.crc32c:08x}"
         wanted = "any" if crc32c is None else f"{crc32c:08x}"
-        words = f"the server holds {meta.size_bytes} bytes with CRC32C {found}, not {size_bytes} with {wanted}"
-        raise IntegrityError(words, operation=operation, uri=self.uri.uri_for(key))
+        raise IntegrityError(f"the server holds {meta.size_bytes} bytes with CRC32C {found}, not {size_bytes} with {wanted}")
 
-    def listed(self, operation: str, key: str, prefix: str) -> Iterator[ObjectMeta]:
+    def listed(self, prefix: str) -> Iterator[ObjectMeta]:
         """All objects whose name starts with `prefix`, temporary ones too."""
-        with self.translated(operation, key, makes=True):
+        with self.translated(makes=True):
             pages, token = Pages(), ""
             while True:
                 page = self.ask("GET", None, prefix=prefix, fields=_LISTED, **({"pageToken": token} if token else {}))
@@ -190,8 +184,7 @@ class Bucket:
                 if not (token := page.get("nextPageToken", "")):
                     return
                 if pages.is_endless(token, len(items)):
-                    words = "the server gives the same page of the listing again: it has no end"
-                    raise PermanentError(words, operation=operation, uri=self.uri.uri_for(key))
+                    raise PermanentError("the server gives the same page of the listing again: it has no end")
 
     def _listed(self, resource: Mapping[str, Any]) -> ObjectMeta:
         """An entry of a listing: one that cannot be read must not hide the others. ValueError for one without a name."""
@@ -203,10 +196,10 @@ class Bucket:
         except (ValueError, TypeError, TransientError):
             return ObjectMeta(name, -1)
 
-    def remove(self, operation: str, key: str, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Delete an object; that it is absent is fine."""
         try:
-            with self.translated(operation, key):
+            with self.translated():
                 self.ask("DELETE", name)
         except BucketNotFoundError:
             raise
@@ -215,39 +208,35 @@ class Bucket:
 
     @contextmanager
     def translated(
-        self, operation: str, key: str, *, if_absent: bool = False, makes: bool = False, secret: bool = False
+        self, *, if_absent: bool = False, if_match: bool = False, makes: bool = False, secret: bool = False
     ) -> Iterator[None]:
         """Turn the libraries' errors into ours. `makes`: the call needs no object to be there, so that a 404 means the bucket.
 
-        `secret`: the request's URL must not be told, so that the library's error, which shows it, is not kept as the cause.
+        `if_absent`, `if_match`: what a condition that does not hold means. `secret`: the request's URL must not be told, so that
+        the library's error, which shows it, is not kept as the cause.
         """
-        where = {"operation": operation, "uri": self.uri.uri_for(key)}
         try:
             yield
         except GoogleAPICallError as error:
             if error.code == 404:
-                made: StoreError = self._missing(words_of(error), makes, where)
+                made: StoreError = self._missing(words_of(error), makes)
             else:
-                made = refused(error, if_absent, self._told_endpoint, where)
+                made = refused(error, self._told_endpoint, if_absent=if_absent, if_match=if_match)
             raise made from (None if secret else error)
         except (GoogleAuthError, RequestException, HTTPError) as error:
-            made = failed(error, self._told_endpoint, self.timeout_s, where)
+            made = failed(error, self._told_endpoint, self.timeout_s)
             raise made from (None if secret else error)
         except ValueError as error:  # a date, a number or a checksum that cannot be
             if isinstance(error, WherryError):
                 raise
-            words = f"the server's answer cannot be read: {error}"
-            raise PermanentError(words, **where) from (None if secret else error)
+            raise PermanentError(f"the server's answer cannot be read: {error}") from (None if secret else error)
         else:
             self._was_seen = True
 
-    def _missing(self, words: str, makes: bool, where: Mapping[str, str]) -> NotFoundError:
+    def _missing(self, words: str, makes: bool) -> NotFoundError:
         """The bucket or the object? Google's message does not always say, so a bucket never seen before is looked for once."""
-        no_bucket = BucketNotFoundError(
-            f"{words}, says {self._told_endpoint}",
-            **where,
-            hint=f"make the bucket {self.uri.root!r}, or correct its name or the endpoint",
-        )
+        hint = f"make the bucket {self.uri.root!r}, or correct its name or the endpoint"
+        no_bucket = BucketNotFoundError(f"{words}, says {self._told_endpoint}", hint=hint)
         if makes or words.startswith("The specified bucket does not exist"):
             return no_bucket
         if not self._was_seen:
@@ -258,8 +247,15 @@ class Bucket:
                 if error.code == 404:
                     return no_bucket
             except (GoogleAuthError, RequestException):
-                return NotFoundError(words, **where)  # the bucket could not be looked at; the answer that came stands
-        return NotFoundError(words, **where)
+                return NotFoundError(words)  # the bucket could not be looked at; the answer that came stands
+        return NotFoundError(words)
+
+
+def json_object(answer: Response) -> dict[str, Any]:
+    """The JSON object of an answer. What something on the way has given in its place is an error like a broken connection."""
+    if not isinstance(described := answer.json(), dict):
+        raise InvalidJSONError("the answer is no JSON object", response=answer)
+    return described
 
 
 def resource_of(name: str, put: PutOptions) -> dict[str, object]:
@@ -270,10 +266,10 @@ def resource_of(name: str, put: PutOptions) -> dict[str, object]:
     return resource
 
 
-def generation_match(etag: str | None, operation: str, uri: str) -> dict[str, str]:
+def generation_match(etag: str | None) -> dict[str, str]:
     """An etag of ours as a precondition; one that cannot be ours is that of another object."""
     if etag is None:
         return {}
     if not (etag.isascii() and etag.isdigit()):
-        raise IntegrityError(f"{etag!r} is no generation: the object is another", operation=operation, uri=uri)
+        raise IntegrityError(f"{etag!r} is no generation: the object is another")
     return {"ifGenerationMatch": etag}

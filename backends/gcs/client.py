@@ -25,7 +25,6 @@ from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from requests.exceptions import InvalidJSONError
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import InsecureRequestWarning
 
@@ -70,14 +69,13 @@ def connect(options: GCSOptions) -> Connection:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
         codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
-    authorized, bare = _AuthorizedSession(credentials, refresh_status_codes=codes), _BareSession()
-    tally = Tally()
-    adapter = _CountingAdapter(tally, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
+    authorized, bare, tally = AuthorizedSession(credentials, refresh_status_codes=codes), Session(), Tally()
+    bare.auth = _with_no_credentials
+    adapter = _Adapter(tally, options.verify, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
     if options.verify is False:  # said once by wherry itself
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     for session in (authorized, bare):
-        session.verify = options.verify
         session.max_redirects = _MOST_REDIRECTS
         session.mount("http://", adapter)
         session.mount("https://", adapter)
@@ -90,15 +88,23 @@ def connect(options: GCSOptions) -> Connection:
     return Connection(endpoint.rstrip("/"), authorized, bare, tally)
 
 
-class _CountingAdapter(HTTPAdapter):
-    """Counts what it sends."""
+def _with_no_credentials(request: PreparedRequest) -> PreparedRequest:
+    """Have requests not ask ``~/.netrc`` for any."""
+    return request
 
-    def __init__(self, tally: Tally, **options: Any) -> None:
+
+class _Adapter(HTTPAdapter):
+    """Counts what it sends. Its `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829)."""
+
+    def __init__(self, tally: Tally, verify: bool | str, **options: Any) -> None:
         super().__init__(**options)
         self._tally = tally
+        self._verify = verify
 
     def send(self, *arguments: Any, **options: Any) -> Response:
         self._tally.add()
+        if self._verify is not True:
+            options["verify"] = self._verify
         return super().send(*arguments, **options)
 
 
@@ -137,33 +143,6 @@ def _close_connections(places: queue.LifoQueue[Any]) -> None:
             return
         if connection is not None:
             connection.close()
-
-
-class _AuthorizedSession(AuthorizedSession):
-    """A session whose own `verify` wins over $REQUESTS_CA_BUNDLE (https://github.com/psf/requests/issues/3829).
-
-    An answer of 200 without a JSON object, as something between us and the store may give, is an error like a broken connection:
-    the client would take it for an object without properties.
-    """
-
-    def send(self, request: PreparedRequest, **options: Any) -> Response:
-        if self.verify is not True:
-            options["verify"] = self.verify
-        answer = super().send(request, **options)
-        describes = answer.status_code == 200 and request.method != "DELETE" and not options.get("stream")
-        if describes and not isinstance(answer.json(), dict):
-            raise InvalidJSONError("the answer is no JSON object", response=answer)
-        return answer
-
-
-class _BareSession(Session):
-    """The same without credentials; ``~/.netrc`` is not asked for any either."""
-
-    def send(self, request: PreparedRequest, **options: Any) -> Response:
-        request.headers.pop("Authorization", None)
-        if self.verify is not True:
-            options["verify"] = self.verify
-        return super().send(request, **options)
 
 
 def scrub(text: str) -> str:

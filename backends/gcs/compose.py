@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from wherry.backends.gcs.body import opened
 from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, Version, generation_match
+from wherry.backends.local_file import opened_source
 from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
@@ -60,24 +59,21 @@ class ComposedUploads:
         prefix = _temporary(key, upload_id)
         noted = dict(put.metadata) if prefix.startswith(key) else {**put.metadata, _KEY_METADATA: quote(key)}
         with suppress(AlreadyExistsError):
-            self._bucket.send(
-                "begin", key, f"{prefix}begun", -1, PutOptions(if_absent=True, crc32c=0, metadata=noted), start=0, end=0
-            )
+            self._bucket.send(f"{prefix}begun", -1, PutOptions(if_absent=True, crc32c=0, metadata=noted), start=0, end=0)
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Send one part. An upload that is unknown or over is not noticed here: complete() will say so."""
         name = f"{_temporary(key, upload_id)}{part.number:05d}"
-        with opened(path, os.O_RDONLY, "put_part", self._bucket.uri.uri_for(key)) as fd:
-            meta = self._bucket.send("put_part", key, name, fd, PutOptions(crc32c=part.crc32c), start=part.start, end=part.end)
+        with opened_source(path) as fd:
+            meta = self._bucket.send(name, fd, PutOptions(crc32c=part.crc32c), start=part.start, end=part.end)
         return StoredPart(part.number, meta.size_bytes, meta.etag or "", meta.crc32c)
 
     def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:
         """The parts that are there."""
-        held = self._temporaries("list_parts", key, upload_id)
+        held = self._temporaries(key, upload_id)
         if "begun" not in held:
-            words = f"the upload {upload_id} is unknown, done or aborted"
-            raise NotFoundError(words, operation="list_parts", uri=self._bucket.uri.uri_for(key))
+            raise NotFoundError(f"the upload {upload_id} is unknown, done or aborted")
         numbered = sorted((int(tail), meta) for tail, meta in held.items() if tail.isdecimal())
         return [StoredPart(number, meta.size_bytes, meta.etag or "", meta.crc32c) for number, meta in numbered]
 
@@ -87,17 +83,15 @@ class ComposedUploads:
         Safe to call again after an error. If the error came after the object was made, this then gives AlreadyExistsError,
         NotFoundError or the same object; head() and its token tell.
         """
-        uri = self._bucket.uri.uri_for(key)
         if not parts:
-            raise PermanentError("an upload without parts cannot be completed", operation="complete", uri=uri)
+            raise PermanentError("an upload without parts cannot be completed")
         prefix = _temporary(key, upload_id)
         pieces: list[Version] = [
-            (f"{prefix}{part.number:05d}", int(generation_match(part.etag, "complete", uri)["ifGenerationMatch"]))
+            (f"{prefix}{part.number:05d}", int(generation_match(part.etag)["ifGenerationMatch"]))
             for part in sorted(parts, key=lambda part: part.number)
         ]
-        size = sum(part.size_bytes for part in parts)
-        meta = self._compose("complete", key, prefix, pieces, size, put)
-        self._clean("complete", key, upload_id)
+        meta = self._compose(key, prefix, pieces, sum(part.size_bytes for part in parts), put)
+        self.abort(key, upload_id)
         return meta
 
     def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions) -> ObjectMeta:
@@ -109,12 +103,11 @@ class ComposedUploads:
         temporaries = _join_names(_temporary(key, upload_id), len(sources))
 
         def clean() -> None:
-            each_at_once(lambda name: self._bucket.remove("join", key, name), temporaries, all_of_them=True)
+            each_at_once(self._bucket.remove, temporaries, all_of_them=True)
 
         pieces: list[Version] = [(source, None) for source in sources]
-        put = replace(put, if_absent=False)
         try:
-            meta = self._compose("join", key, _temporary(key, upload_id), pieces, size_bytes, put)
+            meta = self._compose(key, _temporary(key, upload_id), pieces, size_bytes, replace(put, if_absent=False))
         except BaseException:
             with suppress(StoreError):  # the first error counts
                 clean()
@@ -122,38 +115,40 @@ class ComposedUploads:
         clean()
         return meta
 
-    def _compose(
-        self, operation: str, key: str, prefix: str, pieces: list[Version], size_bytes: int, put: PutOptions
-    ) -> ObjectMeta:
+    def _compose(self, key: str, prefix: str, pieces: list[Version], size_bytes: int, put: PutOptions) -> ObjectMeta:
         """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
         bucket, level = self._bucket, 0
         whole: ObjectMeta | None = None
         while len(pieces) > 1:
             groups = [pieces[at : at + _MAX_SOURCES] for at in range(0, len(pieces), _MAX_SOURCES)]
             names = [_join_name(prefix, level, n) for n in range(len(groups))]
-            with bucket.translated(operation, key):
+            with bucket.translated():
                 made = each_at_once(
                     lambda pair: bucket.compose(*pair, PutOptions()), list(zip(names, groups, strict=True)), all_of_them=True
                 )
             whole = made[0]
             pieces, level = [(meta.key, int(meta.etag or 0)) for meta in made], level + 1
         if whole is None:
-            whole = bucket.look(operation, key, pieces[0])
-        bucket.check(operation, key, whole, size_bytes, put.crc32c, keep=True)
-        with bucket.translated(operation, key, if_absent=put.if_absent):  # of that very generation
+            whole = bucket.look(*pieces[0])
+        bucket.check(whole, size_bytes, put.crc32c, keep=True)
+        with bucket.translated(if_absent=put.if_absent):  # of that very generation
             meta = bucket.compose(key, [(whole.key, int(whole.etag or 0))], put)
-        bucket.check(operation, key, meta, size_bytes, put.crc32c)
+        bucket.check(meta, size_bytes, put.crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:
-        """Delete what is there of it."""
-        self._clean("abort", key, upload_id)
+        """Delete what is there of it. Its mark goes last: until then the upload is known and can be aborted again."""
+        held = self._temporaries(key, upload_id)
+        marker = held.pop("begun", None)
+        each_at_once(self._bucket.remove, [meta.key for meta in held.values()], all_of_them=True)
+        if marker is not None:
+            self._bucket.remove(marker.key)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
         """The uploads by their temporary objects, whose age is that of the newest: an upload under way is never old."""
         newest: dict[tuple[str, str], float] = {}
         whole: dict[tuple[str, str], str] = {}
-        for meta in self._bucket.listed("list_uploads", prefix, _cut(prefix)):
+        for meta in self._bucket.listed(_cut(prefix)):
             if (match := _OURS.fullmatch(meta.key)) is None:
                 continue
             upload = match[1], match[2]
@@ -165,19 +160,11 @@ class ComposedUploads:
             if key.startswith(prefix) or _cut(key) == key == _cut(prefix):  # its mark is gone, and with it the end of its key
                 yield PendingUpload(key, upload_id, begun_s, is_ours=True)
 
-    def _temporaries(self, operation: str, key: str, upload_id: str) -> dict[str, ObjectMeta]:
+    def _temporaries(self, key: str, upload_id: str) -> dict[str, ObjectMeta]:
         """The upload's temporary objects, by what follows their common prefix."""
         prefix = _temporary(key, upload_id)
-        held = {meta.key.removeprefix(prefix): meta for meta in self._bucket.listed(operation, key, prefix)}
+        held = {meta.key.removeprefix(prefix): meta for meta in self._bucket.listed(prefix)}
         return {tail: meta for tail, meta in held.items() if re.fullmatch(_TAIL, tail)}
-
-    def _clean(self, operation: str, key: str, upload_id: str) -> None:
-        """Delete an upload's temporaries. Its mark goes last: until then the upload is known and can be aborted again."""
-        held = self._temporaries(operation, key, upload_id)
-        marker = held.pop("begun", None)
-        each_at_once(lambda meta: self._bucket.remove(operation, key, meta.key), list(held.values()), all_of_them=True)
-        if marker is not None:
-            self._bucket.remove(operation, key, marker.key)
 
 
 def _cut(key: str) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from time import time
 
@@ -39,50 +39,50 @@ def words_of(error: GoogleAPICallError) -> str:
     return scrub(message.partition(": ")[2] or message).strip().rstrip(".")[:500]
 
 
-def refused(error: GoogleAPICallError, if_absent: bool, endpoint: str, where: Mapping[str, str]) -> StoreError:
+def refused(error: GoogleAPICallError, endpoint: str, *, if_absent: bool, if_match: bool) -> StoreError:
     """The table's first half: answers with a status, but for 404. `endpoint` is said where another server may have answered."""
     status, words, headers = int(error.code or 0), words_of(error), getattr(error.response, "headers", {})
     reasons = {str(item.get("reason")) for item in error.errors if isinstance(item, dict)}
     wait_s = _retry_after(headers.get("Retry-After"))
     if status == 429 or (status == 403 and reasons & _RATE_LIMITS) or (status == 503 and wait_s is not None):
-        return ThrottledError(f"{status} {words}", **where, retry_after_s=wait_s)
-    is_no_condition = status == 412 and not if_absent and where["operation"] != "get"  # something on the way has answered
+        return ThrottledError(f"{status} {words}", retry_after_s=wait_s)
+    is_no_condition = status == 412 and not if_absent and not if_match  # something on the way has answered
     if status in (408, 409) or status >= 500 or is_no_condition:  # 409: another change of the same object is under way
-        return TransientError(f"{status} {words}", **where)
+        return TransientError(f"{status} {words}")
     if status == 401:  # a token that is over, or that never was one: Google says "Invalid Credentials" of both
-        return CredentialsExpiredError(f"{status} {words}, says {endpoint}", **where, hint=CREDENTIALS_HINT)
+        return CredentialsExpiredError(f"{status} {words}, says {endpoint}", hint=CREDENTIALS_HINT)
     if status == 403:
-        return AccessDeniedError(f"{status} {words}, says {endpoint}", **where)
+        return AccessDeniedError(f"{status} {words}, says {endpoint}")
     if status == 412 and if_absent:
-        return AlreadyExistsError("the object is there already", **where, hint="choose another name or allow overwriting")
+        return AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
     if status == 412:
-        return IntegrityError("the object is another by now", **where)
+        return IntegrityError("the object is another by now")
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
-        return IntegrityError(words, **where)
-    return PermanentError(f"{status} {words}, says {endpoint}", **where)
+        return IntegrityError(words)
+    return PermanentError(f"{status} {words}, says {endpoint}")
 
 
-def failed(error: Exception, endpoint: str, timeout_s: float, where: Mapping[str, str]) -> StoreError:
+def failed(error: Exception, endpoint: str, timeout_s: float) -> StoreError:
     """The table's second half: no answer of the store came."""
     if isinstance(error, DefaultCredentialsError):
-        return AccessDeniedError("no credentials were found", **where, hint=CREDENTIALS_HINT)
+        return AccessDeniedError("no credentials were found", hint=CREDENTIALS_HINT)
     if isinstance(error, RefreshError) and not error.retryable:
         words = f"the credentials were not renewed: {error.args[0]}"
         if "iat and exp" in words or "reasonable timeframe" in words:
-            return ClockSkewedError(words, **where, hint=_CLOCK_HINT)
+            return ClockSkewedError(words, hint=_CLOCK_HINT)
         is_over = "expired" in words or "reauth" in words
-        return (CredentialsExpiredError if is_over else AccessDeniedError)(words, **where, hint=CREDENTIALS_HINT)
+        return (CredentialsExpiredError if is_over else AccessDeniedError)(words, hint=CREDENTIALS_HINT)
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         words = f"the server's certificate is not trusted: {scrub(str(error))}"
-        return PermanentError(words, **where, hint="give its CA file as verify")
+        return PermanentError(words, hint="give its CA file as verify")
     if isinstance(error, TooManyRedirects):
         to = scrub(str(getattr(error.response, "headers", {}).get("Location", "")))
-        return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", **where, hint=_PORTAL_HINT)
+        return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", hint=_PORTAL_HINT)
     if isinstance(error, ConnectTimeout):
-        return TransientError(f"no connection to {endpoint} within {timeout_s:g} s", **where)
+        return TransientError(f"no connection to {endpoint} within {timeout_s:g} s")
     if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in _causes(error)):
-        return TransientError(f"no byte for {timeout_s:g} s to or from {endpoint}", **where)
-    return TransientError(f"{type(error).__name__} with {endpoint}: {scrub(str(error))}", **where)
+        return TransientError(f"no byte for {timeout_s:g} s to or from {endpoint}")
+    return TransientError(f"{type(error).__name__} with {endpoint}: {scrub(str(error))}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -13,18 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
-from wherry.store.options import (
-    ANYTHING,
-    CERTIFICATES,
-    MOST_IN_FLIGHT,
-    Backend,
-    check_endpoint,
-    check_values,
-    one_of,
-    option,
-    options_of,
-    read_options,
-)
+from wherry.store.options import ANYTHING, CERTIFICATES, MOST_IN_FLIGHT, Backend, StorageOptions, check_endpoint, one_of, option
 from wherry.uri import check_domain_like
 
 #: Kind of key file -> what it must hold (google-auth, `from_service_account_info`, `from_authorized_user_info`).
@@ -36,9 +25,10 @@ _GOOGLES_HOST = re.compile(r"(^|\.)googleapis\.com$")
 
 
 @dataclass(frozen=True)
-class GCSOptions:
+class GCSOptions(StorageOptions):
     """The storage options of ``gs://``. At most one of the four kinds of credentials; else google-auth's own chain is asked."""
 
+    scheme = "gs"
     #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
     endpoint_url: str | None = option(None, names_server=True)
     #: Not used: calls for objects need no project.
@@ -59,7 +49,7 @@ class GCSOptions:
     upload: str = option("compose", kind=one_of("compose", "session"))
 
     def __post_init__(self) -> None:
-        check_values(self)
+        super().__post_init__()
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url)
         for name in ("project", "credentials_file", "token"):
@@ -68,11 +58,6 @@ class GCSOptions:
         if len(self._credentials) > 1:
             raise ConfigError(f"the storage options {' and '.join(self._credentials)} exclude each other: give one of them")
         _ = self.key, self.is_anonymous  # as the file and the environment are now
-
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> GCSOptions:
-        """From a mapping; ConfigError that names the known options for one that is unknown."""
-        return read_options(cls, "gs", options)
 
     @property
     def _credentials(self) -> list[str]:
@@ -162,7 +147,7 @@ def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
 
 BACKEND = Backend(
     "wherry.backends.gcs.store:GCSStore",
-    options_of(GCSOptions),
+    GCSOptions.table(),
     takes_others=False,
     libraries=("google.auth",),
     install="'wherry[gcs]'",

@@ -17,7 +17,6 @@ Source: "Resumable uploads" and "Perform resumable uploads" of the Cloud Storage
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Sequence
@@ -28,10 +27,10 @@ from urllib.parse import urlsplit
 
 from google.api_core.exceptions import from_http_response
 from requests import Response
-from requests.exceptions import InvalidJSONError
 
-from wherry.backends.gcs.body import FileBody, opened, read_block
-from wherry.backends.gcs.bucket import Bucket, resource_of
+from wherry.backends.gcs.body import FileBody, read_block
+from wherry.backends.gcs.bucket import Bucket, json_object, resource_of
+from wherry.backends.local_file import opened_source
 from wherry.errors import NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectMeta, Part, PutOptions, StoredPart
 
@@ -71,7 +70,7 @@ class SessionUploads:
         """Open a session. The server knows the precondition, the checksum and the metadata from now on."""
         bucket = self._bucket
         params = {"uploadType": "resumable", "name": key, **({"ifGenerationMatch": "0"} if put.if_absent else {})}
-        with bucket.translated("begin", key, if_absent=put.if_absent, makes=True, secret=True), ExitStack() as stack:
+        with bucket.translated(if_absent=put.if_absent, makes=True, secret=True), ExitStack() as stack:
             answer = bucket.connected().authorized.post(
                 bucket.url("upload"),
                 params=params,
@@ -88,29 +87,27 @@ class SessionUploads:
         path = where.path.removeprefix(urlsplit(bucket.endpoint).path)
         upload_id = f"{path}?{where.query}" if where.query else path
         if not self.knows(upload_id):
-            words = "the answer names no session: something on the way has given it"
-            raise TransientError(words, operation="begin", uri=bucket.uri.uri_for(key))
+            raise TransientError("the answer names no session: something on the way has given it")
         self._stream(upload_id).held = 0
         return upload_id
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Send what the server does not hold yet of the file up to the part's end, as far as whole chunks go."""
-        stream, uri = self._stream(upload_id), self._bucket.uri.uri_for(key)
-        with stream.lock, opened(path, os.O_RDONLY, "put_part", uri) as fd:
+        stream = self._stream(upload_id)
+        with stream.lock, opened_source(path) as fd:
             held, stream.held = stream.held, None  # until this has worked
             if held is None:
-                held = self._ask("put_part", key, upload_id)
+                held = self._ask(upload_id)
             whole = part.end - part.end % CHUNK_BYTES
             while held < whole:
-                body = FileBody(fd, held, whole, "put_part", uri)
-                answer = self._put("put_part", key, upload_id, f"bytes {held}-{whole - 1}/*", body)
-                now = self._held("put_part", key, upload_id, answer)
+                answer = self._put(upload_id, f"bytes {held}-{whole - 1}/*", FileBody(fd, held, whole))
+                now = self._held(upload_id, answer)
                 if now <= held:
-                    raise TransientError(f"the server keeps no byte after {held}", operation="put_part", uri=uri)
+                    raise TransientError(f"the server keeps no byte after {held}")
                 held = now
             tail = bytearray(stream.tail if stream.tail_at == held else b"")  # longer already, if this part was sent before
             while held + len(tail) < part.end:
-                tail += read_block(fd, held + len(tail), part.end, part.end, "put_part", uri)
+                tail += read_block(fd, held + len(tail), part.end, part.end)
             stream.held, stream.tail, stream.tail_at = held, bytes(tail), held
         return StoredPart(part.number, part.size_bytes, _receipt(part.start, part.end), None)
 
@@ -119,7 +116,7 @@ class SessionUploads:
         stream = self._stream(upload_id)
         with stream.lock:
             stream.held, stream.tail = None, b""
-            held = self._ask("list_parts", key, upload_id)
+            held = self._ask(upload_id)
             stream.held, stream.tail_at = held, held
         return [StoredPart(1, held, _receipt(0, held), None)] if held else []
 
@@ -128,66 +125,55 @@ class SessionUploads:
 
         `put` is that of begin(): the server has its condition and its metadata.
         """
-        size = self._joined(key, parts)
+        size = _joined(parts)
         stream = self._stream(upload_id)
         with stream.lock:
             held, stream.held = stream.held, None  # until this has worked
             answer = None
             if held is None:
-                answer = self._put("complete", key, upload_id, f"bytes */{size}")
-                held = None if answer.status_code in (200, 201) else self._held("complete", key, upload_id, answer)
+                answer = self._put(upload_id, f"bytes */{size}")
+                held = None if answer.status_code in (200, 201) else self._held(upload_id, answer)
             if held is not None and held < size:
                 tail = stream.tail[held - stream.tail_at :] if held >= stream.tail_at else b""
                 if held + len(tail) != size:
-                    words = f"of {size} bytes the server holds {held}: send the rest again"
-                    raise TransientError(words, operation="complete", uri=self._bucket.uri.uri_for(key))
-                answer = self._put("complete", key, upload_id, f"bytes {held}-{size - 1}/{size}", tail, if_absent=put.if_absent)
+                    raise TransientError(f"of {size} bytes the server holds {held}: send the rest again")
+                answer = self._put(upload_id, f"bytes {held}-{size - 1}/{size}", tail, if_absent=put.if_absent)
             elif held is not None:  # all of it is there: this says so
-                answer = self._put("complete", key, upload_id, f"bytes */{size}", if_absent=put.if_absent)
+                answer = self._put(upload_id, f"bytes */{size}", if_absent=put.if_absent)
             assert answer is not None, "held is None only after an answer"
             if answer.status_code not in (200, 201):
-                words = "the server has not got to the end of what was sent"
-                raise TransientError(words, operation="complete", uri=self._bucket.uri.uri_for(key))
-            with self._bucket.translated("complete", key, secret=True):
+                raise TransientError("the server has not got to the end of what was sent")
+            with self._bucket.translated(secret=True):
                 meta = self._bucket.described(key, answer.json())
         self._forget(upload_id)
-        self._bucket.check("complete", key, meta, size, put.crc32c)
+        self._bucket.check(meta, size, put.crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:
         """Cancel the session. An object that it has become stays."""
         self._forget(upload_id)
-        with self._bucket.translated("abort", key, secret=True):
+        with self._bucket.translated(secret=True):
             answer = self._bucket.connected().bare.delete(
                 f"{self._bucket.endpoint}{upload_id}", timeout=self._bucket.timeout_s, allow_redirects=False
             )
             if answer.status_code >= 300 and answer.status_code not in _GONE:
                 raise from_http_response(answer)
 
-    def _ask(self, operation: str, key: str, upload_id: str) -> int:
+    def _ask(self, upload_id: str) -> int:
         """How many bytes the server holds."""
-        return self._held(operation, key, upload_id, self._put(operation, key, upload_id, "bytes */*"))
+        return self._held(upload_id, self._put(upload_id, "bytes */*"))
 
-    def _held(self, operation: str, key: str, upload_id: str, answer: Response) -> int:
+    def _held(self, upload_id: str, answer: Response) -> int:
         """How many bytes the server says that it holds, by its answer 308."""
         if answer.status_code != 308:
             self._forget(upload_id)
-            raise NotFoundError("the upload is over: the object was made", operation=operation, uri=self._bucket.uri.uri_for(key))
+            raise NotFoundError("the upload is over: the object was made")
         match = _HELD.fullmatch(answer.headers.get("Range", ""))
         return int(match[1]) + 1 if match else 0
 
-    def _put(
-        self,
-        operation: str,
-        key: str,
-        upload_id: str,
-        content_range: str,
-        body: FileBody | bytes = b"",
-        *,
-        if_absent: bool = False,
-    ) -> Response:
+    def _put(self, upload_id: str, content_range: str, body: FileBody | bytes = b"", *, if_absent: bool = False) -> Response:
         """One request to the session; the answer is 308 (go on), or 200 (the object was made)."""
-        with self._bucket.translated(operation, key, if_absent=if_absent, secret=True):
+        with self._bucket.translated(if_absent=if_absent, secret=True):
             answer = self._bucket.connected().bare.put(
                 f"{self._bucket.endpoint}{upload_id}",
                 data=body,
@@ -198,24 +184,12 @@ class SessionUploads:
             if answer.status_code in _GONE:
                 self._forget(upload_id)
                 words = f"the upload session is gone ({answer.status_code}): it was completed, aborted, or is over a week old"
-                raise NotFoundError(words, operation=operation, uri=self._bucket.uri.uri_for(key))
+                raise NotFoundError(words)
             if answer.status_code not in (200, 201, 308):
                 raise from_http_response(answer)
-            if answer.status_code != 308 and not isinstance(answer.json(), dict):  # something on the way has given it
-                raise InvalidJSONError("the answer is no JSON object", response=answer)
+            if answer.status_code != 308:
+                json_object(answer)
             return answer
-
-    def _joined(self, key: str, parts: Sequence[StoredPart]) -> int:
-        """The size of the whole, if the parts follow one another from the first byte on."""
-        uri, end = self._bucket.uri.uri_for(key), 0
-        if not parts:
-            raise PermanentError("an upload without parts cannot be completed", operation="complete", uri=uri)
-        for part in sorted(parts, key=lambda part: part.number):
-            if part.etag != _receipt(end, end + part.size_bytes):
-                words = f"part {part.number} does not follow byte {end} of what was sent"
-                raise PermanentError(words, operation="complete", uri=uri)
-            end += part.size_bytes
-        return end
 
     def _stream(self, upload_id: str) -> _Stream:
         with self._lock:
@@ -224,6 +198,18 @@ class SessionUploads:
     def _forget(self, upload_id: str) -> None:
         with self._lock:
             self._streams.pop(upload_id, None)
+
+
+def _joined(parts: Sequence[StoredPart]) -> int:
+    """The size of the whole, if the parts follow one another from the first byte on."""
+    end = 0
+    if not parts:
+        raise PermanentError("an upload without parts cannot be completed")
+    for part in sorted(parts, key=lambda part: part.number):
+        if part.etag != _receipt(end, end + part.size_bytes):
+            raise PermanentError(f"part {part.number} does not follow byte {end} of what was sent")
+        end += part.size_bytes
+    return end
 
 
 def _receipt(start: int, end: int) -> str:

@@ -16,18 +16,20 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from google.api_core.exceptions import from_http_response
 
-from wherry.backends.gcs.body import announced, beyond, opened, write
+from wherry.backends.gcs.body import announced, beyond
 from wherry.backends.gcs.bucket import Bucket, generation_match
 from wherry.backends.gcs.compose import ComposedUploads
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
-from wherry.errors import IntegrityError, NotFoundError, TransientError
+from wherry.backends.local_file import opened_source, opened_target, write
+from wherry.errors import IntegrityError, NotFoundError, TransientError, about
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import (
     TEMPORARY_MARK,
@@ -64,7 +66,6 @@ class GCSStore(MultipartStore):
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
         checked = GCSOptions.read(options)
-        self._uri = uri
         self._bucket = Bucket(uri, checked)
         self._composed, self._sessions = ComposedUploads(self._bucket), SessionUploads(self._bucket)
         self._uploads: ComposedUploads | SessionUploads = self._composed
@@ -81,25 +82,29 @@ class GCSStore(MultipartStore):
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says: one request, streamed from the file."""
-        with opened(path, os.O_RDONLY, "put", self._uri.uri_for(key)) as fd:
-            size = os.fstat(fd).st_size
-            return self._bucket.send("put", key, key, fd, put, start=0, end=size)
+        with self._about("put", key), opened_source(path) as fd:
+            return self._bucket.send(key, fd, put, start=0, end=os.fstat(fd).st_size)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
-        uri = self._uri.uri_for(key)
-        with opened(path, os.O_WRONLY, "get", uri) as fd:
-            self.read(key, lambda block, at: write(fd, block, at, path, uri), start=start, end=end, if_match=if_match)
+        with self._about("get", key), opened_target(path) as fd:
+            self.read(key, partial(write, fd, path), start=start, end=end, if_match=if_match)
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. For an empty range it checks that the range is inside the object."""
-        if end is not None and end <= start:
-            self._check_empty_range(key, start, end, if_match)
-            return
-        uri = self._uri.uri_for(key)
+        with self._about("get", key):
+            if end is not None and end <= start:
+                meta = self._bucket.look(key)
+                _check_version(meta.etag, if_match)
+                if not 0 <= start <= end <= meta.size_bytes:
+                    raise beyond(start, end, meta.size_bytes)
+            else:
+                self._read(key, take, start, end, if_match)
+
+    def _read(self, key: str, take: TakeBlock, start: int, end: int | None, if_match: str | None) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._bucket.translated("get", key))
-            params = {"alt": "media", **generation_match(if_match, "get", uri)}
+            stack.enter_context(self._bucket.translated(if_match=True))
+            params = {"alt": "media", **generation_match(if_match)}
             headers = {"Accept-Encoding": "gzip"}  # what turns decompressive transcoding off
             if start or end is not None:
                 headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
@@ -113,8 +118,8 @@ class GCSStore(MultipartStore):
                 raise from_http_response(answer)
             generation = answer.headers.get("X-Goog-Generation")
             if generation is not None:
-                self._check_version(generation, if_match, uri)
-            expected = announced(answer.headers, answer.status_code, start, end, uri)
+                _check_version(generation, if_match)
+            expected = announced(answer.headers, answer.status_code, start, end)
             received = 0
             while block := answer.raw.read(_BLOCK_BYTES, decode_content=False):
                 # What comes beyond the range must not be written: the next range may be there already, and summed.
@@ -122,23 +127,24 @@ class GCSStore(MultipartStore):
                     take(wanted, start + received)
                 received += len(block)
             if expected not in (None, received):
-                raise TransientError(f"{received} bytes came, {expected} were announced", operation="get", uri=uri)
+                raise TransientError(f"{received} bytes came, {expected} were announced")
         if if_match is not None and generation is None:  # a server that leaves it out may well ignore the condition
-            self._check_version(self._bucket.look("get", key).etag, if_match, uri)
+            _check_version(self._bucket.look(key).etag, if_match)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; `crc32c` is always the server's own figure."""
-        return self._bucket.look("head", key)
+        with self._about("head", key):
+            return self._bucket.look(key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the contract says, with `crc32c` and `metadata`."""
-        for meta in self._bucket.listed("list", prefix, prefix):
-            if TEMPORARY_MARK not in meta.key:
-                yield meta
+        with self._about("list", prefix):
+            yield from (meta for meta in self._bucket.listed(prefix) if TEMPORARY_MARK not in meta.key)
 
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""
-        self._bucket.remove("delete", key, key)
+        with self._about("delete", key):
+            self._bucket.remove(key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """As the contract says: a request for each, several at once."""
@@ -148,49 +154,52 @@ class GCSStore(MultipartStore):
         """As the contract says. It makes temporary objects, so it is not offered with ``upload="session"``."""
         if self.capabilities.min_joined_bytes is None:
             return super().join(key, sources, size_bytes, put)
-        return self._composed.join(key, sources, size_bytes, put)
+        with self._about("join", key):
+            return self._composed.join(key, sources, size_bytes, put)
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says. A session's id is a secret: whoever has it may write the object."""
-        return self._uploads.begin(key, put)
+        with self._about("begin", key):
+            return self._uploads.begin(key, put)
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says."""
-        return self._upload("put_part", key, upload_id).put_part(key, upload_id, path, part)
+        with self._about("put_part", key):
+            return self._upload(upload_id).put_part(key, upload_id, path, part)
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says. An upload that was begun with another value of the option ``upload`` is not found."""
-        return self._upload("list_parts", key, upload_id).list_parts(key, upload_id)
+        with self._about("list_parts", key):
+            return self._upload(upload_id).list_parts(key, upload_id)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says, and safe to call again."""
-        return self._upload("complete", key, upload_id).complete(key, upload_id, parts, put)
+        with self._about("complete", key):
+            return self._upload(upload_id).complete(key, upload_id, parts, put)
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
-        uploads = self._sessions if self._sessions.knows(upload_id) else self._composed
-        uploads.abort(key, upload_id)
+        with self._about("abort", key):
+            (self._sessions if self._sessions.knows(upload_id) else self._composed).abort(key, upload_id)
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the contract says, by their temporary objects; sessions are not shown."""
-        return self._composed.list_uploads(prefix)
+        with self._about("list_uploads", prefix):
+            yield from self._composed.list_uploads(prefix)
 
     def close(self) -> None:
         """Close the connections."""
         self._bucket.close()
 
-    def _upload(self, operation: str, key: str, upload_id: str) -> ComposedUploads | SessionUploads:
+    def _about(self, operation: str, key: str) -> AbstractContextManager[None]:
+        return about(operation, self._bucket.uri.uri_for(key))
+
+    def _upload(self, upload_id: str) -> ComposedUploads | SessionUploads:
         if not self._uploads.knows(upload_id):
-            raise NotFoundError("the upload is of another kind", operation=operation, uri=self._uri.uri_for(key))
+            raise NotFoundError("the upload is of another kind")
         return self._uploads
 
-    def _check_empty_range(self, key: str, start: int, end: int, if_match: str | None) -> None:
-        meta, uri = self._bucket.look("get", key), self._uri.uri_for(key)
-        self._check_version(meta.etag, if_match, uri)
-        if not 0 <= start <= end <= meta.size_bytes:
-            raise IntegrityError(beyond(start, end, meta.size_bytes), operation="get", uri=uri)
 
-    def _check_version(self, etag: str | None, if_match: str | None, uri: str) -> None:
-        if if_match not in (None, etag):
-            words = f"the object is another by now: generation {etag}, not {if_match}"
-            raise IntegrityError(words, operation="get", uri=uri)
+def _check_version(etag: str | None, if_match: str | None) -> None:
+    if if_match not in (None, etag):
+        raise IntegrityError(f"the object is another by now: generation {etag}, not {if_match}")

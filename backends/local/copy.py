@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import google_crc32c
 
+from wherry.backends.local_file import write_all
+
 _FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int), make a file share another's blocks
 _FICLONERANGE = 0x4020940D  # _IOW(0x94, 13, struct file_clone_range)
 BLOCK_BYTES = 2**20
@@ -49,7 +51,7 @@ def copy_and_sum(source: int, target: int, start: int, end: int) -> tuple[int, i
     at, crc = start, 0
     while at < end and (block := os.pread(source, min(_SUMMED_BYTES, end - at), at)):
         crc = google_crc32c.extend(crc, block)
-        _write(target, block, at)
+        write_all(target, block, at)
         at += len(block)
     return at - start, int(crc)
 
@@ -89,17 +91,9 @@ def _copy(source: int, target: int, start: int, end: int) -> int:
         if error.errno not in _NO_COPY_IN_KERNEL:
             raise
     while at < end and (block := os.pread(source, min(BLOCK_BYTES, end - at), at)):
-        _write(target, block, at)
+        write_all(target, block, at)
         at += len(block)
     return at - start
-
-
-def _write(target: int, block: bytes, at: int) -> None:
-    view = memoryview(block)
-    while view:
-        written = os.pwrite(target, view, at)
-        at += written
-        view = view[written:]
 
 
 def _extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -130,4 +124,4 @@ def _clear(fd: int, start: int, end: int) -> None:
         return
     for data_start, data_end in _extents(fd, start, end):
         for at in range(data_start, data_end, BLOCK_BYTES):
-            _write(fd, bytes(min(BLOCK_BYTES, data_end - at)), at)
+            write_all(fd, bytes(min(BLOCK_BYTES, data_end - at)), at)

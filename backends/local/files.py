@@ -8,12 +8,20 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, ReadOnlyError, StoreError, TransientError
+from wherry.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    NotFoundError,
+    PermanentError,
+    ReadOnlyError,
+    StoreError,
+    TransientError,
+)
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta
 
 _NAME_MAX_BYTES = 255
@@ -69,44 +77,25 @@ def _is_crc32c(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**32
 
 
-def translate(error: OSError, operation: str, uri: str, writing: bool) -> StoreError:
+def translate(error: OSError, writing: bool) -> StoreError:
     """The one table from errno to our errors."""
     code, words = error.errno, error.strerror or str(error)
-    if code in _FULL or code in _PASSING:
-        hint = "free some space: it is tried again until the deadline" if code in _FULL else ""
-        return TransientError(words, operation=operation, uri=uri, hint=hint)
+    if code in _FULL:
+        return TransientError(words, hint="free some space: it is tried again until the deadline")
+    if code in _PASSING:
+        return TransientError(words)
     if code == errno.EROFS:
-        return ReadOnlyError(words, operation=operation, uri=uri, hint="make it writable: it is tried again until the deadline")
+        return ReadOnlyError(words, hint="make it writable: it is tried again until the deadline")
     if code in _DENIED:
-        return AccessDeniedError(words, operation=operation, uri=uri)
-    if code == errno.ENAMETOOLONG:
-        return PermanentError(
-            words, operation=operation, uri=uri, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes"
-        )
+        return AccessDeniedError(words)
     if writing and code in _IN_THE_WAY:
-        return PermanentError(_IN_THE_WAY[code], operation=operation, uri=uri)
+        return PermanentError(_IN_THE_WAY[code])
     if writing and code == errno.ENOENT:
-        return TransientError("the folder was removed meanwhile", operation=operation, uri=uri)
+        return TransientError("the folder was removed meanwhile")
     if code in ABSENT:
-        return NotFoundError("there is no such file", operation=operation, uri=uri)
-    return PermanentError(words, operation=operation, uri=uri)
-
-
-@contextmanager
-def opened_source(path: Path, operation: str, uri: str) -> Iterator[int]:
-    """Open the file to send. A missing file is a PermanentError, as NotFoundError means a missing object."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not keep us waiting
-    except OSError as error:
-        raise PermanentError(
-            f"the file to send, {path}, cannot be read: {error.strerror}", operation=operation, uri=uri
-        ) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise PermanentError(f"{path} is no regular file", operation=operation, uri=uri)
-        yield fd
-    finally:
-        os.close(fd)
+        return NotFoundError("there is no such file")
+    is_too_long = code == errno.ENAMETOOLONG
+    return PermanentError(words, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes" if is_too_long else "")
 
 
 def open_object(path: Path) -> int:
@@ -212,17 +201,23 @@ def describe_status(key: str, status: os.stat_result) -> ObjectMeta:
     return ObjectMeta(key, status.st_size, etag=etag(status), modified_s=status.st_mtime)
 
 
+def taken() -> AlreadyExistsError:
+    """The error for a name that is taken."""
+    return AlreadyExistsError("the file is there already", hint="choose another name or allow overwriting")
+
+
 def publish(source: Path, target: Path, if_absent: bool, mark: str) -> None:
-    """Give the inode of `source` the name `target` as well; FileExistsError if it is taken and must not be.
+    """Give the inode of `source` the name `target` as well; AlreadyExistsError if it is taken and must not be.
 
     An intermediate link has a temporary name with that mark.
     """
-    if if_absent:
-        link_file(source, target)
-        return
-    name = temporary_name(target, mark)
-    link_file(source, name)
+    name = target if if_absent else temporary_name(target, mark)
     try:
-        os.replace(name, target)
-    finally:
-        unlink(name)  # there only if the replacing failed
+        link_file(source, name)
+    except FileExistsError as error:
+        raise taken() from error
+    if not if_absent:
+        try:
+            os.replace(name, target)
+        finally:
+            unlink(name)  # there only if the replacing failed

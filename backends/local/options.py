@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from wherry.errors import ConfigError
-from wherry.store.options import Backend, check_values, options_of, read_options
+from wherry.store.options import Backend, StorageOptions
 
 
 @dataclass(frozen=True)
-class LocalOptions:
+class LocalOptions(StorageOptions):
     """What ``file://`` and plain paths take."""
 
+    scheme = "file"
     #: A finished put also survives a power cut.
     fsync: bool = False
     #: The folder that links of the file system must not lead out of, as an absolute path; ``/`` allows all of them. Default: the
@@ -21,14 +21,9 @@ class LocalOptions:
     links_within: str | None = None
 
     def __post_init__(self) -> None:
-        check_values(self)
+        super().__post_init__()
         if self.links_within is not None and not self.links_within.startswith("/"):
             raise ConfigError(f"storage option 'links_within' is {self.links_within!r}: give a folder's absolute path")
-
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> LocalOptions:
-        """From a mapping; ConfigError that names the known options for one that is unknown."""
-        return read_options(cls, "file", options)
 
 
 def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +33,7 @@ def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
 
 BACKEND = Backend(
     "wherry.backends.local.store:LocalStore",
-    options_of(LocalOptions),
+    LocalOptions.table(),
     takes_others=False,
     check=LocalOptions.read,
     from_fsspec=_from_fsspec,

@@ -32,16 +32,14 @@ class Root:
         """Whether what a path leads to, through whatever links, is in the folder or the folder itself."""
         return self._contains(os.path.realpath(path))
 
-    def require(self, path: Path, operation: str, uri: str) -> None:
+    def require(self, path: Path) -> None:
         """Raise PermanentError unless the folder that `path` is in lies in this one."""
         if self._folder == "/":
             return
         folder, _, name = os.fspath(path).rpartition("/")
-        real = _real(folder or "/")
-        if not self._contains(real):
-            raise self._leads_out(os.path.join(real, name), operation, uri)
+        self._require(_real(folder or "/"), name)
 
-    def require_open(self, fd: int, path: Path, operation: str, uri: str) -> None:
+    def require_open(self, fd: int, path: Path) -> None:
         """Raise PermanentError unless the open file lies in the folder; `path` is how it was opened.
 
         The kernel tells where the open file is, so that nobody can exchange the link after a look at it.
@@ -50,8 +48,7 @@ class Root:
             real = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:  # no /proc here
             real = os.path.realpath(path)
-        if not self._contains(real):
-            raise self._leads_out(real, operation, uri)
+        self._require(real)
 
     def _contains(self, real: str) -> bool:
         if self._folder == "/":
@@ -59,9 +56,10 @@ class Root:
         folder = _real(self._folder)
         return real == folder or real.startswith(f"{folder.rstrip('/')}/")
 
-    def _leads_out(self, real: str, operation: str, uri: str) -> PermanentError:
-        words = f"this leads to {real}, outside of the store's folder {self._folder}"
-        return PermanentError(words, operation=operation, uri=uri, hint=self._hint)
+    def _require(self, real: str, name: str = "") -> None:
+        if not self._contains(real):
+            leads_to = os.path.join(real, name) if name else real
+            raise PermanentError(f"this leads to {leads_to}, outside of the store's folder {self._folder}", hint=self._hint)
 
 
 def _real(folder: str) -> str:

@@ -34,9 +34,9 @@ from wherry.backends.local.files import (
     mark_for,
     open_object,
     open_temporary,
-    opened_source,
     publish,
     sync_folder,
+    taken,
     translate,
     umask,
     unlink,
@@ -44,7 +44,8 @@ from wherry.backends.local.files import (
 from wherry.backends.local.options import LocalOptions
 from wherry.backends.local.root import Root
 from wherry.backends.local.uploads import LocalUploads
-from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError
+from wherry.backends.local_file import opened_source, opened_target
+from wherry.errors import ConfigError, IntegrityError, PermanentError, StoreError, TransientError, about
 from wherry.store import (
     TEMPORARY_MARK,
     Capabilities,
@@ -101,8 +102,8 @@ class LocalStore(MultipartStore):
 
     def can_share(self, key: str, path: Path) -> bool:
         """As the contract says: on the same file system a file of ours with one name or none is linked, others cloned or not."""
-        target = self._path(key, "can_share")
-        folder = next(above for above in target.parents if above.is_dir())
+        with self._translated("can_share", key):
+            folder = next(above for above in self._path(key).parents if above.is_dir())
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or status.st_dev != os.stat(folder).st_dev:
@@ -119,18 +120,18 @@ class LocalStore(MultipartStore):
         A frozen file becomes the object itself where that is possible: its mode is then set as for any new file (umask). With
         `if_absent`, a name that already is this very file counts as stored: an earlier attempt, whose answer was lost, did it.
         """
-        target = self._path(key, "put")
         with ExitStack() as stack, self._translated("put", key, writing=True):
-            source = stack.enter_context(opened_source(path, "put", self._uri.uri_for(key)))
+            target = self._path(key)
+            source = stack.enter_context(opened_source(path))
             mark = mark_for(put.metadata)
             self._uploads.abort(target, mark)  # what an earlier attempt of this upload has left, which was killed
-            if (earlier := self._taken("put", key, target, source, put.if_absent)) is not None:
+            if (earlier := _look_at(target, key, source, put.if_absent)) is not None:
                 return earlier
             made = make_folders(target.parent)
-            if put.frozen and self._link(key, path, source, target, put, mark):
+            if put.frozen and self._link(path, source, target, put, mark):
                 stored, shared = source, True
             else:
-                stored, shared = self._copy(key, path, source, target, put, mark)
+                stored, shared = self._copy(path, source, target, put, mark)
                 stack.callback(os.close, stored)
             if self._fsync:
                 for folder in (target.parent, *(folder.parent for folder in made)):
@@ -142,58 +143,43 @@ class LocalStore(MultipartStore):
     ) -> int | None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         crc = None
-        with ExitStack() as stack:
-            source, end = stack.enter_context(self._opened_range(key, start, end, if_match))
-            try:
-                target = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise PermanentError(
-                    f"the file to write to, {path}, cannot be opened: {error.strerror}",
-                    operation="get",
-                    uri=self._uri.uri_for(key),
-                    hint="get_file() fills a file that is there: make it first",
-                ) from error
-            stack.callback(os.close, target)
-            with self._translated("get", key, writing=True):
-                if not clone_range(source, target, start, end):
-                    copied, crc = copy_and_sum(source, target, start, end)
-                    if copied < end - start:
-                        raise self._cut(key, copied, end - start)
+        with (
+            self._opened_range(key, start, end, if_match) as (source, stop),
+            opened_target(path) as target,
+            self._translated("get", key, writing=True),
+        ):
+            if not clone_range(source, target, start, stop):
+                copied, crc = copy_and_sum(source, target, start, stop)
+                if copied < stop - start:
+                    raise _cut(copied, stop - start)
         return crc
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
-        with self._opened_range(key, start, end, if_match) as (source, stop), self._translated("get", key):
+        with self._opened_range(key, start, end, if_match) as (source, stop):
             at = start
             while at < stop:
                 block = os.pread(source, min(BLOCK_BYTES, stop - at), at)
                 if not block:
-                    raise self._cut(key, at - start, stop - start)
+                    raise _cut(at - start, stop - start)
                 take(block, at)
                 at += len(block)
 
     @contextmanager
     def _opened_range(self, key: str, start: int, end: int | None, if_match: str | None) -> Iterator[tuple[int, int]]:
         """Open the object and check the range: (its descriptor, the range's end). Its version is compared before and after."""
-        with ExitStack() as stack:
-            with self._translated("get", key):
-                source = stack.enter_context(self._opened("get", key))
+        with self._translated("get", key), self._opened(key) as source:
             before = os.fstat(source)
-            self._check_etag(key, before, if_match)
+            _check_etag(before, if_match)
             end = before.st_size if end is None else end
             if not 0 <= start <= end <= before.st_size:
-                words = f"bytes {start} to {end} were asked for, the object has {before.st_size}"
-                raise IntegrityError(words, operation="get", uri=self._uri.uri_for(key))
+                raise IntegrityError(f"bytes {start} to {end} were asked for, the object has {before.st_size}")
             yield source, end
-            self._check_etag(key, os.fstat(source), if_match)
-
-    def _cut(self, key: str, n_bytes: int, wanted: int) -> StoreError:
-        words = f"the file became shorter while it was read: {n_bytes} of {wanted} bytes came"
-        return TransientError(words, operation="get", uri=self._uri.uri_for(key))
+            _check_etag(os.fstat(source), if_match)
 
     def head(self, key: str) -> ObjectMeta:
         """As the contract says; a folder, socket or device is no object. `crc32c` is the one that the put was given."""
-        with self._translated("head", key), self._opened("head", key) as fd:
+        with self._translated("head", key), self._opened(key) as fd:
             return describe(key, fd)
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
@@ -205,48 +191,44 @@ class LocalStore(MultipartStore):
         if f"{self._root.key}/".startswith(prefix):  # all of the store, and nothing beside it
             folder, start = self._root.key, ""
         with self._translated("list", prefix):
-            self._root.require(Path("/", folder, "*"), "list", self._uri.uri_for(prefix))
+            self._root.require(Path("/", folder, "*"))
             yield from _walk(folder, self._root, os.fsencode(start))
 
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay, also when they are empty now."""
         with self._translated("delete", key):
             try:
-                os.unlink(self._path(key, "delete"))
+                os.unlink(self._path(key))
             except OSError as error:
                 if error.errno not in ABSENT:
                     raise
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says; a name that is taken already is told at once."""
-        target = self._path(key, "begin")
         with self._translated("begin", key, writing=True):
-            self._taken("begin", key, target, None, put.if_absent)
+            target = self._path(key)
+            _look_at(target, key, None, put.if_absent)
             return self._uploads.begin(key, target, size_bytes, put.metadata)
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says. Several processes may write parts of one upload at once."""
         with self._translated("put_part", key, writing=True):
-            return self._uploads.put_part(self._path(key, "put_part"), upload_id, path, part, self._uri.uri_for(key))
+            return self._uploads.put_part(self._path(key), upload_id, path, part)
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says; after a power cut, without `fsync`, none are held."""
         with self._translated("list_parts", key):
-            return self._uploads.list_parts(self._path(key, "list_parts"), upload_id, self._uri.uri_for(key))
+            return self._uploads.list_parts(self._path(key), upload_id)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says, at no cost for the size. NotFoundError also if a part was sent again since."""
-        target = self._path(key, "complete")
         with self._translated("complete", key, writing=True):
-            try:
-                return self._uploads.complete(key, target, upload_id, parts, put, self._uri.uri_for(key))
-            except FileExistsError as error:
-                raise self._exists("complete", key) from error
+            return self._uploads.complete(key, self._path(key), upload_id, parts, put)
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
         with self._translated("abort", key):
-            self._uploads.abort(self._path(key, "abort"), upload_id)
+            self._uploads.abort(self._path(key), upload_id)
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the contract says; what a killed put has left is shown as well, and abort() removes it."""
@@ -264,51 +246,25 @@ class LocalStore(MultipartStore):
             stack.callback(os.close, target)
             return clone_range(source, target, 0, _TRIED_BYTES)
 
-    def _path(self, key: str, operation: str) -> Path:
+    def _path(self, key: str) -> Path:
         if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
-            raise PermanentError(
-                "a key of a local folder has no empty part, '.', '..' or NUL", operation=operation, uri=self._uri.uri_for(key)
-            )
+            raise PermanentError("a key of a local folder has no empty part, '.', '..' or NUL")
         path = Path("/", key)
-        self._root.require(path, operation, self._uri.uri_for(key))
+        self._root.require(path)
         return path
 
     @contextmanager
-    def _opened(self, operation: str, key: str) -> Iterator[int]:
+    def _opened(self, key: str) -> Iterator[int]:
         """The file of an object, open for reading."""
-        path = self._path(key, operation)
+        path = self._path(key)
         fd = open_object(path)
         try:
-            self._root.require_open(fd, path, operation, self._uri.uri_for(key))
+            self._root.require_open(fd, path)
             yield fd
         finally:
             os.close(fd)
 
-    def _taken(self, operation: str, key: str, target: Path, source: int | None, if_absent: bool) -> ObjectMeta | None:
-        """Look at what has the name already, before any byte is moved: our own earlier attempt is returned."""
-        try:
-            there = os.stat(target)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if stat.S_ISDIR(there.st_mode):
-            raise PermanentError(
-                "a folder has this name, and a local folder cannot hold both", operation=operation, uri=self._uri.uri_for(key)
-            )
-        if not if_absent:
-            return None
-        if source is not None and os.path.samestat(there, os.fstat(source)):
-            return replace(describe(key, source), crc32c=None, is_shared=True)
-        raise self._exists(operation, key)
-
-    def _exists(self, operation: str, key: str) -> AlreadyExistsError:
-        return AlreadyExistsError(
-            "the file is there already",
-            operation=operation,
-            uri=self._uri.uri_for(key),
-            hint="choose another name or allow overwriting",
-        )
-
-    def _link(self, key: str, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> bool:
+    def _link(self, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> bool:
         """Give the frozen file itself the object's name; False where that cannot be."""
         before = os.fstat(source)
         try:
@@ -324,14 +280,14 @@ class LocalStore(MultipartStore):
         if self._fsync:
             os.fsync(source)
         try:
-            self._publish(key, path, target, put.if_absent, mark)
+            publish(path, target, put.if_absent, mark)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
             raise
         return True
 
-    def _copy(self, key: str, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> tuple[int, bool]:
+    def _copy(self, path: Path, source: int, target: Path, put: PutOptions, mark: str) -> tuple[int, bool]:
         """Copy the file and publish the copy; return it, open, and whether it shares the source's blocks.
 
         Somebody may be writing to a file that is not frozen: a copy whose CRC32C is not `put.crc32c` is not published.
@@ -342,20 +298,18 @@ class LocalStore(MultipartStore):
             if shared := clone(source, fd):
                 os.ftruncate(fd, size)  # the source may have grown since
             elif (copied := copy_range(source, fd, 0, size)) < size:
-                words = f"{path} had {size} bytes and became shorter while it was copied: {copied} came"
-                raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
+                raise IntegrityError(f"{path} had {size} bytes and became shorter while it was copied: {copied} came")
             else:
                 os.ftruncate(fd, size)  # a hole at the end was not written
             if put.crc32c is not None and not put.frozen and sum_of(fd, size) != put.crc32c:
-                words = f"{path} changed while it was copied: its checksum is not the one that was given"
-                raise IntegrityError(words, operation="put", uri=self._uri.uri_for(key))
+                raise IntegrityError(f"{path} changed while it was copied: its checksum is not the one that was given")
             Record(put.crc32c, put.metadata).write(fd)
             if self._fsync:
                 os.fsync(fd)
             if name is not None and not put.if_absent:
                 os.replace(name, target)
             else:
-                self._publish(key, name or Path(f"/proc/self/fd/{fd}"), target, put.if_absent, mark)
+                publish(name or Path(f"/proc/self/fd/{fd}"), target, put.if_absent, mark)
         except BaseException:
             os.close(fd)
             raise
@@ -364,26 +318,39 @@ class LocalStore(MultipartStore):
                 unlink(name)
         return fd, shared
 
-    def _publish(self, key: str, source: Path, target: Path, if_absent: bool, mark: str) -> None:
-        try:
-            publish(source, target, if_absent, mark)
-        except FileExistsError as error:
-            raise self._exists("put", key) from error
-
-    def _check_etag(self, key: str, status: os.stat_result, if_match: str | None) -> None:
-        if if_match is not None and etag(status) != if_match:
-            raise IntegrityError(
-                f"the file is another by now: etag {etag(status)}, not {if_match}", operation="get", uri=self._uri.uri_for(key)
-            )
-
     @contextmanager
     def _translated(self, operation: str, key: str, *, writing: bool = False) -> Iterator[None]:
-        try:
-            yield
-        except StoreError:
-            raise
-        except OSError as error:
-            raise translate(error, operation, self._uri.uri_for(key), writing) from error
+        with about(operation, self._uri.uri_for(key)):
+            try:
+                yield
+            except StoreError:
+                raise
+            except OSError as error:
+                raise translate(error, writing) from error
+
+
+def _look_at(target: Path, key: str, source: int | None, if_absent: bool) -> ObjectMeta | None:
+    """Look at what has the name already, before any byte is moved: our own earlier attempt is returned."""
+    try:
+        there = os.stat(target)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISDIR(there.st_mode):
+        raise PermanentError("a folder has this name, and a local folder cannot hold both")
+    if not if_absent:
+        return None
+    if source is not None and os.path.samestat(there, os.fstat(source)):
+        return replace(describe(key, source), crc32c=None, is_shared=True)
+    raise taken()
+
+
+def _check_etag(status: os.stat_result, if_match: str | None) -> None:
+    if if_match is not None and (found := etag(status)) != if_match:
+        raise IntegrityError(f"the file is another by now: etag {found}, not {if_match}")
+
+
+def _cut(n_bytes: int, wanted: int) -> TransientError:
+    return TransientError(f"the file became shorter while it was read: {n_bytes} of {wanted} bytes came")
 
 
 def _walk(folder: str, root: Root, start: bytes = b"") -> Iterator[ObjectMeta]:

@@ -30,13 +30,13 @@ from wherry.backends.local.files import (
     describe,
     make_folders,
     mark_for,
-    opened_source,
     publish,
     sync_folder,
     temporary_name,
     unlink,
 )
-from wherry.errors import IntegrityError, NotFoundError, PermanentError, TransientError
+from wherry.backends.local_file import opened_source
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
 from wherry.store import TEMPORARY_MARK, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
 
 #: The longest key is 1024 bytes, and JSON needs up to six for one of them.
@@ -100,37 +100,33 @@ class LocalUploads:
                 sync_folder(above.parent)
         return upload_id
 
-    def put_part(self, target: Path, upload_id: str, path: Path, part: Part, uri: str) -> StoredPart:
+    def put_part(self, target: Path, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Write the part into its place in ``data``, and then its receipt."""
         with ExitStack() as stack:
-            source = stack.enter_context(opened_source(path, "put_part", uri))
-            data, receipts, size = stack.enter_context(self._opened("put_part", target, upload_id, uri, fcntl.LOCK_SH))
+            source = stack.enter_context(opened_source(path))
+            data, receipts, size = stack.enter_context(_opened(target, upload_id, fcntl.LOCK_SH))
             if part.end > size:
-                words = f"part {part.number} ends at byte {part.end}, the upload was begun for {size}"
-                raise PermanentError(words, operation="put_part", uri=uri)
+                raise PermanentError(f"part {part.number} ends at byte {part.end}, the upload was begun for {size}")
             if not clone_range(source, data, part.start, part.end):
                 copied = copy_range(source, data, part.start, part.end)
                 if copied < part.size_bytes:
-                    words = f"{path} is shorter than it was: {copied} bytes of {part.size_bytes} came"
-                    raise IntegrityError(words, operation="put_part", uri=uri)
+                    raise IntegrityError(f"{path} is shorter than it was: {copied} bytes of {part.size_bytes} came")
             if self._fsync:
                 os.fdatasync(data)
             receipt = _Receipt(part.number, part.start, part.end, secrets.token_bytes(8))
             receipt.write(receipts, _SYNCED if self._fsync else _boot())
             return StoredPart(part.number, part.size_bytes, receipt.nonce.hex())
 
-    def list_parts(self, target: Path, upload_id: str, uri: str) -> list[StoredPart]:
+    def list_parts(self, target: Path, upload_id: str) -> list[StoredPart]:
         """The parts that have receipts."""
-        with self._opened("list_parts", target, upload_id, uri, None) as (_, receipts, _):
+        with _opened(target, upload_id, None) as (_, receipts, _):
             return [StoredPart(each.number, each.end - each.start, each.nonce.hex()) for each in _receipts(receipts).values()]
 
-    def complete(
-        self, key: str, target: Path, upload_id: str, parts: Sequence[StoredPart], put: PutOptions, uri: str
-    ) -> ObjectMeta:
-        """Give ``data`` the object's name. FileExistsError if that is taken and must not be."""
-        with self._opened("complete", target, upload_id, uri, fcntl.LOCK_EX) as (data, receipts, size):
+    def complete(self, key: str, target: Path, upload_id: str, parts: Sequence[StoredPart], put: PutOptions) -> ObjectMeta:
+        """Give ``data`` the object's name. AlreadyExistsError if that is taken and must not be."""
+        with _opened(target, upload_id, fcntl.LOCK_EX) as (data, receipts, size):
             folder = temporary_name(target, upload_id)
-            _check(parts, _receipts(receipts), size, uri)
+            _check(parts, _receipts(receipts), size)
             Record(put.crc32c, put.metadata).write(data)
             if self._fsync:
                 os.fsync(data)
@@ -139,7 +135,7 @@ class LocalUploads:
                     publish(folder / "data", target, True, upload_id)
                 else:
                     os.replace(folder / "data", target)
-            except FileExistsError:
+            except AlreadyExistsError:
                 if not os.path.samestat(os.stat(target), os.fstat(data)):  # else an earlier call has done it, and was killed
                     raise
             meta = replace(describe(key, data), crc32c=None)
@@ -180,57 +176,56 @@ class LocalUploads:
             if begun_s and key.startswith(prefix):
                 yield PendingUpload(key, match[2], begun_s, is_ours=True)
 
-    @contextmanager
-    def _opened(self, operation: str, target: Path, upload_id: str, uri: str, lock: int | None) -> Iterator[tuple[int, int, int]]:
-        """The upload's two files, open, and the size of the object to be; NotFoundError if it is no more, or never was.
 
-        The lock keeps a late writer out of what is an object by now: parts share it, complete() does not.
-        """
-        unknown = NotFoundError("the upload is unknown, done or aborted", operation=operation, uri=uri)
-        if _ID.fullmatch(upload_id) is None:
+@contextmanager
+def _opened(target: Path, upload_id: str, lock: int | None) -> Iterator[tuple[int, int, int]]:
+    """The upload's two files, open, and the size of the object to be; NotFoundError if it is no more, or never was.
+
+    The lock keeps a late writer out of what is an object by now: parts share it, complete() does not.
+    """
+    unknown = NotFoundError("the upload is unknown, done or aborted")
+    if _ID.fullmatch(upload_id) is None:
+        raise unknown
+    folder = temporary_name(target, upload_id)
+    with ExitStack() as stack:
+        try:
+            data = stack.enter_context(_open(folder / "data", os.O_RDWR))
+            receipts = stack.enter_context(_open(folder / "receipts", os.O_RDWR))
+            if lock is not None:
+                _lock(data, lock)
+            there = os.stat(folder / "data")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise unknown from error
+        header = _header(receipts)
+        if header is None or header[2] != os.fstat(data).st_ino or there.st_ino != header[2]:
             raise unknown
-        folder = temporary_name(target, upload_id)
-        with ExitStack() as stack:
-            try:
-                data = stack.enter_context(_open(folder / "data", os.O_RDWR))
-                receipts = stack.enter_context(_open(folder / "receipts", os.O_RDWR))
-                if lock is not None:
-                    _lock(data, lock, operation, uri)
-                there = os.stat(folder / "data")
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise unknown from error
-            header = _header(receipts)
-            if header is None or header[2] != os.fstat(data).st_ino or there.st_ino != header[2]:
-                raise unknown
-            yield data, receipts, header[1]
+        yield data, receipts, header[1]
 
 
-def _lock(fd: int, kind: int, operation: str, uri: str) -> None:
+def _lock(fd: int, kind: int) -> None:
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         words = "a part is being written" if kind == fcntl.LOCK_EX else "the upload is being completed"
-        raise TransientError(words, operation=operation, uri=uri) from error
+        raise TransientError(words) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
 
 
-def _check(parts: Sequence[StoredPart], held: Mapping[int, _Receipt], size_bytes: int, uri: str) -> None:
+def _check(parts: Sequence[StoredPart], held: Mapping[int, _Receipt], size_bytes: int) -> None:
     """The parts are those that are held, and all of the object."""
     end = 0
     for part in sorted(parts, key=lambda part: part.number):
         receipt = held.get(part.number)
         if receipt is None or receipt.nonce.hex() != part.etag:
             words = f"part {part.number} is not held, or was sent again since"
-            raise NotFoundError(words, operation="complete", uri=uri, hint="list_parts() tells what is there now")
+            raise NotFoundError(words, hint="list_parts() tells what is there now")
         if receipt.start != end:
-            words = f"part {part.number} begins at byte {receipt.start}, the one before it ends at {end}"
-            raise PermanentError(words, operation="complete", uri=uri)
+            raise PermanentError(f"part {part.number} begins at byte {receipt.start}, the one before it ends at {end}")
         end = receipt.end
     if end != size_bytes or not parts:
-        words = f"the parts end at byte {end}, the upload was begun for {size_bytes}"
-        raise PermanentError(words, operation="complete", uri=uri)
+        raise PermanentError(f"the parts end at byte {end}, the upload was begun for {size_bytes}")
 
 
 def _receipts(fd: int) -> dict[int, _Receipt]:

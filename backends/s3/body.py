@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 
 import google_crc32c
 
-from wherry.backends.s3.error_table import DigestError, ShortFile, Translator
-from wherry.errors import IntegrityError, PermanentError
+from wherry.backends.local_file import opened_source
+from wherry.backends.s3.error_table import DigestError, ShortFile
+from wherry.errors import IntegrityError
 
 BLOCK_BYTES = 2**20
 #: Up to this size a body is read at once and sent without asking for permission first, which takes a round trip.
@@ -65,26 +65,13 @@ class Source:
 
 
 @contextmanager
-def sending(
-    errors: Translator, operation: str, key: str, path: Path, crc32c: int | None, *, start: int = 0, end: int | None = None
-) -> Iterator[Source]:
+def sending(path: Path, crc32c: int | None, *, start: int = 0, end: int | None = None) -> Iterator[Source]:
     """Open the file to send. If the server finds other bytes than the checksum says, find out whose fault that is."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO is refused, not waited for
-    except OSError as error:  # no NotFoundError: that word is kept for the object
-        message = f"the file to send, {path}, cannot be read: {error.strerror}"
-        raise errors.error(PermanentError, operation, key, message) from error
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise errors.error(PermanentError, operation, key, f"{path} is no regular file")
-        source = Source(file, start, status.st_size if end is None else end)
+    with opened_source(path) as file:
+        source = Source(file, start, os.fstat(file).st_size if end is None else end)
         try:
             yield source
         except DigestError as error:
             if crc32c is None or source.crc32c() == crc32c:
                 raise
-            message = f"the file's bytes do not have the checksum that they must have: {error.message}"
-            raise errors.error(IntegrityError, operation, key, message) from error
-    finally:
-        os.close(file)
+            raise IntegrityError(f"the file's bytes do not have the checksum that they must have: {error.message}") from error

@@ -16,7 +16,7 @@ from wherry.errors import TransientError
 def etag_of(text: str | None) -> str:
     """Without the quotes, which some servers leave out of some answers. No ETag at all means a server in mid-change."""
     if not text:
-        raise TransientError("the answer has no ETag: the server was just replacing the object", operation="s3")
+        raise TransientError("the answer has no ETag: the server was just replacing the object")
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from http.client import responses
 
@@ -30,6 +30,7 @@ from wherry.errors import (
     ThrottledError,
     TransientError,
     WherryError,
+    about,
 )
 from wherry.uri import StoreURI
 
@@ -136,41 +137,36 @@ class Translator:
     @contextmanager
     def translated(self, operation: str, key: str, part: int | None = None) -> Iterator[None]:
         """Translate what calls to botocore raise in the block. `part`: the number of the part, for the message."""
-        try:
-            yield
-        except sdk.ClientError as error:
-            raise self._answered(error, operation, key) from error
-        except (sdk.BotoCoreError, HTTPError) as error:
-            raise self._without_answer(error, operation, key, part) from error
-        except ShortFile as error:
-            raise self.error(IntegrityError, operation, key, str(error)) from error
-        except (ValueError, RuntimeError) as error:  # botocore's parsers and Python's: a date or a number that cannot be
-            if isinstance(error, WherryError):
-                raise
-            words = f"the server's answer cannot be read: {error}"
-            raise self.error(PermanentError, operation, key, words) from error
+        with self.about(operation, key):
+            try:
+                yield
+            except sdk.ClientError as error:
+                raise self._answered(error, operation) from error
+            except (sdk.BotoCoreError, HTTPError) as error:
+                raise self._without_answer(error, f"{operation} {self._uri.uri_for(key)}", part) from error
+            except ShortFile as error:
+                raise IntegrityError(str(error)) from error
+            except (ValueError, RuntimeError) as error:  # botocore's parsers and Python's: a date or a number that cannot be
+                if isinstance(error, WherryError):
+                    raise
+                raise PermanentError(f"the server's answer cannot be read: {error}") from error
 
-    def error(self, kind: type[StoreError], operation: str, key: str, message: str, hint: str = "") -> StoreError:
-        """An error about an object of this store."""
-        return kind(message, operation=operation, uri=self._uri.uri_for(key), hint=hint)
+    def about(self, operation: str, key: str) -> AbstractContextManager[None]:
+        """Have errors of ours in the block name the call and the object."""
+        return about(operation, self._uri.uri_for(key))
 
-    def taken(self, operation: str, key: str) -> StoreError:
-        """The error for a name that is taken."""
-        hint = "choose another name or allow overwriting"
-        return self.error(AlreadyExistsError, operation, key, "the object is there already", hint)
-
-    def _answered(self, error: sdk.ClientError, operation: str, key: str) -> StoreError:
+    def _answered(self, error: sdk.ClientError, operation: str) -> StoreError:
         """The error for an answer."""
         code, status = code_of(error), status_of(error)
         if operation in ("put", "complete") and status == 412:
-            return self.taken(operation, key)
+            return taken()
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         kind, hint = _rule_for(code, status)
         if code in _EXPIRED and self._renew():
             kind, hint = TransientError, "the credentials are read anew for the next attempt"
         elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self._now())) > _SKEW_S):
             hint = self._clock_hint(headers)
-        made = self.error(kind, operation, key, self._words(error, kind), hint)
+        made = kind(self._words(error, kind), hint=hint)
         if isinstance(made, ThrottledError):
             made.retry_after_s = _retry_after_s(headers, self._now())
         return made
@@ -194,25 +190,28 @@ class Translator:
         by = f" by {abs(ahead_s):.0f} s, it is {'fast' if ahead_s > 0 else 'slow'}" if abs(ahead_s) >= 1 else ""
         return _CLOCK.replace(":", f"{by}:")
 
-    def _without_answer(self, error: Exception, operation: str, key: str, part: int | None) -> WherryError:
+    def _without_answer(self, error: Exception, call: str, part: int | None) -> WherryError:
         """The error for what went wrong before, or in place of, an answer."""
         text = str(error)
         if isinstance(inner := getattr(error, "kwargs", {}).get("error"), ShortFile):  # while botocore was reading the body
-            return self.error(IntegrityError, operation, key, str(inner))
+            return IntegrityError(str(inner))
         if isinstance(error, sdk.SSLError) and (found := _CERTIFICATE.search(text)):
             hint = "give the file of its authority as storage option 'verify'"
             if found[1]:  # the bucket's name stands before the server's own, say
                 hint = "it is for another host: correct the endpoint, or give the storage option addressing_style='path'"
-            return self.error(PermanentError, operation, key, f"the server's certificate is not trusted: {text}", hint)
+            return PermanentError(f"the server's certificate is not trusted: {text}", hint=hint)
         if isinstance(error, _BAD_SETTINGS):
-            return ConfigError(f"{operation} {self._uri.uri_for(key)}: {text}")
+            return ConfigError(f"{call}: {text}")
         if isinstance(error, sdk.ReadTimeoutError):  # a URLLib3 one too: botocore's is both
             what = f" of part {part}" if part is not None else ""
-            return self.error(
-                TransientError, operation, key, f"no byte{what} went through for {self._timeout_s:g} s: {self._server} is silent"
-            )
+            return TransientError(f"no byte{what} went through for {self._timeout_s:g} s: {self._server} is silent")
         kind, hint = next(((kind, hint) for types, kind, hint in _SDK_RULES if isinstance(error, types)), (PermanentError, ""))
-        return self.error(kind, operation, key, text, hint)
+        return kind(text, hint=hint)
+
+
+def taken() -> AlreadyExistsError:
+    """The error for a name that is taken."""
+    return AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
 
 
 def code_of(error: sdk.ClientError) -> str:

@@ -11,7 +11,7 @@ from botocore.utils import parse_timestamp
 from wherry.backends.pages import Pages
 from wherry.backends.s3.digests import crc32c_of, etag_of
 from wherry.backends.s3.error_table import Translator
-from wherry.errors import PermanentError, StoreError, TransientError
+from wherry.errors import PermanentError, TransientError
 from wherry.store import ObjectMeta, StoredPart
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ class Listings:
         """The objects whose key starts with `prefix`, in the server's order."""
         asked, pages = self._askable(prefix), Pages()
         extra: dict[str, Any] = {}
-        while True:
-            with self._errors.translated("list", prefix):
+        with self._errors.translated("list", prefix):
+            while True:
                 answer = self._client().list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
-            yield from (_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix))
-            if not answer.get("IsTruncated"):
-                return
-            if not (token := answer.get("NextContinuationToken")):
-                raise self._errors.error(TransientError, "list", prefix, "the answer breaks off, and does not say how to go on")
-            if pages.is_endless(token, len(answer.get("Contents", []))):
-                raise self._endless("list", prefix)
-            extra = {"ContinuationToken": token}
+                yield from (_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix))
+                if not answer.get("IsTruncated"):
+                    return
+                if not (token := answer.get("NextContinuationToken")):
+                    raise TransientError("the answer breaks off, and does not say how to go on")
+                if pages.is_endless(token, len(answer.get("Contents", []))):
+                    raise _endless()
+                extra = {"ContinuationToken": token}
 
     def uploads(self, prefix: str, page_size: int) -> Iterator[tuple[str, str, float]]:
         """The key, id and begin, in seconds since the epoch, of each upload in parts of keys that start with `prefix`.
@@ -60,44 +60,44 @@ class Listings:
         """
         asked, pages = self._askable(prefix), Pages()
         markers: dict[str, Any] = {}
-        while True:
-            with self._errors.translated("list_uploads", prefix):
+        with self._errors.translated("list_uploads", prefix):
+            while True:
                 answer = self._client().list_multipart_uploads(Bucket=self._bucket, Prefix=asked, MaxUploads=page_size, **markers)
-            for upload in answer.get("Uploads", []):
-                if upload["Key"].startswith(prefix):
-                    yield upload["Key"], upload["UploadId"], upload["Initiated"].timestamp()
-            names = {"KeyMarker": answer.get("NextKeyMarker"), "UploadIdMarker": answer.get("NextUploadIdMarker")}
-            markers = {name: marker for name, marker in names.items() if marker}
-            if not answer.get("IsTruncated") or not answer.get("Uploads"):
-                return
-            if not markers:
-                raise self._errors.error(PermanentError, "list_uploads", prefix, "the server does not say how the list goes on")
-            if pages.is_endless(markers, len(answer["Uploads"])):
-                raise self._endless("list_uploads", prefix)
+                for upload in answer.get("Uploads", []):
+                    if upload["Key"].startswith(prefix):
+                        yield upload["Key"], upload["UploadId"], upload["Initiated"].timestamp()
+                names = {"KeyMarker": answer.get("NextKeyMarker"), "UploadIdMarker": answer.get("NextUploadIdMarker")}
+                markers = {name: marker for name, marker in names.items() if marker}
+                if not answer.get("IsTruncated") or not answer.get("Uploads"):
+                    return
+                if not markers:
+                    raise PermanentError("the server does not say how the list goes on")
+                if pages.is_endless(markers, len(answer["Uploads"])):
+                    raise _endless()
 
     def parts(self, key: str, upload_id: str) -> list[StoredPart]:
         """The parts of an upload, by number; `upload_id` is the server's own."""
         parts: list[StoredPart] = []
         marker = 0
-        while True:
-            with self._errors.translated("list_parts", key):
+        with self._errors.translated("list_parts", key):
+            while True:
                 answer = self._client().list_parts(Bucket=self._bucket, Key=key, UploadId=upload_id, PartNumberMarker=marker)
-            parts += [
-                StoredPart(part["PartNumber"], part["Size"], etag_of(part.get("ETag")), crc32c_of(part))
-                for part in answer.get("Parts", [])
-            ]
-            if not answer.get("IsTruncated") or not answer.get("Parts"):
-                return sorted(parts, key=lambda part: part.number)
-            if parts[-1].number <= marker:
-                raise self._endless("list_parts", key)
-            marker = parts[-1].number
+                parts += [
+                    StoredPart(part["PartNumber"], part["Size"], etag_of(part.get("ETag")), crc32c_of(part))
+                    for part in answer.get("Parts", [])
+                ]
+                if not answer.get("IsTruncated") or not answer.get("Parts"):
+                    return sorted(parts, key=lambda part: part.number)
+                if parts[-1].number <= marker:
+                    raise _endless()
+                marker = parts[-1].number
 
     def _askable(self, prefix: str) -> str:
         return prefix[: prefix.rfind("/") + 1] if self._only_folders else prefix
 
-    def _endless(self, operation: str, prefix: str) -> StoreError:
-        words = "the server gives the same page of the listing again: it has no end"
-        return self._errors.error(PermanentError, operation, prefix, words)
+
+def _endless() -> PermanentError:
+    return PermanentError("the server gives the same page of the listing again: it has no end")
 
 
 def leave_out_what_cannot_be(response_dict: dict[str, Any], **_: object) -> None:

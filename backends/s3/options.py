@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
-from wherry.store.options import (
-    CERTIFICATES,
-    MOST_IN_FLIGHT,
-    Backend,
-    check_endpoint,
-    check_values,
-    one_of,
-    option,
-    options_of,
-    read_options,
-)
+from wherry.store.options import CERTIFICATES, MOST_IN_FLIGHT, Backend, StorageOptions, check_endpoint, one_of, option
 from wherry.uri import check_domain_like
 
 if TYPE_CHECKING:
@@ -36,9 +26,10 @@ _BOTOCORES_BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 
 
 @dataclass(frozen=True)
-class S3Options:
+class S3Options(StorageOptions):
     """The storage options of ``s3://``. Keys that are not given come from the vendor's own chain: environment, profile, role."""
 
+    scheme = "s3"
     #: Else the variables', the profile's, Amazon's own.
     endpoint_url: str | None = option(
         None, names_server=True, variables=_ENDPOINT_VARIABLES, aliases=("client_kwargs.endpoint_url",)
@@ -85,18 +76,13 @@ class S3Options:
     checksums: bool = True
 
     def __post_init__(self) -> None:
-        check_values(self)
+        super().__post_init__()
         if (self.aws_access_key_id is None) != (self.aws_secret_access_key is None):
             raise ConfigError(
                 "storage options 'aws_access_key_id' and 'aws_secret_access_key' belong together: give both or none"
             )
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url)
-
-    @classmethod
-    def read(cls, options: Mapping[str, object]) -> S3Options:
-        """From a mapping; ConfigError that names the known options for one that is unknown."""
-        return read_options(cls, "s3", options)
 
     def endpoint(self, session: Session | None = None) -> str | None:
         """The address of the server: the option's, the environment's, the profile's; None: Amazon's own.
@@ -158,7 +144,7 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
 
 BACKEND = Backend(
     "wherry.backends.s3.store:S3Store",
-    options_of(S3Options),
+    S3Options.table(),
     takes_others=False,
     libraries=("boto3",),
     install="'wherry[s3]'",

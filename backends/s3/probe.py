@@ -292,8 +292,8 @@ class Trial:
         key = self._keys[name]
         with self._errors.translated("begin", key):
             answer = self._client().create_multipart_upload(Bucket=self._bucket, Key=key, **extra)
-        if not answer.get("UploadId"):
-            raise self._errors.error(TransientError, "begin", key, "the answer names no upload")
+            if not answer.get("UploadId"):
+                raise TransientError("the answer names no upload")
         return answer
 
     def _put_part(self, upload_id: str, body: bytes, checks: bool, name: str = "parts") -> str:

@@ -13,16 +13,18 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
 
+from wherry.backends.local_file import opened_target, write
 from wherry.backends.s3.body import sending
 from wherry.backends.s3.client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
 from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c, etag_of
-from wherry.backends.s3.error_table import DigestError, Translator, status_of
+from wherry.backends.s3.error_table import DigestError, Translator, status_of, taken
 from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
 from wherry.backends.s3.options import S3Options
@@ -118,20 +120,21 @@ class S3Store(MultipartStore):
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. A file that grows meanwhile is stored up to the size that it had at the start."""
-        extra = self._condition("put", key, put.if_absent, None if self._findings is None else self._findings.conditional_put)
-        if put.crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
-            extra["ChecksumCRC32C"] = encode_crc32c(put.crc32c)
-        with sending(self._errors, "put", key, path, put.crc32c) as source, self._errors.translated("put", key):
-            answer = self._client.put_object(
-                Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(put.metadata), **extra
-            )
-        return ObjectMeta(
-            key, source.size_bytes, etag_of(answer.get("ETag")), None if put.crc32c is None else self._confirmed(answer)
-        )
+        with self._errors.about("put", key):
+            extra = self._condition(key, put.if_absent, None if self._findings is None else self._findings.conditional_put)
+            if put.crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
+                extra["ChecksumCRC32C"] = encode_crc32c(put.crc32c)
+            with sending(path, put.crc32c) as source, self._errors.translated("put", key):
+                answer = self._client.put_object(
+                    Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(put.metadata), **extra
+                )
+            crc32c = None if put.crc32c is None else self._confirmed(answer)
+            return ObjectMeta(key, source.size_bytes, etag_of(answer.get("ETag")), crc32c)
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
-        self._reader.fetch(key, path, start, end, if_match)
+        with self._errors.about("get", key), opened_target(path) as target:
+            self.read(key, partial(write, target, path), start=start, end=end, if_match=if_match)
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
@@ -210,13 +213,14 @@ class S3Store(MultipartStore):
                 )
 
         try:
-            if not checked:
-                raise self._errors.error(PermanentError, "join", key, "the server does not check what it joins any more")
-            each_at_once(copy, enumerate(sources, 1))
-            parts = self.list_parts(key, upload_id)
-            if (found := sum(part.size_bytes for part in parts)) != size_bytes:
-                raise self._errors.error(IntegrityError, "join", key, f"the sources have {found} bytes, not {size_bytes}")
-            return self.complete(key, upload_id, parts, put)
+            with self._errors.about("join", key):
+                if not checked:
+                    raise PermanentError("the server does not check what it joins any more")
+                each_at_once(copy, enumerate(sources, 1))
+                parts = self.list_parts(key, upload_id)
+                if (found := sum(part.size_bytes for part in parts)) != size_bytes:
+                    raise IntegrityError(f"the sources have {found} bytes, not {size_bytes}")
+                return self.complete(key, upload_id, parts, put)
         except BaseException:
             with suppress(StoreError):  # the first error counts
                 self.abort(key, upload_id)
@@ -245,13 +249,14 @@ class S3Store(MultipartStore):
         checked, raw_id = _split_id(upload_id)
         extra: dict[str, Any] = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if checked else {}
         with (
-            sending(self._errors, "put_part", key, path, part.crc32c, start=part.start, end=part.end) as source,
+            self._errors.about("put_part", key),
+            sending(path, part.crc32c, start=part.start, end=part.end) as source,
             self._errors.translated("put_part", key, part.number),
         ):
             answer = self._client.upload_part(
                 Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=part.number, Body=source.body(), **extra
             )
-        return StoredPart(part.number, part.size_bytes, etag_of(answer.get("ETag")), self._confirmed(answer))
+            return StoredPart(part.number, part.size_bytes, etag_of(answer.get("ETag")), self._confirmed(answer))
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says."""
@@ -261,25 +266,21 @@ class S3Store(MultipartStore):
         """As the contract says. Amazon keeps the connection busy and answers 200 first: an error in the body counts as one."""
         checked, raw_id = _split_id(upload_id)
         honoured = None if self._findings is None else self._findings.conditional_complete
-        extra = self._condition("complete", key, put.if_absent, honoured)
-        if checked and put.crc32c is not None:
-            extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(put.crc32c)}
         joined = sorted(parts, key=lambda part: part.number)
-        try:
-            with self._errors.translated("complete", key):
-                answer = self._client.complete_multipart_upload(
-                    Bucket=self._bucket,
-                    Key=key,
-                    UploadId=raw_id,
-                    MultipartUpload={
-                        "Parts": [{"PartNumber": part.number, "ETag": f'"{etag_of(part.etag)}"'} for part in joined]
-                    },
-                    **extra,
-                )
-        except DigestError as error:  # each part arrived whole, so this is no fault of the way
-            raise self._errors.error(IntegrityError, "complete", key, error.message) from error
-        size_bytes = sum(part.size_bytes for part in joined)
-        etag = etag_of(answer["ETag"]) if answer.get("ETag") else self._etag_of_completed(key, size_bytes, put.metadata)
+        with self._errors.about("complete", key):
+            listed: Any = {"Parts": [{"PartNumber": part.number, "ETag": f'"{etag_of(part.etag)}"'} for part in joined]}
+            extra = self._condition(key, put.if_absent, honoured)
+            if checked and put.crc32c is not None:
+                extra |= {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(put.crc32c)}
+            try:
+                with self._errors.translated("complete", key):
+                    answer = self._client.complete_multipart_upload(
+                        Bucket=self._bucket, Key=key, UploadId=raw_id, MultipartUpload=listed, **extra
+                    )
+            except DigestError as error:  # each part arrived whole, so this is no fault of the way
+                raise IntegrityError(error.message) from error
+            size_bytes = sum(part.size_bytes for part in joined)
+            etag = etag_of(answer["ETag"]) if answer.get("ETag") else self._etag_of_completed(key, size_bytes, put.metadata)
         return ObjectMeta(key, size_bytes, etag, None if put.crc32c is None else self._confirmed(answer))
 
     def abort(self, key: str, upload_id: str) -> None:
@@ -306,7 +307,7 @@ class S3Store(MultipartStore):
         token = metadata.get(TOKEN_METADATA)
         if found is None or found.size_bytes != size_bytes or (found.token or token) != token:
             words = "the answer names no ETag, and another object is there, or none: something on the way has answered"
-            raise self._errors.error(TransientError, "complete", key, words)
+            raise TransientError(words)
         return found.etag
 
     @property
@@ -367,7 +368,7 @@ class S3Store(MultipartStore):
             min_joined_bytes=_MIN_PART_BYTES if self._options.checksums and found.copies_parts else None,
         )
 
-    def _condition(self, operation: str, key: str, if_absent: bool, honoured: bool | None) -> dict[str, Any]:
+    def _condition(self, key: str, if_absent: bool, honoured: bool | None) -> dict[str, Any]:
         """What makes the server refuse to replace an object; unless it is known to do that, look for one first."""
         if not if_absent:
             return {}
@@ -380,13 +381,13 @@ class S3Store(MultipartStore):
             raise
         except NotFoundError:
             return asked
-        raise self._errors.taken(operation, key)
+        raise taken()
 
     def _create(self, key: str, metadata: Mapping[str, str], **checksum: Any) -> tuple[str, str | None, str | None]:
         with self._errors.translated("begin", key):
             answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata), **checksum)
-        if not (upload_id := answer.get("UploadId")):
-            raise self._errors.error(TransientError, "begin", key, "the answer names no upload")
+            if not (upload_id := answer.get("UploadId")):
+                raise TransientError("the answer names no upload")
         return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
 
     def _confirmed(self, answer: Mapping[str, Any]) -> int | None:

@@ -26,7 +26,8 @@ Callers need five names: NotFoundError, AlreadyExistsError, AccessDeniedError, U
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,6 +76,16 @@ class StoreError(WherryError):
         where = " ".join(part for part in (self.operation, self.uri) if part)
         text = f"{where}: {self.message}" if where else self.message
         return f"{text} ({self.hint})" if self.hint else text
+
+
+@contextmanager
+def about(operation: str, uri: str) -> Iterator[None]:
+    """Have a StoreError of the block say which call it ended, and of what object, unless it does so already."""
+    try:
+        yield
+    except StoreError as error:
+        error.operation, error.uri = error.operation or operation, error.uri or uri
+        raise
 
 
 class TransientError(StoreError):

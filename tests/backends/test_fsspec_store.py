@@ -29,6 +29,7 @@ from wherry.errors import (
     StoreError,
     ThrottledError,
     TransientError,
+    about,
 )
 from wherry.store import ObjectStore, PutOptions
 from wherry.testing import StoreConformance
@@ -346,6 +347,7 @@ class StatusError(Exception):
     ],
 )
 def test_error_decides_the_class(error: Exception, kind: type[StoreError]) -> None:
-    translated = translate(error, "put", "sftp://host/x")
-    assert kind is type(translated)
-    assert "put sftp://host/x" in str(translated)
+    with pytest.raises(kind) as raised, about("put", "sftp://host/x"):
+        raise translate(error, "sftp")
+    assert kind is raised.type
+    assert "put sftp://host/x" in str(raised.value)

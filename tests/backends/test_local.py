@@ -25,6 +25,7 @@ from wherry.errors import (
     PermanentError,
     ReadOnlyError,
     TransientError,
+    about,
 )
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, PutOptions
 from wherry.uri import StoreURI, parse_uri
@@ -225,9 +226,10 @@ def test_too_long_name_says_so(folder: Folder) -> None:
     ],
 )
 def test_errno_decides_the_class(code: int, writing: bool, kind: type[Exception]) -> None:
-    error = translate(OSError(code, os.strerror(code)), "put", "file:///x", writing)
-    assert kind is type(error)
-    assert "file:///x" in str(error)
+    with pytest.raises(kind) as raised, about("put", "file:///x"):
+        raise translate(OSError(code, os.strerror(code)), writing)
+    assert kind is raised.type
+    assert "file:///x" in str(raised.value)
 
 
 def run_limited(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -124,9 +124,9 @@ def test_links_inside_of_a_store_and_to_the_store_are_followed(folder: Path, tmp
 def test_a_file_that_is_replaced_while_it_is_open_stays_readable(folder: Path) -> None:
     """The kernel says that such a file is deleted; it was the store's all the same."""
     path = folder / "a"
-    with opened(folder) as store, store._opened("get", key(folder, "a")) as fd:
+    with opened(folder) as store, store._opened(key(folder, "a")) as fd:
         os.unlink(path)
-        store._root.require_open(fd, path, "get", "")
+        store._root.require_open(fd, path)
 
 
 @pytest.mark.parametrize(

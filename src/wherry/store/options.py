@@ -1,7 +1,7 @@
 """How a backend describes itself and its storage options: one table a backend, ``BACKEND`` in its ``options.py``.
 
-The table is the backend's options class: a frozen dataclass whose fields are made by option(). It imports no vendor library, so
-that a caller learns at once what is wrong, and so that a process which uploads to another store never loads it.
+The table is the backend's options class: a frozen dataclass of `StorageOptions`. It imports no vendor library, so that a caller
+learns at once what is wrong, and so that a process which uploads to another store never loads it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from wherry.errors import ConfigError
 
-_T = TypeVar("_T")
+_Options = TypeVar("_Options", bound="StorageOptions")
 #: The calls, and so the connections, of one process to one store at a time. At a round trip of 50 ms one alone
 #: fetches 20 small objects a second; 32 fill what a connection carries.
 MOST_IN_FLIGHT = 32
@@ -84,31 +84,37 @@ def option(
     return field(default=default, repr=not is_secret, metadata={"option": about, "kind": kind})
 
 
-def options_of(options_class: type) -> tuple[Option, ...]:
-    """The table of an options class."""
-    found = ((each, each.metadata.get("option", Option(""))) for each in fields(options_class))
-    return tuple(replace(about, name=each.name, is_switch=isinstance(each.default, bool)) for each, about in found)
+@dataclass(frozen=True)
+class StorageOptions:
+    """The storage options of one scheme. A backend's are a frozen dataclass of this one, whose fields are made by option()."""
 
+    scheme: ClassVar[str]
 
-def read_options(options_class: type[_T], scheme: str, given: Mapping[str, object]) -> _T:
-    """An options class filled from a mapping, where None is as good as nothing. ConfigError names what is known."""
-    known = sorted(each.name for each in fields(options_class))  # type: ignore[arg-type]  # a dataclass
-    if unknown := sorted(map(str, set(given) - set(known))):
-        names = ", ".join(known)
-        raise ConfigError(f"unknown storage option(s) {', '.join(unknown)} for {scheme}://: known are {names or 'none'}")
-    return options_class(**{name: value for name, value in given.items() if value is not None})
+    def __post_init__(self) -> None:
+        """ConfigError for a field whose value is of another kind; the value of a secret is not shown."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            kind = each.metadata.get("kind") or _KINDS[type(each.default).__name__]
+            if not kind.allows(value):
+                shown = repr(value) if each.repr else "of another type"
+                raise ConfigError(f"storage option {each.name!r} is {shown}: {kind.words}")
+            if kind is CERTIFICATES and isinstance(value, str) and not os.path.exists(value):
+                raise ConfigError(f"storage option {each.name!r} names {value!r}, which is not there: give the authority's file")
 
+    @classmethod
+    def table(cls) -> tuple[Option, ...]:
+        """What there is to know of each option."""
+        found = ((each, each.metadata.get("option", Option(""))) for each in fields(cls))
+        return tuple(replace(about, name=each.name, is_switch=isinstance(each.default, bool)) for each, about in found)
 
-def check_values(options: Any) -> None:
-    """ConfigError for a field of an options class whose value is of another kind; the value of a secret is not shown."""
-    for each in fields(options):
-        value = getattr(options, each.name)
-        kind = each.metadata.get("kind") or _KINDS[type(each.default).__name__]
-        if not kind.allows(value):
-            shown = repr(value) if each.repr else "of another type"
-            raise ConfigError(f"storage option {each.name!r} is {shown}: {kind.words}")
-        if kind is CERTIFICATES and isinstance(value, str) and not os.path.exists(value):
-            raise ConfigError(f"storage option {each.name!r} names {value!r}, which is not there: give the authority's file")
+    @classmethod
+    def read(cls: type[_Options], given: Mapping[str, object]) -> _Options:
+        """From a mapping, where None is as good as nothing; ConfigError names the known options for one that is unknown."""
+        known = sorted(each.name for each in fields(cls))
+        if unknown := sorted(map(str, set(given) - set(known))):
+            names = ", ".join(known)
+            raise ConfigError(f"unknown storage option(s) {', '.join(unknown)} for {cls.scheme}://: known are {names or 'none'}")
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
 
 def check_endpoint(url: str, source: str = "storage option 'endpoint_url'") -> str:

@@ -93,9 +93,7 @@ class WrappedStore(MultipartStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""
-        entries = self.inner.list(prefix)
-        while (meta := self._call("list", prefix, lambda: next(entries, None))) is not None:
-            yield meta
+        return self._steps("list", prefix, lambda: self.inner.list(prefix))
 
     def delete(self, key: str) -> None:
         """As the inner store's."""
@@ -116,34 +114,32 @@ class WrappedStore(MultipartStore):
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the inner store's."""
-        parts = self._parts("begin", key)
-        return self._call("begin", key, lambda: parts.begin(key, size_bytes, put))
+        return self._call("begin", key, lambda: self._parts("begin", key).begin(key, size_bytes, put))
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the inner store's."""
-        parts = self._parts("put_part", key)
-        return self._call("put_part", key, lambda: parts.put_part(key, upload_id, path, part))
+        return self._call("put_part", key, lambda: self._parts("put_part", key).put_part(key, upload_id, path, part))
 
     def list_parts(self, key: str, upload_id: str) -> list[StoredPart]:  # type: ignore[valid-type]  # the builtin list
         """As the inner store's."""
-        parts = self._parts("list_parts", key)
-        return self._call("list_parts", key, lambda: parts.list_parts(key, upload_id))
+        return self._call("list_parts", key, lambda: self._parts("list_parts", key).list_parts(key, upload_id))
 
     def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the inner store's."""
-        inner = self._parts("complete", key)
-        return self._call("complete", key, lambda: inner.complete(key, upload_id, parts, put))
+        return self._call("complete", key, lambda: self._parts("complete", key).complete(key, upload_id, parts, put))
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the inner store's."""
-        parts = self._parts("abort", key)
-        self._call("abort", key, lambda: parts.abort(key, upload_id))
+        self._call("abort", key, lambda: self._parts("abort", key).abort(key, upload_id))
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the inner store's."""
-        uploads = self._parts("list_uploads", prefix).list_uploads(prefix)
-        while (upload := self._call("list_uploads", prefix, lambda: next(uploads, None))) is not None:
-            yield upload
+        return self._steps("list_uploads", prefix, lambda: self._parts("list_uploads", prefix).list_uploads(prefix))
+
+    def _steps(self, operation: str, prefix: str, begin: Callable[[], Iterator[_T]]) -> Iterator[_T]:
+        entries = begin()
+        while (entry := self._call(operation, prefix, lambda: next(entries, None))) is not None:
+            yield entry
 
     def _parts(self, operation: str, key: str) -> MultipartStore:
         if isinstance(self.inner, MultipartStore):
@@ -198,43 +194,45 @@ class RetryStore(WrappedStore):
 
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's; after an error it is begun again and skips what was given out (listings are in key order)."""
-        entries: Iterator[ObjectMeta] | None = None
         last = b""
 
-        def step() -> ObjectMeta | None:
+        def is_new(meta: ObjectMeta) -> bool:
+            nonlocal last
+            name = meta.key.encode(errors="surrogateescape")  # a local folder may hold names that are no UTF-8
+            if name <= last:
+                return False
+            last = name
+            return True
+
+        return self._again("list", prefix, lambda: self.inner.list(prefix), is_new)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
+        """As the inner store's; after an error it is begun again and leaves out what was given out."""
+        given: set[tuple[str, str]] = set()
+
+        def is_new(upload: PendingUpload) -> bool:
+            n_before = len(given)
+            given.add((upload.key, upload.upload_id))
+            return len(given) > n_before
+
+        return self._again("list_uploads", prefix, lambda: self._parts("list_uploads", prefix).list_uploads(prefix), is_new)
+
+    def _again(
+        self, operation: str, prefix: str, begin: Callable[[], Iterator[_T]], is_new: Callable[[_T], bool]
+    ) -> Iterator[_T]:
+        entries: Iterator[_T] | None = None
+
+        def step() -> _T | None:
             nonlocal entries
             try:
-                if entries is None:
-                    entries = self.inner.list(prefix)
-                # surrogateescape: a local folder may hold names that are no UTF-8
-                return next((meta for meta in entries if meta.key.encode(errors="surrogateescape") > last), None)
+                entries = begin() if entries is None else entries
+                return next(filter(is_new, entries), None)
             except TransientError:
                 entries = None
                 raise
 
-        while (meta := self._call("list", prefix, step)) is not None:
-            last = meta.key.encode(errors="surrogateescape")
-            yield meta
-
-    def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
-        """As the inner store's; after an error it is begun again and leaves out what was given out."""
-        parts = self._parts("list_uploads", prefix)
-        uploads: Iterator[PendingUpload] | None = None
-        given: set[tuple[str, str]] = set()
-
-        def step() -> PendingUpload | None:
-            nonlocal uploads
-            try:
-                if uploads is None:
-                    uploads = parts.list_uploads(prefix)
-                return next((upload for upload in uploads if (upload.key, upload.upload_id) not in given), None)
-            except TransientError:
-                uploads = None
-                raise
-
-        while (upload := self._call("list_uploads", prefix, step)) is not None:
-            given.add((upload.key, upload.upload_id))
-            yield upload
+        while (entry := self._call(operation, prefix, step)) is not None:
+            yield entry
 
 
 class LimitStore(WrappedStore):
