@@ -35,125 +35,51 @@ class Callback:
     def post_close(self) -> None:
         """Release all resources. No other method is called afterwards."""
 
-    def init(self, state: State, logger: Logger) -> None:
-        """The run begins; nothing has been loaded or trained."""
+    # Their docstrings are those of the events.
+    def init(self, state: State, logger: Logger) -> None: ...
+    def before_load(self, state: State, logger: Logger) -> None: ...
+    def after_load(self, state: State, logger: Logger) -> None: ...
+    def fit_start(self, state: State, logger: Logger) -> None: ...
+    def iteration_start(self, state: State, logger: Logger) -> None: ...
+    def epoch_start(self, state: State, logger: Logger) -> None: ...
+    def before_dataloader(self, state: State, logger: Logger) -> None: ...
+    def after_dataloader(self, state: State, logger: Logger) -> None: ...
+    def batch_start(self, state: State, logger: Logger) -> None: ...
+    def before_train_batch(self, state: State, logger: Logger) -> None: ...
+    def before_forward(self, state: State, logger: Logger) -> None: ...
+    def after_forward(self, state: State, logger: Logger) -> None: ...
+    def before_loss(self, state: State, logger: Logger) -> None: ...
+    def after_loss(self, state: State, logger: Logger) -> None: ...
+    def before_backward(self, state: State, logger: Logger) -> None: ...
+    def after_backward(self, state: State, logger: Logger) -> None: ...
+    def after_train_batch(self, state: State, logger: Logger) -> None: ...
+    def batch_end(self, state: State, logger: Logger) -> None: ...
+    def batch_checkpoint(self, state: State, logger: Logger) -> None: ...
+    def epoch_end(self, state: State, logger: Logger) -> None: ...
+    def epoch_checkpoint(self, state: State, logger: Logger) -> None: ...
+    def iteration_end(self, state: State, logger: Logger) -> None: ...
+    def iteration_checkpoint(self, state: State, logger: Logger) -> None: ...
+    def fit_end(self, state: State, logger: Logger) -> None: ...
+    def eval_before_all(self, state: State, logger: Logger) -> None: ...
+    def eval_start(self, state: State, logger: Logger) -> None: ...
+    def eval_batch_start(self, state: State, logger: Logger) -> None: ...
+    def eval_before_forward(self, state: State, logger: Logger) -> None: ...
+    def eval_after_forward(self, state: State, logger: Logger) -> None: ...
+    def eval_batch_end(self, state: State, logger: Logger) -> None: ...
+    def eval_end(self, state: State, logger: Logger) -> None: ...
+    def eval_after_all(self, state: State, logger: Logger) -> None: ...
+    def eval_standalone_start(self, state: State, logger: Logger) -> None: ...
+    def eval_standalone_end(self, state: State, logger: Logger) -> None: ...
+    def predict_start(self, state: State, logger: Logger) -> None: ...
+    def predict_batch_start(self, state: State, logger: Logger) -> None: ...
+    def predict_before_forward(self, state: State, logger: Logger) -> None: ...
+    def predict_after_forward(self, state: State, logger: Logger) -> None: ...
+    def predict_batch_end(self, state: State, logger: Logger) -> None: ...
+    def predict_end(self, state: State, logger: Logger) -> None: ...
 
-    def before_load(self, state: State, logger: Logger) -> None:
-        """Before a checkpoint is loaded."""
 
-    def after_load(self, state: State, logger: Logger) -> None:
-        """After a checkpoint was loaded, or there was none."""
-
-    def fit_start(self, state: State, logger: Logger) -> None:
-        """Training begins."""
-
-    def iteration_start(self, state: State, logger: Logger) -> None:
-        """An iteration (a group of epochs) begins."""
-
-    def epoch_start(self, state: State, logger: Logger) -> None:
-        """An epoch begins."""
-
-    def before_dataloader(self, state: State, logger: Logger) -> None:
-        """Before the next batch is fetched."""
-
-    def after_dataloader(self, state: State, logger: Logger) -> None:
-        """After the batch was fetched."""
-
-    def batch_start(self, state: State, logger: Logger) -> None:
-        """A batch begins."""
-
-    def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Before the forward and backward passes of a batch: once a batch, also when it is split into microbatches."""
-
-    def before_forward(self, state: State, logger: Logger) -> None:
-        """Before the model's forward pass."""
-
-    def after_forward(self, state: State, logger: Logger) -> None:
-        """After the model's forward pass."""
-
-    def before_loss(self, state: State, logger: Logger) -> None:
-        """Before the loss is computed."""
-
-    def after_loss(self, state: State, logger: Logger) -> None:
-        """After the loss was computed."""
-
-    def before_backward(self, state: State, logger: Logger) -> None:
-        """Before the backward pass."""
-
-    def after_backward(self, state: State, logger: Logger) -> None:
-        """After the backward pass."""
-
-    def after_train_batch(self, state: State, logger: Logger) -> None:
-        """After the forward and backward passes of a batch."""
-
-    def batch_end(self, state: State, logger: Logger) -> None:
-        """A batch has ended; the timestamp already counts it."""
-
-    def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """After batch_end() of all callbacks: the moment to save a checkpoint."""
-
-    def epoch_end(self, state: State, logger: Logger) -> None:
-        """An epoch has ended; the timestamp already counts it."""
-
-    def epoch_checkpoint(self, state: State, logger: Logger) -> None:
-        """After epoch_end() of all callbacks: the moment to save a checkpoint."""
-
-    def iteration_end(self, state: State, logger: Logger) -> None:
-        """An iteration has ended."""
-
-    def iteration_checkpoint(self, state: State, logger: Logger) -> None:
-        """After iteration_end() of all callbacks: the moment to save a checkpoint."""
-
-    def fit_end(self, state: State, logger: Logger) -> None:
-        """Training has ended."""
-
-    def eval_before_all(self, state: State, logger: Logger) -> None:
-        """Before the first of several evaluations."""
-
-    def eval_start(self, state: State, logger: Logger) -> None:
-        """An evaluation begins."""
-
-    def eval_batch_start(self, state: State, logger: Logger) -> None:
-        """A batch of an evaluation begins."""
-
-    def eval_before_forward(self, state: State, logger: Logger) -> None:
-        """Before the model's forward pass in an evaluation."""
-
-    def eval_after_forward(self, state: State, logger: Logger) -> None:
-        """After the model's forward pass in an evaluation."""
-
-    def eval_batch_end(self, state: State, logger: Logger) -> None:
-        """A batch of an evaluation has ended."""
-
-    def eval_end(self, state: State, logger: Logger) -> None:
-        """An evaluation has ended."""
-
-    def eval_after_all(self, state: State, logger: Logger) -> None:
-        """After the last of several evaluations."""
-
-    def eval_standalone_start(self, state: State, logger: Logger) -> None:
-        """An evaluation outside training begins."""
-
-    def eval_standalone_end(self, state: State, logger: Logger) -> None:
-        """An evaluation outside training has ended."""
-
-    def predict_start(self, state: State, logger: Logger) -> None:
-        """Prediction begins."""
-
-    def predict_batch_start(self, state: State, logger: Logger) -> None:
-        """A batch of a prediction begins."""
-
-    def predict_before_forward(self, state: State, logger: Logger) -> None:
-        """Before the model's forward pass in a prediction."""
-
-    def predict_after_forward(self, state: State, logger: Logger) -> None:
-        """After the model's forward pass in a prediction."""
-
-    def predict_batch_end(self, state: State, logger: Logger) -> None:
-        """A batch of a prediction has ended."""
-
-    def predict_end(self, state: State, logger: Logger) -> None:
-        """Prediction has ended."""
+for _event in Event:
+    getattr(Callback, _event.value).__doc__ = _event.__doc__
 
 
 def overrides(who: object, name: str, base: type) -> bool:
