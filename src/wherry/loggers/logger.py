@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
 from wherry.loggers.capture.exit_hooks import before_exit, before_exit_while_alive
-from wherry.loggers.closing import Closing, close_in_rounds
 from wherry.loggers.failures import raise_first
 from wherry.loggers.legacy.old_names import Data, OldLoggerNames
 from wherry.loggers.log_methods import LogMethods
-from wherry.loggers.route import Route, RoutedDestination
+from wherry.loggers.route import Destination, Listener, Route
 from wherry.loggers.run.event import Event, to_event
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.settings import config_as_dict
@@ -29,41 +29,9 @@ from wherry.spool.shared_snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
 _Kind = TypeVar("_Kind")
-_CALLS = (
-    "log_hyperparameters",
-    "log_metrics",
-    "log_images",
-    "log_table",
-    "log_traces",
-    "log_text",
-    "log_histogram",
-    "log_audio",
-    "log_video",
-    "log_point_cloud",
-)
+_CALLS = tuple(name for name in vars(LogMethods) if name.startswith("log_"))
 #: What metric() logs can be taken by any of these, see LoggerDestination.log_metric().
 _METRIC_CALLS = ("log_metric", "log_metrics", "log_text", "log_traces")
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """What a `Logger` calls of a `Callback`; described there."""
-
-    def _overrides(self, method: str) -> bool: ...
-
-    def run_event(self, event: Event, state: State, logger: Logger) -> None:
-        """Tell it of an event."""
-
-    def close(self, state: State, logger: Logger) -> None:
-        """Have it finish writing."""
-
-    def post_close(self) -> None:
-        """Have it free what it holds."""
-
-
-@runtime_checkable
-class Destination(RoutedDestination, Listener, Protocol):
-    """What a `Logger` calls of a `LoggerDestination`; described there."""
 
 
 class Logger(LogMethods, OldLoggerNames):
@@ -113,7 +81,7 @@ class Logger(LogMethods, OldLoggerNames):
         self._serving_metric = tuple(route for route in self._routes if route.serves(*_METRIC_CALLS))
         #: Destinations of Composer 0.3 override log_metric() alone. What log_metrics() is given reaches them through it.
         self._first_generation = tuple(route for route in self._serving_metric if not route.serves(*_METRIC_CALLS[1:]))
-        self._listening: dict[str, tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]] = {}
+        self._listening: dict[str, tuple[tuple[Listener, ...], tuple[Route, ...]]] = {}
         self._has_begun = False
         self._closed = False
         self._close_by_s: float | None = None
@@ -261,18 +229,32 @@ class Logger(LogMethods, OldLoggerNames):
             else:
                 self._warnings.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
 
-        def closing(who: Listener, failed: Callable[[str, Exception], object]) -> Closing:
-            return Closing(partial(who.close, self.state, self), who.post_close, failed)
+        def rounds(who: Listener, failed: Callable[[str, Exception], object]) -> Callable[[], object]:
+            return partial(next, self._close_in_rounds(who, failed), None)
 
-        callbacks = [closing(one, partial(callback_failed, one)) for one in self.callbacks]
-        destinations = [closing(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
+        callbacks = [rounds(one, partial(callback_failed, one)) for one in self.callbacks]
+        destinations = [rounds(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
+        replay = partial(self._wake, errors, even_if_not_ready=True)
         try:
-            close_in_rounds(callbacks, partial(self._wake, errors, even_if_not_ready=True), destinations)
+            with ExitStack() as calls:  # makes all of its calls, also after a KeyboardInterrupt, the last that was added first
+                for call in reversed((*callbacks, replay, *destinations, *callbacks, *destinations)):
+                    calls.callback(call)
         except BaseException:
             for error in errors:
                 self._warnings.each(f"at the close: {error}")
             raise
         self._raise(errors)
+
+    def _close_in_rounds(self, who: Listener, failed: Callable[[str, Exception], object]) -> Iterator[None]:
+        """Call close(); at the next step post_close(), if close() did not raise."""
+        what = "close"
+        try:
+            who.close(self.state, self)
+            yield
+            what = "post_close"
+            who.post_close()
+        except Exception as error:
+            failed(what, error)
 
     def __enter__(self: _Self) -> _Self:
         try:
@@ -328,18 +310,16 @@ class Logger(LogMethods, OldLoggerNames):
         names = ", ".join(dict.fromkeys(type(destination).__name__ for destination in self.destinations))
         self._warnings.once(("nobody", what), f"{what}() has no effect: no destination can take it (there are: {names})")
 
-    def _wanting(self, level: LogLevel, routes: tuple[Route[Destination], ...]) -> tuple[Route[Destination], ...]:
+    def _wanting(self, level: LogLevel, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         """The routes that want metrics of this level. Called for each metric, so it makes no list while none does."""
         state = self.state
-        wanting: tuple[Route[Destination], ...] = ()
+        wanting: tuple[Route, ...] = ()
         for route in routes:
             if route.wants(state, level):
                 wanting += (route,)
         return wanting
 
-    def _log_metric(
-        self, level: LogLevel, data: Data | Callable[[], Data], wanting: tuple[Route[Destination], ...], step: int
-    ) -> None:
+    def _log_metric(self, level: LogLevel, data: Data | Callable[[], Data], wanting: tuple[Route, ...], step: int) -> None:
         if callable(data):
             where = _where(data)
             try:
@@ -355,7 +335,7 @@ class Logger(LogMethods, OldLoggerNames):
             route.log(self.state, "log_metric", (epoch, step, level, deep_copy(data)), errors, is_own=True)
         self._raise(errors)
 
-    def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route[Destination], ...]]:
+    def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route, ...]]:
         """Who overrides the event. Most override few, and each batch has a dozen events."""
         found = (
             tuple(callback for callback in self.callbacks if _listens(callback, event)),

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
 from wherry.loggers.legacy.old_names import leads_to_old_name
+from wherry.loggers.run.event import Event
 from wherry.loggers.run.level import LogLevel
 from wherry.loggers.run.state import State
 from wherry.loggers.values.deep_copy import deep_copy
@@ -22,14 +23,28 @@ MANY_KEPT_CALLS = 10_000
 
 
 @runtime_checkable
-class RoutedDestination(Protocol):
-    """What a route calls of a `LoggerDestination`. It cannot be imported here, as it imports `Logger`, which imports this."""
+class Listener(Protocol):
+    """What a `Logger` calls of a `Callback`, which cannot be imported here: it imports `Logger`, which imports this."""
+
+    def _overrides(self, method: str) -> bool: ...
+
+    def run_event(self, event: Event, state: State, logger: Any) -> None:
+        """Tell it of an event."""
+
+    def close(self, state: State, logger: Any) -> None:
+        """Have it finish writing."""
+
+    def post_close(self) -> None:
+        """Have it free what it holds."""
+
+
+@runtime_checkable
+class Destination(Listener, Protocol):
+    """What a `Logger` calls of a `LoggerDestination`; described there."""
 
     formats_names: bool
     rank_zero_only: bool
     on_error: OnError
-
-    def _overrides(self, method: str) -> bool: ...
 
     def name_templates(self) -> Iterable[str]:
         """The templates of names that the destination fills."""
@@ -52,17 +67,14 @@ class RoutedDestination(Protocol):
         """Upload a file, by the old name of the call."""
 
 
-_DestinationT = TypeVar("_DestinationT", bound=RoutedDestination)
-
-
-class Route(Generic[_DestinationT]):
+class Route:
     """Calls one destination, for all threads. Errors that have to be raised are appended to the caller's list.
 
     States: closed, until is_ready() returns True: log calls are kept, as deep copies, in the order of their arrival. Open: log
     calls are made at once. Disabled, after an error if `on_error` is "disable": neither log calls nor events are made.
     """
 
-    def __init__(self, destination: _DestinationT, warnings: WarnOnce) -> None:
+    def __init__(self, destination: Destination, warnings: WarnOnce) -> None:
         if destination.on_error not in get_args(OnError):
             raise ConfigError(
                 f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {get_args(OnError)}"
