@@ -6,7 +6,7 @@ A write returns when the object is verified in the store. The options are those 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from wherry.config import Config
 from wherry.filesystem.filesystem import WherryFileSystem
@@ -20,13 +20,12 @@ class _DirectFileSystem(WherryFileSystem):
     """Uploads inside the call, from a folder that only this process has."""
 
     _waits = True
-    target: ClassVar[str]
 
     def __init__(self, *, config: Config | None = None, fo: object = None, **options: Any) -> None:
         """Raises ConfigError for options that are unknown or contradict each other."""
         super(StorePaths, self).__init__()  # its options have the store's name around them
         config = config or Config()
-        self._place, self._opened = place_and_options(self.target, options)
+        self._place, self._opened = place_and_options(self.protocol.removeprefix("wherry+"), options)
         check_usable(self._place.scheme, self._opened)
         in_caller = replace(config, agent=replace(config.agent, run_in="caller"))
         self._uploaders = Uploaders(self._place, self._opened, private_folder, in_caller)
@@ -40,18 +39,15 @@ class DirectS3FileSystem(_DirectFileSystem):
     """``wherry+s3://bucket/key``."""
 
     protocol = "wherry+s3"
-    target = "s3"
 
 
 class DirectGCSFileSystem(_DirectFileSystem):
     """``wherry+gs://bucket/key``."""
 
     protocol = "wherry+gs"
-    target = "gs"
 
 
 class DirectLocalFileSystem(_DirectFileSystem):
     """``wherry+file:///folder/name``."""
 
     protocol = "wherry+file"
-    target = "file"

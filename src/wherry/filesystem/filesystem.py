@@ -396,8 +396,7 @@ class WherryFileSystem(StorePaths):
         """Delete one object, stored and queued; FileNotFoundError if there is none."""
         self._delete(self._objects([path]))
 
-    def _rm(self, path: str) -> None:
-        self._delete(self._objects([path]))
+    _rm = rm_file
 
     def rmdir(self, path: str) -> None:
         """Do nothing: a folder is its objects. OSError if it has any."""

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
-
-from fsspec.json import FilesystemJSONEncoder
-from fsspec.spec import make_instance
+from typing import Any
 
 from wherry.errors import ConfigError
 from wherry.store.environment import variables_for
 from wherry.store.registry import split_options
 
 _KEY = "from_env"
-_Self = TypeVar("_Self")
 
 
 def resolve(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -83,35 +79,3 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(inner)
     else:
         yield value
-
-
-class Portable:
-    """The part of a file system that goes to another process: by pickle, by JSON, and by copy within this one."""
-
-    _place: Any  # filesystem_options.Place, which imports this module
-    #: The options as the backend takes them.
-    _opened: Mapping[str, Any]
-    storage_options: dict[str, Any]
-    storage_args: tuple[Any, ...]
-    protocol: str
-
-    def portable_options(self) -> dict[str, Any]:
-        """The storage options without their secrets: each is a reference to the environment variable that has it.
-
-        ConfigError for a secret that is in no variable which the store's own library, or fsspec, reads.
-        """
-        return portable(self._place.scheme, self.storage_options, self._opened)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return make_instance, (type(self), self.storage_args, self.portable_options())
-
-    def __copy__(self: _Self) -> _Self:
-        return self  # equal options share one instance
-
-    def __deepcopy__(self: _Self, memo: object) -> _Self:
-        return self
-
-    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
-        """What from_dict() and from_json() make it of again; without secrets, as portable_options() says."""
-        options = FilesystemJSONEncoder().make_serializable(self.portable_options())
-        return {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": self.protocol, "args": [], **options}

@@ -5,22 +5,26 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.json import FilesystemJSONEncoder
+from fsspec.spec import make_instance
 from fsspec.utils import stringify_path
 
 from wherry.config import Config
 from wherry.errors import ConfigError
 from wherry.filesystem.entries import Folder
-from wherry.filesystem.portable_secrets import Portable
+from wherry.filesystem.portable_secrets import portable
 from wherry.filesystem.storage_options import place_and_options, strip_scheme
 from wherry.filesystem.uploaders import Uploaders
 from wherry.store.registry import check_usable
 from wherry.uploader import Uploader
 
+_Self = TypeVar("_Self")
 
-class StorePaths(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
+
+class StorePaths(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """The store that the options name, its Uploaders, and what a path is in it."""
 
     protocol = "wherry"
@@ -94,6 +98,29 @@ class StorePaths(Portable, ChainedFileSystem):  # type: ignore[misc]  # fsspec s
         if not name:
             raise IsADirectoryError(errno.EISDIR, "is no object but a whole store", path)
         return uploader, name
+
+    # -- going to another process, by pickle and by JSON
+
+    def portable_options(self) -> dict[str, Any]:
+        """The storage options without their secrets: each is a reference to the environment variable that has it.
+
+        ConfigError for a secret that is in no variable which the store's own library, or fsspec, reads.
+        """
+        return portable(self._place.scheme, self.storage_options, self._opened)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_instance, (type(self), self.storage_args, self.portable_options())
+
+    def __copy__(self: _Self) -> _Self:
+        return self  # equal options share one instance
+
+    def __deepcopy__(self: _Self, memo: object) -> _Self:
+        return self
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """What from_dict() and from_json() make it of again; without secrets, as portable_options() says."""
+        options = FilesystemJSONEncoder().make_serializable(self.portable_options())
+        return {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": self.protocol, "args": [], **options}
 
     # -- waiting
 

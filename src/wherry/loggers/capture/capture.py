@@ -54,7 +54,8 @@ class Capture:
         self._n_synced = 0
         self._has_ended = False  # the writer process has ended, or has closed the file
         self._is_closed = False  # close() was called
-        self._is_over = False  # the descriptors are to be put back
+        #: Whether the descriptors are to be put back: it was closed, or the writer process is dead.
+        self.is_over = False
         self._reported: set[str] = set()
         self._ends = [StreamEnd(name) for name in streams if is_open(FDS[name])] or [StreamEnd("")]
         flush_standard_streams()  # what was printed before is not captured
@@ -242,7 +243,7 @@ class Capture:
         with self._news:
             self._has_ended = True  # so that no thread sends any more
             self._news.notify_all()
-        self._is_over = True
+        self.is_over = True
         _unwind()
         for end in self._ends:
             end.drain(self._mark)  # a thread that waits for room in the pipe goes on and releases the lock
@@ -250,22 +251,16 @@ class Capture:
         self._report("its writer was killed: nothing more is written to the file, and output is no longer captured")
 
     def _let_go(self) -> None:
-        self._is_over = True
+        self.is_over = True
         _unwind()
         with self._lock:
             for end in self._ends:
                 end.let_go()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the descriptors are to be restored: it was closed, or the writer process is dead."""
-        return self._is_over
-
     def put_back(self) -> None:
         """Restore the descriptors."""
         for end in self._ends:
             end.put_back()
-            end.forget_saved()
 
     def check_process(self) -> None:
         """Raise RuntimeError in a forked child."""
@@ -277,8 +272,7 @@ class Capture:
     def after_fork_in_child(self) -> None:
         """Close all that would keep the writer process alive, except the descriptors that the child prints to."""
         for end in self._ends:
-            end.let_go()
-            end.forget_saved()
+            end.abandon()
         self._close_reply()
 
 

@@ -53,6 +53,7 @@ class StreamEnd:
             fd = FDS[self.name]
             if is_open(fd) and _identity(fd) == self._identity:
                 os.dup2(self.saved, fd)
+        self._forget_saved()
 
     def drain(self, mark: bytes) -> None:
         """Pass on what nobody has read, without the messages."""
@@ -71,8 +72,7 @@ class StreamEnd:
                 os.close(fd)
         self.read_fd = self.write_fd = -1
 
-    def forget_saved(self) -> None:
-        """Close the duplicate of the old descriptor."""
+    def _forget_saved(self) -> None:
         if self.saved >= 0:
             os.close(self.saved)
         self.saved = -1
@@ -80,7 +80,7 @@ class StreamEnd:
     def abandon(self) -> None:
         """Close all descriptors."""
         self.let_go()
-        self.forget_saved()
+        self._forget_saved()
 
 
 def flush_standard_streams() -> None:

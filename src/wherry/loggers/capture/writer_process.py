@@ -88,13 +88,14 @@ class RolledFile:
     def __init__(self, roll_bytes: int, reply_fd: int) -> None:
         self._roll_bytes = roll_bytes
         self._reply_fd = reply_fd
-        self._path = ""
+        #: The name that the lines wait for; numbers are added to it.
+        self.path = ""
         self._number = 0
         self._open_path = ""
         self._fd = -1
         self._size = 0
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        #: The lines that wait for the file's name.
+        self.waiting = bytearray()
         self._lost = 0
         self._torn = False
 
@@ -116,30 +117,16 @@ class RolledFile:
     def name(self, path: str) -> None:
         """Go on in the file `path`. The lines that waited for the name are written first."""
         self.close()
-        self._path, self._number = path, 0
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if waiting:
-            self.write(b"".join(waiting))
-
-    def is_named(self) -> bool:
-        """Whether the file has a name, so that lines need not wait."""
-        return bool(self._path)
-
-    def waiting_bytes(self) -> int:
-        """The size of the lines that wait for the name."""
-        return self._waiting_bytes
-
-    def discard(self) -> None:
-        """Drop the lines that wait."""
-        self._waiting, self._waiting_bytes = [], 0
+        self.path, self._number = path, 0
+        waiting, self.waiting = bytes(self.waiting), bytearray()
+        self.write(waiting)
 
     def write(self, lines: bytes) -> None:
         """Add whole lines."""
         if not lines:
             return
-        if not self._path:
-            self._waiting.append(lines)
-            self._waiting_bytes += len(lines)
+        if not self.path:
+            self.waiting += lines
             return
         try:
             self._open()
@@ -152,7 +139,7 @@ class RolledFile:
                 self._write(lines)
         except OSError as error:
             if not self._lost:
-                self.reply("f", f"{self._open_path or self._path}: {error.strerror}")
+                self.reply("f", f"{self._open_path or self.path}: {error.strerror}")
             self._lost += lines.count(b"\n")
             return
         if self._roll_bytes and self._size >= self._roll_bytes:
@@ -186,10 +173,10 @@ class RolledFile:
     def _open(self) -> None:
         if self._fd >= 0:
             return
-        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
-        stem, suffix = os.path.splitext(self._path)
+        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        stem, suffix = os.path.splitext(self.path)
         while self._fd < 0:
-            self._open_path = f"{stem}.{self._number:04d}{suffix}" if self._number else self._path
+            self._open_path = f"{stem}.{self._number:04d}{suffix}" if self._number else self.path
             try:
                 self._fd = os.open(self._open_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
             except FileExistsError:
@@ -326,7 +313,7 @@ class WriterProcess:
             elif kind == "s":
                 self._sync(payload)
             elif kind == "d":
-                self._file.discard()
+                self._file.waiting.clear()
                 self._is_ended = True
             elif kind == "e":
                 self._end(stream)
@@ -351,16 +338,13 @@ class WriterProcess:
         if self._is_ended:
             return
         self._file.write(lines)
-        if self._file.waiting_bytes() > _MOST_WAITING_BYTES:
+        if len(self._file.waiting) > _MOST_WAITING_BYTES:
             self._take_fallback()
 
     def _take_fallback(self) -> None:
-        if self._file.is_named():
-            return
-        if self._fallback:
+        if self._fallback and not self._file.path:
             self._file.name(self._fallback)
-        else:
-            self._file.discard()
+        self._file.waiting.clear()
 
     def _sync(self, number: bytes) -> None:
         self._syncs[number] = self._syncs.get(number, 0) + 1

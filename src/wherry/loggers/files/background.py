@@ -61,7 +61,8 @@ class Background:
             if self._is_closed:
                 raise RuntimeError(f"the background thread of {self._name} is closed: make a new one")
             if threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: not self._pending_bytes or self._has_room(pending_bytes))
+                most = self._max_pending_bytes - pending_bytes
+                self._changed.wait_for(lambda: not self._pending_bytes or self._pending_bytes <= most)
             self._jobs.append(_Job(work, pending_bytes, what))
             self._pending_bytes += pending_bytes
             self._n_accepted += 1
@@ -85,9 +86,6 @@ class Background:
         """Accept no more work, and flush. May be called again."""
         self._is_closed = True
         self.flush()
-
-    def _has_room(self, pending_bytes: int) -> bool:
-        return self._pending_bytes + pending_bytes <= self._max_pending_bytes
 
     def _ensure_thread(self) -> None:
         """Start the thread if there is work and no thread. Called with the lock held: the new thread waits for that."""

@@ -45,22 +45,14 @@ class FolderLock:
 
     def release(self) -> None:
         """Unlock. Remove the lock's file, and the folder if it is empty and was made for the lock. May be called again."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            try:
-                if is_same_file(descriptor, self._path):
-                    self._path.unlink()  # before unlocking: a process that opens it later makes a new one
-                    if self._has_made_folder and not any(self.folder.iterdir()):
-                        with suppress(OSError):  # another process has put a file there just now
-                            self.folder.rmdir()
-            finally:
-                os.close(descriptor)
-        self._close_folder()
-
-    def _close_folder(self) -> None:
-        descriptor, self._folder_descriptor = self._folder_descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        try:
+            if self.is_held():
+                self._path.unlink()  # before unlocking: a process that opens it later makes a new one
+                if self._has_made_folder and not any(self.folder.iterdir()):
+                    with suppress(OSError):  # another process has put a file there just now
+                        self.folder.rmdir()
+        finally:
+            self.forget()
 
     def _take(self) -> int:
         while True:
@@ -93,11 +85,12 @@ class FolderLock:
             raise RuntimeError(text)
 
     def forget(self) -> None:
-        """In a forked child: close the descriptors. The parent keeps the lock."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-        self._close_folder()
+        """Close the descriptors. A forked child does only this: the parent keeps the lock."""
+        descriptors = self._descriptor, self._folder_descriptor
+        self._descriptor = self._folder_descriptor = -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def __del__(self) -> None:
         if hasattr(self, "_folder_descriptor"):

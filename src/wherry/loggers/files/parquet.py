@@ -6,7 +6,6 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +18,6 @@ _ROWS = 50_000
 #: How `format_json` writes the numbers that JSON lacks.
 _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _INT64 = range(-(2**63), 2**63)
-
-
-def has_parquet() -> bool:
-    """Whether pyarrow is installed. It is not imported."""
-    return find_spec("pyarrow") is not None
 
 
 def write_parquet(source: Path, destination: Path) -> int:
@@ -43,7 +37,8 @@ def write_parquet(source: Path, destination: Path) -> int:
     schema = pa.schema([(_utf8(key), types[kind]) for key, kind in kinds.items()])
     n_rows = 0
     with pq.ParquetWriter(destination, schema, compression="zstd") as writer:
-        for rows in _groups(source):
+        records = _records(source)
+        while rows := list(islice(records, _ROWS)):
             writer.write_table(_table(pa, schema, kinds, rows))
             n_rows += len(rows)
     return n_rows
@@ -58,12 +53,6 @@ def _records(source: Path) -> Iterator[dict[str, object]]:
                 continue
             if isinstance(record, dict):
                 yield record
-
-
-def _groups(source: Path) -> Iterator[list[dict[str, object]]]:
-    records = _records(source)
-    while rows := list(islice(records, _ROWS)):
-        yield rows
 
 
 def _kinds(source: Path) -> dict[str, str]:

@@ -7,13 +7,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
 from wherry.loggers.files.folder_lock import FolderLock
 from wherry.loggers.files.json_lines import JsonLines, warn_removed
 from wherry.loggers.files.media_index import MediaIndex
-from wherry.loggers.files.parquet import has_parquet, write_parquet
+from wherry.loggers.files.parquet import write_parquet
 from wherry.loggers.values.safe_name import safe_name
 from wherry.loggers.values.text import format_json
 from wherry.posix.atomic_write import AtomicFiles
@@ -47,19 +48,6 @@ class RunFiles:
         self.media = MediaIndex(root / "media", self.lines(_INDEX), self._whole)
         self._whole.sweep()
 
-    @classmethod
-    def of_run(cls, root: Path, *, fsync: bool = False) -> RunFiles:
-        """Make and lock the folder `root`; RuntimeError while another process has it."""
-        return cls(root, FolderLock(root), fsync=fsync)
-
-    @classmethod
-    def of_child(cls, run: Path, *, fsync: bool = False) -> RunFiles:
-        """For a process forked from the one that writes the folder `run`: a new folder in that, ``children/<process>``.
-
-        It needs no lock, as no other process writes there.
-        """
-        return cls(_new_folder(run / _CHILDREN), None, fsync=fsync)
-
     def lines(self, name: str) -> JsonLines:
         """The JSON Lines file of that name. It stays open."""
         if name not in self._lines:
@@ -84,15 +72,15 @@ class RunFiles:
             known = {**before, **json.loads(format_json(items, significant_digits=None))}
             self._merged[path] = known
             if known != before or not path.exists():  # the classes of masks are the same at every step
-                self._write_object(path, known)
+                self._whole.write(path, _readable(known))
 
     def write_parquet(self) -> None:
         """If pyarrow is installed, write the metrics and tables that have changed as Parquet files beside them."""
-        if not has_parquet():
+        if find_spec("pyarrow") is None:
             return
         for source in (self.root / "metrics.jsonl", *sorted((self.root / "tables").rglob("*.jsonl"))):
             destination = source.with_suffix(".parquet")
-            if source.exists() and (not destination.exists() or _time(destination) <= _time(source)):
+            if source.exists() and (not destination.exists() or destination.stat().st_mtime_ns <= source.stat().st_mtime_ns):
                 with self._whole.temporary(".parquet") as temporary:
                     if write_parquet(source, temporary):
                         self._whole.replace(temporary, destination)
@@ -151,10 +139,7 @@ class RunFiles:
             )
             self._gone = {lines.path for lines in self._lines.values()}
             for path, known in self._merged.items():
-                self._write_object(path, known)
-
-    def _write_object(self, path: Path, known: Mapping[str, object]) -> None:
-        self._whole.write(path, _readable(known))
+                self._whole.write(path, _readable(known))
 
 
 class RunPlace:
@@ -189,8 +174,10 @@ class RunPlace:
         with self._mutex:
             if self.files is None:
                 folder = self.folder
-                make = RunFiles.of_child if self.is_child else RunFiles.of_run
-                self.files, self._folder = make(folder, fsync=self._fsync), folder
+                # A child's folder, children/<process>, needs no lock, as no other process writes there.
+                lock = None if self.is_child else FolderLock(folder)
+                root = _new_folder(folder / _CHILDREN) if self.is_child else folder
+                self.files, self._folder = RunFiles(root, lock, fsync=self._fsync), folder
             return self.files
 
     def start_afresh(self) -> None:
@@ -225,7 +212,3 @@ def _readable(known: Mapping[str, object]) -> bytes:
         return json.dumps(known, indent=2, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape and UTF-8 cannot hold
         return json.dumps(known, indent=2).encode() + b"\n"
-
-
-def _time(path: Path) -> int:
-    return path.stat().st_mtime_ns
