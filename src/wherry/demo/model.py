@@ -39,10 +39,10 @@ class Model(Protocol):
 def make_model() -> Model:
     """The torch one if torch and scikit-learn are installed, else the plain one."""
     has_torch = all(importlib.util.find_spec(name) is not None for name in ("torch", "sklearn", "numpy"))
-    return TorchModel() if has_torch else PlainModel()
+    return _TorchModel() if has_torch else _PlainModel()
 
 
-class TorchModel:
+class _TorchModel:
     """A network with one hidden layer on 8 x 8 images of digits, by Adam."""
 
     description = "a torch network on scikit-learn's digits"
@@ -61,7 +61,6 @@ class TorchModel:
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=1e-3)
 
     def train_epoch(self, epoch: int) -> float:
-        """As `Model` says."""
         import torch
 
         order = torch.randperm(self._n_train, generator=torch.Generator().manual_seed(epoch))
@@ -76,7 +75,6 @@ class TorchModel:
         return total / len(batches)
 
     def accuracy(self) -> float:
-        """As `Model` says."""
         import torch
 
         with torch.no_grad():
@@ -84,13 +82,11 @@ class TorchModel:
         return float((guessed == self._y[self._n_train :]).float().mean())
 
     def save(self, path: Path, epoch: int) -> None:
-        """As `Model` says."""
         import torch
 
         torch.save({"epoch": epoch, "model": self._net.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
 
     def load(self, path: Path) -> int:
-        """As `Model` says."""
         import torch
 
         saved = torch.load(path, weights_only=True)
@@ -99,14 +95,13 @@ class TorchModel:
         return int(saved["epoch"])
 
     def digest(self) -> str:
-        """As `Model` says."""
         total = hashlib.sha256()
         for parameter in self._net.parameters():
             total.update(parameter.detach().numpy().tobytes())
         return total.hexdigest()
 
 
-class PlainModel:
+class _PlainModel:
     """A softmax regression on generated points, by gradient descent with momentum. Needs no library."""
 
     description = "a softmax regression in plain Python (with torch and scikit-learn it would be a network on digits)"
@@ -130,7 +125,6 @@ class PlainModel:
         ]
 
     def train_epoch(self, epoch: int) -> float:
-        """As `Model` says."""
         order = list(range(self._TRAIN))
         random.Random(epoch).shuffle(order)
         width, n_batches, total = self._FEATURES + 1, self._TRAIN // 20, 0.0
@@ -151,7 +145,6 @@ class PlainModel:
         return total / self._TRAIN
 
     def accuracy(self) -> float:
-        """As `Model` says."""
         held_out = self._data[self._TRAIN :]
         right = sum(max(range(self._CLASSES), key=self._scores(x).__getitem__) == label for x, label in held_out)
         return right / len(held_out)
@@ -160,16 +153,13 @@ class PlainModel:
         return struct.pack(f"<{2 * len(self._weights)}d", *self._weights, *self._momentum)
 
     def save(self, path: Path, epoch: int) -> None:
-        """As `Model` says."""
         path.write_bytes(struct.pack("<q", epoch) + self._bytes())
 
     def load(self, path: Path) -> int:
-        """As `Model` says."""
         n = len(self._weights)
         epoch, *numbers = struct.unpack(f"<q{2 * n}d", path.read_bytes())
         self._weights, self._momentum = numbers[:n], numbers[n:]
         return int(epoch)
 
     def digest(self) -> str:
-        """As `Model` says."""
         return hashlib.sha256(self._bytes()).hexdigest()

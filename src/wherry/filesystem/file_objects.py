@@ -16,7 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 from wherry.checksum import crc32c, format_crc32c
 from wherry.errors import IntegrityError, SpoolError
 from wherry.posix.fork import temporary_folder
-from wherry.spool.spool_file import SpoolWriter
+from wherry.spool.spool_file import FileAbove, SpoolWriter
 from wherry.store import ObjectMeta
 from wherry.uploader import Uploader
 
@@ -138,7 +138,7 @@ class ObjectReader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships 
         self._version.close()
 
 
-class ObjectWriter(io.BufferedIOBase):
+class ObjectWriter(FileAbove):
     """A new file in the spool. When close() returns its upload is accepted, and `handle` tells of it.
 
     Nothing is uploaded, and the file is thrown away, when a ``with`` block that has opened it ends by an exception (also that of
@@ -149,9 +149,11 @@ class ObjectWriter(io.BufferedIOBase):
     As a SpoolWriter it belongs to the process that opened it. In a forked child it is closed, and what is written is dropped.
     """
 
+    _file: SpoolWriter
+
     def __init__(self, writer: SpoolWriter, path: str, *, autocommit: bool = True, waits: bool = False) -> None:
         """`waits`: handing over ends only when the upload has; UploadFailed if it fails."""
-        self._writer = writer
+        self._file = writer
         self._waits = waits
         self.path = path
         self._autocommit = autocommit
@@ -162,14 +164,14 @@ class ObjectWriter(io.BufferedIOBase):
     @property
     def handle(self) -> UploadHandle | None:
         """The upload, once it is accepted."""
-        return self._writer.handle
+        return self._file.handle
 
     def write(self, data: Buffer, /) -> int:
         """Write all of `data`; returns how many bytes that is."""
-        if self._writer.is_disowned:
+        if self._file.is_disowned:
             self._warn_of_fork()
             return memoryview(data).nbytes
-        return self._writer.write(data)
+        return self._file.write(data)
 
     def _warn_of_fork(self) -> None:
         """No error: fsspec's and Python's compressors write what they still have when a child ends that has never written."""
@@ -177,46 +179,10 @@ class ObjectWriter(io.BufferedIOBase):
             self._has_warned = True
             log.warning("%s was opened by the process that this one was forked from: what this one writes is dropped", self.path)
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read back what was written."""
-        return self._writer.read(size)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """As in any file."""
-        return self._writer.seek(offset, whence)
-
-    def tell(self) -> int:
-        """As in any file."""
-        return self._writer.tell()
-
-    def truncate(self, size: int | None = None, /) -> int:
-        """As in any file."""
-        return self._writer.truncate(size)
-
-    def flush(self) -> None:
-        """Hand buffered bytes to the operating system."""
-        self._writer.flush()
-
-    def fileno(self) -> int:
-        """The descriptor of the spool's file, for libraries that write to it or sync it themselves."""
-        return self._writer.fileno()
-
-    def readable(self) -> bool:
-        """Whether it can be read: yes."""
-        return True
-
-    def writable(self) -> bool:
-        """Whether it can be written: yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Whether it can be sought in: yes."""
-        return True
-
     @property
     def closed(self) -> bool:
         """Whether close() was called, or this is a forked child's copy."""
-        return self._is_closed or self._writer.closed
+        return self._is_closed or self._file.closed
 
     def close(self) -> None:
         """Hand the file over, or throw it away, as the class says. Closing again does nothing."""
@@ -228,17 +194,17 @@ class ObjectWriter(io.BufferedIOBase):
         elif self._autocommit:
             self.commit()
         else:
-            self._writer.flush()
+            self._file.flush()
 
     def commit(self) -> None:
         """Hand the file over."""
-        self._writer.close()
+        self._file.close()
         if self._waits and self.handle is not None:
             self.handle.result()
 
     def discard(self) -> None:
         """Throw the file away."""
-        self._writer.abort()
+        self._file.abort()
 
     def doom(self) -> None:
         """Let close() throw the file away: what is written from now on only empties the buffers of those above."""

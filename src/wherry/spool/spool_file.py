@@ -17,7 +17,49 @@ if TYPE_CHECKING:
     from wherry.spool.handle import UploadHandle
 
 
-class SpoolWriter(io.BufferedIOBase):
+class FileAbove(io.BufferedIOBase):
+    """A binary file that is read, written and sought in through another one, `_file`."""
+
+    _file: BinaryIO | SpoolWriter
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read back what was written."""
+        return self._file.read(-1 if size is None else size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As in any file."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As in any file."""
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """As in any file."""
+        return self._file.truncate(size)
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the operating system."""
+        self._file.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of the spool's file, for libraries that write to it or sync it themselves."""
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        """Whether it can be read: yes."""
+        return True
+
+    def writable(self) -> bool:
+        """Whether it can be written: yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether it can be sought in: yes."""
+        return True
+
+
+class SpoolWriter(FileAbove):
     """A seekable binary file in the spool. close() hands it over; `handle` is then its upload.
 
     Leaving a ``with`` block by an exception, losing the file without closing it, or closing it after a write that failed,
@@ -26,6 +68,8 @@ class SpoolWriter(io.BufferedIOBase):
     It belongs to the process that opened it. In a forked child it is closed: neither what the child does nor its end
     hands it over, throws it away or writes to it.
     """
+
+    _file: BinaryIO
 
     def __init__(
         self,
@@ -59,28 +103,16 @@ class SpoolWriter(io.BufferedIOBase):
         with self._explained():
             return self._file.write(data)
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read back what was written."""
-        return self._file.read(-1 if size is None else size)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """As in any file."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """As in any file."""
-        return self._file.tell()
-
     def truncate(self, size: int | None = None, /) -> int:
         """As in any file."""
         with self._explained():
-            return self._file.truncate(size)
+            return super().truncate(size)
 
     def flush(self) -> None:
         """Hand buffered bytes to the operating system."""
         if not self._file.closed:
             with self._explained():
-                self._file.flush()
+                super().flush()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -91,22 +123,6 @@ class SpoolWriter(io.BufferedIOBase):
         except OSError as error:
             self._broken = self._explain(error)
             raise self._broken from error
-
-    def fileno(self) -> int:
-        """The descriptor of the spool's file, for libraries that write to it themselves."""
-        return self._file.fileno()
-
-    def readable(self) -> bool:
-        """Whether it can be read: yes."""
-        return True
-
-    def writable(self) -> bool:
-        """Whether it can be written: yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Whether it can be sought in: yes."""
-        return True
 
     @property
     def closed(self) -> bool:
