@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import math
 import random
-import struct
 from pathlib import Path
 from typing import Protocol
 
@@ -102,7 +102,7 @@ class _TorchModel:
 
 
 class _PlainModel:
-    """A softmax regression on generated points, by gradient descent with momentum. Needs no library."""
+    """A softmax regression on generated points, by stochastic gradient descent. Needs no library."""
 
     description = "a softmax regression in plain Python (with torch and scikit-learn it would be a network on digits)"
     _CLASSES, _FEATURES, _SAMPLES, _TRAIN = 4, 16, 500, 400
@@ -110,38 +110,22 @@ class _PlainModel:
     def __init__(self) -> None:
         dice = random.Random(0)
         centers = [[dice.gauss(0, 1) for _ in range(self._FEATURES)] for _ in range(self._CLASSES)]
-        self._data = [
-            ([value + dice.gauss(0, 1.2) for value in centers[label]] + [1.0], label)
-            for label in (dice.randrange(self._CLASSES) for _ in range(self._SAMPLES))
-        ]
-        n = self._CLASSES * (self._FEATURES + 1)
-        self._weights = [0.0] * n
-        self._momentum = [0.0] * n
+        labels = [dice.randrange(self._CLASSES) for _ in range(self._SAMPLES)]
+        self._data = [([value + dice.gauss(0, 1.2) for value in centers[label]] + [1.0], label) for label in labels]
+        self._weights = [[0.0] * (self._FEATURES + 1) for _ in range(self._CLASSES)]
 
     def _scores(self, x: list[float]) -> list[float]:
-        width = self._FEATURES + 1
-        return [
-            sum(w * v for w, v in zip(self._weights[c * width : (c + 1) * width], x, strict=True)) for c in range(self._CLASSES)
-        ]
+        return [sum(w * v for w, v in zip(weights, x, strict=True)) for weights in self._weights]
 
     def train_epoch(self, epoch: int) -> float:
-        order = list(range(self._TRAIN))
-        random.Random(epoch).shuffle(order)
-        width, n_batches, total = self._FEATURES + 1, self._TRAIN // 20, 0.0
-        for batch in range(n_batches):
-            gradient = [0.0] * len(self._weights)
-            for i in order[batch * 20 : (batch + 1) * 20]:
-                x, label = self._data[i]
-                scores = self._scores(x)
-                top = max(scores)
-                powers = [math.exp(score - top) for score in scores]
-                total -= math.log(powers[label] / sum(powers))
-                for c, power in enumerate(powers):
-                    slope = power / sum(powers) - (c == label)
-                    for f, value in enumerate(x):
-                        gradient[c * width + f] += slope * value / 20
-            self._momentum = [0.9 * m + g for m, g in zip(self._momentum, gradient, strict=True)]
-            self._weights = [w - 0.05 * m for w, m in zip(self._weights, self._momentum, strict=True)]
+        total = 0.0
+        for x, label in random.Random(epoch).sample(self._data[: self._TRAIN], self._TRAIN):
+            scores = self._scores(x)
+            powers = [math.exp(score - max(scores)) for score in scores]
+            total -= math.log(powers[label] / sum(powers))
+            for c, weights in enumerate(self._weights):
+                slope = powers[c] / sum(powers) - (c == label)
+                self._weights[c] = [w - 0.02 * slope * v for w, v in zip(weights, x, strict=True)]
         return total / self._TRAIN
 
     def accuracy(self) -> float:
@@ -149,17 +133,12 @@ class _PlainModel:
         right = sum(max(range(self._CLASSES), key=self._scores(x).__getitem__) == label for x, label in held_out)
         return right / len(held_out)
 
-    def _bytes(self) -> bytes:
-        return struct.pack(f"<{2 * len(self._weights)}d", *self._weights, *self._momentum)
-
     def save(self, path: Path, epoch: int) -> None:
-        path.write_bytes(struct.pack("<q", epoch) + self._bytes())
+        path.write_text(json.dumps([epoch, self._weights]))
 
     def load(self, path: Path) -> int:
-        n = len(self._weights)
-        epoch, *numbers = struct.unpack(f"<q{2 * n}d", path.read_bytes())
-        self._weights, self._momentum = numbers[:n], numbers[n:]
+        epoch, self._weights = json.loads(path.read_bytes())
         return int(epoch)
 
     def digest(self) -> str:
-        return hashlib.sha256(self._bytes()).hexdigest()
+        return hashlib.sha256(json.dumps(self._weights).encode()).hexdigest()
