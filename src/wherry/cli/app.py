@@ -28,7 +28,7 @@ from wherry.cli.arguments import (
     printable,
     spool_folder,
 )
-from wherry.cli.exit_codes import MEANINGS, Exit, exit_for
+from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -58,7 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: rich alone takes twice as long to load as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes:\n\n\b\n" + "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items()),
+    epilog="Exit codes:\n\n\b\n" + "\n".join(f"{code.value:>3}  {code.meaning}" for code in Exit),
 )
 
 

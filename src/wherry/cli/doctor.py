@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,10 +13,7 @@ from tempfile import TemporaryDirectory
 
 from wherry.agent.wakeup import Listener, notify
 from wherry.cli.exit_codes import Exit
-from wherry.errors import (
-    SpoolError,
-    WherryError,
-)
+from wherry.errors import SpoolError, WherryError
 from wherry.spool.file_system import file_system, file_system_warnings
 from wherry.spool.journal.jobs import Counts
 from wherry.spool.journal.journal import Journal
@@ -90,11 +88,8 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
         text = "copies: this file system shares no blocks (no reflink), so staging reads and writes every byte"
         remedy = "where that is too slow: move=True or open(), or a spool on XFS or Btrfs beside the checkpoints"
         yield Finding("snapshots", Level.OK, text, remedy)
-    listener = Listener(trial.inside("bell"))
-    try:
+    with closing(Listener(trial.inside("bell"))) as listener:
         heard = notify(listener.path) and listener.wait(1.0)
-    finally:
-        listener.close()
     if not heard:
         yield Finding("wakeup", Level.BAD, "sockets do not work here", "put the spool on a local disk", exit=Exit.SPOOL)
 
@@ -102,18 +97,14 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
 def _examine_journal(folder: Path) -> Iterator[Finding]:
     spool = Spool(folder)
     started_s = time.monotonic()
-    journal = None
     try:
-        journal = Journal(spool.held_journal())
-        journal.check()
-        counts = journal.queries.counts()
+        with closing(Journal(spool.held_journal())) as journal:
+            journal.check()
+            counts = journal.queries.counts()
     except SpoolError as error:
         remedy = "the next upload, or wherry drain, puts it aside with its files and begins a new one"
         yield Finding("journal", Level.BAD, str(error), remedy, exit=Exit.SPOOL)
         return
-    finally:
-        if journal is not None:
-            journal.close()
     open_jobs = counts.queued + counts.leased
     text = f"whole: {open_jobs} to send, {counts.done} done, {counts.failed} failed"
     yield Finding("journal", Level.OK, text, took_ms=ms_since(started_s))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from wherry.agent.open_stores import Stores
@@ -38,20 +38,18 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
     except SpoolError as error:
         yield Finding("clean", Level.BAD, str(error), exit=Exit.SPOOL)
         return
-    try:
+    with closing(journal):
         yield from _clean_downloads(spool, older_than_s)
         stores = Stores(folder / "endpoints.json")
         records = journal.queries.stores()
         for record in records.values():
             where = f"{record.scheme}://{record.root}"
             if missing := stores.unusable({record.id: record}):
-                if record.id in missing and _has_work(journal, record.id):
+                if record.id in missing and any(job.store_id == record.id for job in journal.queries.abandoned_uploads()):
                     text = f"{where} has uploads to abort, and needs {', '.join(record.secret_names)}"
                     yield Finding("clean", Level.WARN, text, f"wherry doctor --clean {where} --options-file FILE")
                 continue
             yield from _clean_known(journal, record, stores, where)
-    finally:
-        journal.close()
 
 
 def clean_store(
@@ -62,11 +60,9 @@ def clean_store(
         journal = None
         try:
             if (folder / "journal.db").exists():
-                journal = Journal(Spool(folder).held_journal())
-                stack.callback(journal.close)
+                journal = stack.enter_context(closing(Journal(Spool(folder).held_journal())))
             check_usable(uri.scheme, options)
-            store = RetryStore(open_store(uri, options))
-            stack.callback(store.close)
+            store = stack.enter_context(RetryStore(open_store(uri, options)))
             n_found = n_removed = 0
             base = f"{uri.prefix}/" if uri.prefix else ""
             if journal is not None:
@@ -81,11 +77,8 @@ def clean_store(
                 for upload in clean_marked_uploads(store, base, journal, older_than_s):
                     n_found += 1
                     yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
-                unmarked = [one for one in store.list_uploads(base) if not one.is_ours]
-                if unmarked:
-                    text = (
-                        f"{len(unmarked)} upload(s) in parts are under way or left behind, and this spool has begun none of them"
-                    )
+                if unmarked := sum(not one.is_ours for one in store.list_uploads(base)):
+                    text = f"{unmarked} upload(s) in parts are under way or left behind, and this spool has begun none of them"
                     yield Finding("others'", Level.OK, text, "a lifecycle rule (AbortIncompleteMultipartUpload) ends such")
             if isinstance(store.inner, Tried):
                 for key in clean_trials(store.inner, base, older_than_s):
@@ -104,10 +97,6 @@ def _clean_downloads(spool: Spool, older_than_s: float) -> Iterator[Finding]:
             n_found += 1
             yield Finding("removed", Level.OK, str(path))
     yield Finding("downloads", Level.OK, f"{n_found} file(s) of broken downloads removed" if n_found else "no stale download")
-
-
-def _has_work(journal: Journal, store_id: int) -> bool:
-    return any(job.store_id == store_id for job in journal.queries.abandoned_uploads())
 
 
 def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: str) -> Iterator[Finding]:

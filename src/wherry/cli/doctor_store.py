@@ -19,13 +19,7 @@ from wherry.cli.doctor import Finding, Level, ms_since
 from wherry.cli.doctor_remedies import remedy_for
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.config import TERMINAL_RETRY
-from wherry.errors import (
-    AccessDeniedError,
-    AlreadyExistsError,
-    NotFoundError,
-    StoreError,
-    WherryError,
-)
+from wherry.errors import AccessDeniedError, AlreadyExistsError, NotFoundError, StoreError, WherryError
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, ObjectMeta, Part, PutOptions
 from wherry.store.registry import check_usable, open_store
 from wherry.store.wrappers import RetryStore
@@ -157,17 +151,15 @@ def _compare(probe: _Probe, meta: ObjectMeta, put: ObjectMeta, metadata: Mapping
     elif meta.crc32c == crc:
         yield Finding("metadata", Level.OK, "not kept, but the checksum is: downloads from any machine are verified")
     else:
-        text = "not kept: a download from another machine can only compare sizes"
-        yield Finding("metadata", Level.WARN, text)
+        yield Finding("metadata", Level.WARN, "not kept: a download from another machine can only compare sizes")
     if put.crc32c == crc and probe.store.capabilities.checks_crc32c:
         yield Finding("checksum", Level.OK, "CRC32C, computed by the store itself and compared with ours")
     else:
         yield Finding("checksum", Level.OK, "none from the store: each upload is read back and compared")
     if meta.modified_s is not None and abs(skew_s := meta.modified_s - time.time()) > _SKEW_S:
         text = f"the store's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} this machine's"
-        yield Finding(
-            "clock", Level.WARN, text, "set this machine's clock (NTP): from a quarter of an hour on, requests are refused"
-        )
+        remedy = "set this machine's clock (NTP): from a quarter of an hour on, requests are refused"
+        yield Finding("clock", Level.WARN, text, remedy)
 
 
 def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
@@ -187,8 +179,7 @@ def _try_wrong_checksum(probe: _Probe, put: ObjectMeta) -> Finding:
 def _read_back(probe: _Probe, key: str, data: bytes) -> Iterator[Finding]:
     target = probe.file("whole", b"")
     probe.timed(lambda: probe.store.get_file(key, target))
-    same = target.read_bytes() == data
-    if same:
+    if target.read_bytes() == data:
         yield probe.finding("read", Level.OK, "the same bytes came back")
     else:
         text = "other bytes came back than were written"
@@ -241,9 +232,8 @@ def _try_delete(probe: _Probe, key: str) -> Finding:
         probe.timed(lambda: probe.store.delete(key))
         with suppress(NotFoundError, AccessDeniedError):  # without permission to list, S3 answers "forbidden" for missing objects
             probe.store.head(key)
-            return probe.finding(
-                "delete", Level.WARN, "accepted, but the object is still there", "is the bucket versioned or locked?"
-            )
+            text, remedy = "accepted, but the object is still there", "is the bucket versioned or locked?"
+            return probe.finding("delete", Level.WARN, text, remedy)
     except (WherryError, OSError) as error:
         finding = probe.failed("delete", error)
         remedy = f"allow it where checkpoints are to be removed. Left behind: {probe.uri.uri_for(key)}"

@@ -10,35 +10,27 @@ from wherry.errors import ConfigError, IntegrityError, SpoolError, UploadFailed
 
 
 class Exit(IntEnum):
-    """The exit codes. Typer gives 2 for a wrong command line as well."""
+    """The exit codes, with their meaning for --help. Typer gives 2 for a wrong command line as well."""
 
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    ALREADY_EXISTS = 4
-    ACCESS_DENIED = 5
-    TIMED_OUT = 6
-    INTEGRITY = 7
-    SPOOL = 8
-    UNHEALTHY = 9
-    INTERRUPTED = 130
+    meaning: str
 
+    def __new__(cls, code: int, meaning: str) -> Exit:  # noqa: D102
+        one = int.__new__(cls, code)
+        one._value_, one.meaning = code, meaning
+        return one
 
-#: The meaning of each code, for --help and the documentation.
-MEANINGS: dict[Exit, str] = {
-    Exit.OK: "done",
-    Exit.FAILED: "an upload failed, or the store had another error",
-    Exit.USAGE: "wrong command line, option, URI or name; nothing was done",
-    Exit.NOT_FOUND: "no such object, bucket or file",
-    Exit.ALREADY_EXISTS: "the name is taken and --overwrite was not given",
-    Exit.ACCESS_DENIED: "the store (or the file system) refuses us",
-    Exit.TIMED_OUT: "time is up; what is left goes on in the background or stays in the spool",
-    Exit.INTEGRITY: "the bytes are not what they must be",
-    Exit.SPOOL: "the spool is full, damaged, in use or not ours",
-    Exit.UNHEALTHY: "status --check: an upload has failed, or is stuck",
-    Exit.INTERRUPTED: "interrupted with Ctrl-C",
-}
+    OK = 0, "done"
+    FAILED = 1, "an upload failed, or the store had another error"
+    USAGE = 2, "wrong command line, option, URI or name; nothing was done"
+    NOT_FOUND = 3, "no such object, bucket or file"
+    ALREADY_EXISTS = 4, "the name is taken and --overwrite was not given"
+    ACCESS_DENIED = 5, "the store (or the file system) refuses us"
+    TIMED_OUT = 6, "time is up; what is left goes on in the background or stays in the spool"
+    INTEGRITY = 7, "the bytes are not what they must be"
+    SPOOL = 8, "the spool is full, damaged, in use or not ours"
+    UNHEALTHY = 9, "status --check: an upload has failed, or is stuck"
+    INTERRUPTED = 130, "interrupted with Ctrl-C"
+
 
 #: The first match counts: an AccessDeniedError is also a PermissionError, and all of them are OSErrors.
 _BY_KIND: tuple[tuple[type[BaseException], Exit], ...] = (

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import (
-    FileOption,
-    JsonOption,
-    PairsOption,
-    UriArgument,
-    open_target,
-    print_err,
-    print_out,
-)
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_err, print_out
 from wherry.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -51,36 +43,35 @@ def pull(
     from wherry.mirror.reader.pull import pull as pulled
 
     target, options = open_target(uri, option, options_file)
-    on_terminal = sys.stderr.isatty() and not as_json
+    shows_progress = follow and not as_json and sys.stderr.isatty()
 
     def tell(report: PullReport) -> None:
         if as_json:
             typer.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
             sys.stdout.flush()
-        elif on_terminal and follow:
+        elif shows_progress:
             sys.stderr.write(f"\r\033[K{time.strftime('%H:%M:%S')} {line(report)}")
             sys.stderr.flush()
 
     try:
-        report = pulled(
-            str(target), folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_report=tell
-        )
+        try:
+            report = pulled(
+                str(target),
+                folder,
+                follow=follow,
+                interval_s=interval,
+                overwrite=overwrite,
+                storage_options=options,
+                on_report=tell,
+            )
+        finally:
+            if shows_progress:
+                sys.stderr.write("\n")
     except KeyboardInterrupt:
-        end_line(on_terminal and follow)
         print_err(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
         raise typer.Exit(Exit.INTERRUPTED) from None
-    except BaseException:
-        end_line(on_terminal and follow)
-        raise
-    end_line(on_terminal and follow)
     if not as_json:
         print_out(line(report))
-
-
-def end_line(is_open: bool) -> None:
-    """End the progress line, if one is on the terminal."""
-    if is_open:
-        sys.stderr.write("\n")
 
 
 def line(report: PullReport) -> str:

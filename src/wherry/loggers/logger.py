@@ -234,7 +234,7 @@ class Logger(LogMethods, OldLoggerNames):
 
         callbacks = [rounds(one, partial(callback_failed, one)) for one in self.callbacks]
         destinations = [rounds(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
-        replay = partial(self._wake, errors, even_if_not_ready=True)
+        replay: Callable[[], object] = partial(self._wake, errors, even_if_not_ready=True)
         try:
             with ExitStack() as calls:  # makes all of its calls, also after a KeyboardInterrupt, the last that was added first
                 for call in reversed((*callbacks, replay, *destinations, *callbacks, *destinations)):

@@ -17,7 +17,7 @@ class Event(str, Enum):
 
     _value_: str
 
-    def __new__(cls, name: str, doc: str) -> Event:
+    def __new__(cls, name: str, doc: str = "") -> Event:
         """`doc` describes the moment, here and in the `Callback` method."""
         event = str.__new__(cls, name)
         event._value_, event.__doc__ = name, doc
@@ -78,7 +78,7 @@ def to_event(event: object) -> Event:
         return event
     name = event.value if isinstance(event, Enum) else event
     try:
-        return Event(name.lower() if isinstance(name, str) else name)
+        return Event(name.lower() if isinstance(name, str) else "")
     except ValueError:
         known = ", ".join(one.value for one in Event)
         raise ConfigError(f"{event!r} is no event: use one of {known}") from None

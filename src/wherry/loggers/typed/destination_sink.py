@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.logger import Destination, Logger
+from wherry.loggers.logger import Logger
+from wherry.loggers.route import Destination
 from wherry.loggers.run.event import Event
 from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State
