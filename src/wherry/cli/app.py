@@ -159,6 +159,8 @@ def doctor(
 
 
 def _show_finding(finding: Finding) -> None:
+    from textwrap import TextWrapper
+
     from rich.console import Console
     from rich.text import Text
 
@@ -167,20 +169,12 @@ def _show_finding(finding: Finding) -> None:
     head = f"{finding.level.value:<4} {finding.what:<12} {took:>8} "
     console = Console(highlight=False)
     text = [finding.text] + ([f"-> {finding.remedy}"] if finding.remedy else [])
-    lines = [line for part in text for line in _wrapped(printable(redact(part)), console.width - len(head))]
-    first, *others = lines or [""]
-    shown = Text(head + first)
+    # Lines break between words only, so that a URL, a path or an option can be copied whole.
+    wrap = TextWrapper(max(20, console.width - len(head)), break_long_words=False, break_on_hyphens=False).wrap
+    lines = [line for part in text for line in wrap(printable(redact(part)))]
+    shown = Text(head + f"\n{' ' * len(head)}".join(lines))
     shown.stylize(style, 0, len(finding.level.value))
     console.print(shown, soft_wrap=True)
-    for line in others:
-        console.print(Text(" " * len(head) + line), soft_wrap=True)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """The text in lines that break between words only, so that a URL, a path or an option can be copied whole."""
-    import textwrap
-
-    return textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -116,7 +116,8 @@ def start(
 
     Example: wherry mirror start runs/7 s3://my-bucket/runs/7
     """
-    config = _config(rule, segment_bytes, max_lag, budget, compress, seal=seal)
+    given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
+    config = _config(rule, seal, given)
     with _signals() as ended:
         mirror = _open(folder, uri, writer, spool, option, options_file, config)
         if not as_json:
@@ -156,7 +157,7 @@ def resume(
     Example: wherry mirror resume runs/7 s3://my-bucket/runs/7
     """
     folder.stat()
-    config = _config(rule, None, None, None, compress, seal=seal)
+    config = _config(rule, seal, {"compression": compress})
     with _signals() as ended:
         mirror = _open(folder, uri, writer, spool, option, options_file, config)
         _close(mirror, as_json=as_json)
@@ -165,12 +166,7 @@ def resume(
 
 
 @app.command()
-def status(
-    uri: UriArgument,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def status(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
     """Show who mirrors to URI, whether it is alive and how late it is.
 
     One line for each writer: open, sealed, incomplete (closed before all was
@@ -320,18 +316,9 @@ def _rules(given: list[str] | None) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _config(
-    rule: list[str] | None,
-    segment_bytes: int | None,
-    max_lag_s: float | None,
-    budget: int | None,
-    compression: str | None,
-    *,
-    seal: bool,
-) -> MirrorConfig:
+def _config(rule: list[str] | None, seal: bool, given: Mapping[str, object]) -> MirrorConfig:
     from wherry.mirror import DEFAULT_RULES, MirrorConfig
 
-    given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag_s, "max_requests_per_hour": budget, "compression": compression}
     return MirrorConfig(
         rules=(*_rules(rule), *DEFAULT_RULES),
         seal_on_close=seal,

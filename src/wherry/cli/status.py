@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,12 +12,22 @@ from wherry.cli.words import age_text
 from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
-from wherry.spool.journal.overview import Reason, StoreWait, Wait
+from wherry.spool.journal.overview import Reason, StoreWait
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store.environment import secrets_here, variables_of
 
 OPEN = (JobState.QUEUED, JobState.LEASED)
+_REASONS = {
+    Reason.SECRETS: "",  # the agent is just being given the secrets
+    Reason.CREDENTIALS: "it waits for new credentials: {error}",
+    Reason.CLOCK: "it waits until this machine's clock is right: {error}",
+    Reason.DESTINATION: "it waits until the destination can be written: {error}",
+    Reason.OLDER: "it waits for the end of job {job}, an older upload of its name",
+    Reason.REQUIRED: "it waits for the end of job {job}, which it requires",
+    Reason.RETRY: "{error}",
+    Reason.TURN: "{error}",
+}
 _SHOWN_UNFINISHED = 10
 #: In JSON: nobody reads a million.
 _LISTED_UNFINISHED = 100
@@ -107,8 +118,7 @@ def snapshot(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStat
     if not (folder / "journal.db").exists():
         return SpoolStatus(folder)
     spool = Spool(folder)
-    journal = Journal(spool.held_journal())
-    try:
+    with closing(Journal(spool.held_journal())) as journal:
         agent_pid = pid_of_agent(spool)
         waiting = tuple(waiting_for_secrets(journal, agent_pid))
         refusing = [one for one in journal.overview.waiting_stores() if one.reason is not Reason.SECRETS]
@@ -133,8 +143,6 @@ def snapshot(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStat
             tuple((one, f"{stores[one.store_id].scheme}://{stores[one.store_id].root}") for one in refusing),
             stuck_after_s,
         )
-    finally:
-        journal.close()
 
 
 def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable[int] = ()) -> list[Waiting]:
@@ -175,7 +183,7 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
             if job.store_id in missing:
                 reason, next_try_in_s = f"it waits for the secret options {', '.join(missing[job.store_id])}", None
             else:
-                reason = _reason_text(wait)
+                reason = _REASONS[wait.reason].format(error=wait.error or "", job=wait.blocked_by)
             if not reason and agent_pid is None:
                 reason = "nobody is sending it: no agent is running"
         elif job.error:
@@ -184,29 +192,11 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
     return found
 
 
-def _reason_text(wait: Wait) -> str:
-    error = wait.error or ""
-    texts = {
-        Reason.SECRETS: "",  # the agent is just being given the secrets
-        Reason.CREDENTIALS: f"it waits for new credentials: {error}",
-        Reason.CLOCK: f"it waits until this machine's clock is right: {error}",
-        Reason.DESTINATION: f"it waits until the destination can be written: {error}",
-        Reason.OLDER: f"it waits for the end of job {wait.blocked_by}, an older upload of its name",
-        Reason.REQUIRED: f"it waits for the end of job {wait.blocked_by}, which it requires",
-        Reason.RETRY: error,
-        Reason.TURN: error,
-    }
-    return texts[wait.reason]
-
-
 def _quarantine(folder: Path) -> list[Quarantine]:
     found = []
     for aside in sorted((folder / "quarantine").glob("*")):
-        reason, files = aside / "REASON", aside / "FILES"
-        listed = files.read_text().splitlines() if files.exists() else []
-        found.append(
-            Quarantine(aside, reason.read_text().strip() if reason.exists() else "", tuple(line.strip() for line in listed))
-        )
+        reason, files = (path.read_text().strip() if path.exists() else "" for path in (aside / "REASON", aside / "FILES"))
+        found.append(Quarantine(aside, reason, tuple(line.strip() for line in files.splitlines())))
     return found
 
 

@@ -145,20 +145,19 @@ def unfinished_lines(shown: Iterable[Unfinished]) -> list[str]:
     """Two lines for each upload: what it is, and why it does not progress."""
     lines = []
     for one in shown:
-        job = one.job
-        details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}, {next_try_text(one)}"
-        reason = one.reason if job.state is JobState.QUEUED else job.error  # the heading already says that it is tried again
-        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {reason}"]
+        reason = one.reason if one.job.state is JobState.QUEUED else one.job.error  # the heading says that it is tried again
+        lines += _job_lines(one.job, reason, f", {next_try_text(one)}")
     return lines
 
 
 def failure_lines(failures: Iterable[Job]) -> list[str]:
     """Two lines for each failed upload: what it is, and why it failed."""
-    lines = []
-    for job in failures:
-        details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}"
-        lines += [f"  job {job.id}  {job.uri}  ({details})", f"      {job.error}"]
-    return lines
+    return [line for job in failures for line in _job_lines(job, job.error)]
+
+
+def _job_lines(job: Job, reason: str | None, more: str = "") -> list[str]:
+    details = f"{size_text(job.size_bytes)}, {attempts_text(job.attempts)}{more}"
+    return [f"  job {job.id}  {job.uri}  ({details})", f"      {reason}"]
 
 
 def failure_remedy(job: Job, spool: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,11 +87,8 @@ def _frame(folder: Path, speed: Speed) -> RenderableType:
     head = Text("\n".join(status_lines(status)), overflow="fold")
     if not status.is_made:
         return head
-    journal = Journal(Spool(folder).held_journal())
-    try:
+    with closing(Journal(Spool(folder).held_journal())) as journal:
         transfers = speed.look(journal, status.counts, time.time())
-    finally:
-        journal.close()
     left = status.counts.bytes_queued
     rate = f"speed    {size_text(speed.bytes_per_s)}/s  {speed.files_per_s:.1f} files/s"
     if left and speed.bytes_per_s > 1:

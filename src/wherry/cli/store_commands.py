@@ -183,15 +183,9 @@ def get(
     path = Path(dest, name) if dest.endswith("/") or os.path.isdir(dest) else Path(dest)
     if not overwrite and os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
-    with reader(target, storage_options(target.scheme, option, options_file), spool_folder(spool)) as uploader:
-        try:
-            uploader.get(name, path, overwrite=overwrite, progress_bar=True)
-        except BucketNotFoundError:
-            raise
-        except NotFoundError as error:
-            if next(uploader.list(f"{name}/"), None) is not None:
-                raise _is_folder(uri) from error
-            raise
+    options = storage_options(target.scheme, option, options_file)
+    with reader(target, options, spool_folder(spool)) as uploader, _or_folder(uploader, name, _is_folder(uri)):
+        uploader.get(name, path, overwrite=overwrite, progress_bar=True)
 
 
 def _is_folder(uri: str) -> ConfigError:
@@ -253,12 +247,7 @@ def _date_text(modified_s: float | None) -> str:
         return "?"
 
 
-def cat(
-    uri: UriArgument,
-    spool: SpoolOption = None,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-) -> None:
+def cat(uri: UriArgument, spool: SpoolOption = None, option: PairsOption = None, options_file: FileOption = None) -> None:
     """Write one object to standard output, verified.
 
     It is downloaded into a temporary file first ($TMPDIR): a program that
@@ -365,13 +354,19 @@ def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:
 
 
 def _only_object(uploader: Uploader, name: str) -> ObjectMeta:
-    try:
+    is_prefix = ConfigError(f"{uploader.uri_for(name)} is a prefix and no object: give -r to delete all below it")
+    with _or_folder(uploader, name, is_prefix):
         return replace(uploader.head(name), key=name)
-    except BucketNotFoundError:
-        raise
+
+
+@contextmanager
+def _or_folder(uploader: Uploader, name: str, is_folder: ConfigError) -> Iterator[None]:
+    """Raise `is_folder` in place of NotFoundError if there are objects below `name`."""
+    try:
+        yield
     except NotFoundError as error:
-        if next(uploader.list(f"{name}/"), None) is not None:
-            raise ConfigError(f"{uploader.uri_for(name)} is a prefix and no object: give -r to delete all below it") from error
+        if not isinstance(error, BucketNotFoundError) and next(uploader.list(f"{name}/"), None) is not None:
+            raise is_folder from error
         raise
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -109,10 +108,9 @@ def _logged(folder: Path, ids: list[JobId]) -> Mapping[JobId, tuple[str, ...]]:
     """What workers have logged of each of the jobs, the newest lines."""
     found: dict[JobId, list[str]] = {job_id: [] for job_id in ids}
     for line in _log_lines(folder):
-        if (match := re.match(r"(\S+ \S+) \d+ \S+ (?:WARNING|ERROR) job (\d+) \(.*?\)(?:,|) (.*)", line)) is not None:
-            lines = found.get(JobId(int(match[2])))
-            if lines is not None:
-                lines.append(f"{match[1].partition(',')[0]}  {match[3]}")
+        match = re.match(r"(\S+ \S+) \d+ \S+ (?:WARNING|ERROR) job (\d+) \(.*?\)(?:,|) (.*)", line)
+        if match is not None and (lines := found.get(JobId(int(match[2])))) is not None:
+            lines.append(f"{match[1].partition(',')[0]}  {match[3]}")
     return {job_id: tuple(lines[-_SHOWN_LOG_LINES:]) for job_id, lines in found.items()}
 
 
@@ -126,47 +124,39 @@ def _log_lines(folder: Path) -> Iterator[str]:
 def story_lines(story: Story) -> list[str]:
     """The story as lines of plain text."""
     job, standing = story.job, story.standing
-    rows = [
-        (f"job {job.id}", f"{_state_text(story)}, {size_text(job.size_bytes)}"),
+    arrived = f", {size_text(standing.sent_bytes)} have arrived" if standing is not None and standing.sent_bytes else ""
+    rows: list[tuple[str, str | None]] = [
+        (f"job {job.id}", f"{word(job.state)}{arrived}, {size_text(job.size_bytes)}"),
         ("accepted", f"{_time_text(job.created_s)} from process {job.owner.partition('-')[0]}"),
         ("attempts", str(job.attempts)),
     ]
     if standing is not None:
-        if standing.reason:
-            rows.append(("why", standing.reason))
-        if job.error and job.error != standing.reason:
-            rows.append(("error", job.error))
-        if standing.next_try_in_s is not None:
-            rows.append(("next try", next_try_text(standing).removeprefix("next try ")))
-        rows.append(("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"))
+        next_try = "" if standing.next_try_in_s is None else next_try_text(standing).removeprefix("next try ")
+        rows += [
+            ("why", standing.reason),
+            ("error", "" if job.error == standing.reason else job.error),
+            ("next try", next_try),
+            ("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"),
+        ]
     elif job.state is JobState.FAILED:
         rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "nobody knows")]
     elif job.end.finished_s is not None:
         rows.append((word(job.state), f"{_time_text(job.end.finished_s)}, {age_text(job.end.finished_s - job.created_s)} later"))
-    if story.remedy:
-        rows.append(("remedy", story.remedy))
-    if job.end.superseded_by is not None:
-        rows.append(("by", f"job {job.end.superseded_by}, a newer upload of the name"))
-    if job.crc32c is not None:
-        rows.append(("crc32c", format_crc32c(job.crc32c)))
-    if job.end.etag:
-        rows.append(("etag", job.end.etag))
-    rows.append(("replaces", "what has the name by then" if job.overwrite else "nothing: it fails if the name is taken"))
-    if story.store is not None and story.store.options:
-        rows.append(("options", " ".join(f"{key}={value}" for key, value in story.store.options.items())))
-    if job.object_id and job.state in (JobState.QUEUED, JobState.LEASED, JobState.FAILED):
-        rows.append(("file", os.fspath(story.spool / "objects" / job.object_id)))
-    lines = [job.uri, *(f"  {what:<9} {text}" for what, text in rows)]
+    newer, options = job.end.superseded_by, {} if story.store is None else story.store.options
+    has_file = job.object_id and job.state in (*OPEN, JobState.FAILED)
+    rows += [
+        ("remedy", story.remedy),
+        ("by", "" if newer is None else f"job {newer}, a newer upload of the name"),
+        ("crc32c", "" if job.crc32c is None else format_crc32c(job.crc32c)),
+        ("etag", job.end.etag),
+        ("replaces", "what has the name by then" if job.overwrite else "nothing: it fails if the name is taken"),
+        ("options", " ".join(f"{key}={value}" for key, value in options.items())),
+        ("file", f"{story.spool / 'objects' / job.object_id}" if has_file else ""),
+    ]
+    lines = [job.uri, *(f"  {what:<9} {text}" for what, text in rows if text)]
     if story.log:
         lines += ["  log:", *(f"    {line}" for line in story.log)]
     return lines
-
-
-def _state_text(story: Story) -> str:
-    text = word(story.job.state)
-    if story.standing is not None and story.standing.sent_bytes:
-        text += f", {size_text(story.standing.sent_bytes)} have arrived"
-    return text
 
 
 def _time_text(at_s: float | None) -> str:
