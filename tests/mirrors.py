@@ -14,7 +14,7 @@ from wherry.clock import Clock as SystemClock
 from wherry.config import RetryConfig
 from wherry.mirror import Mirror, MirrorConfig
 from wherry.mirror.budget import Budget, CountedStore
-from wherry.mirror.format.layout import FOLDER
+from wherry.mirror.format.layout import FOLDER, manifest_name
 from wherry.mirror.format.manifest import Manifest, read_manifest
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import InlineExecutor, SegmentSender
@@ -172,7 +172,7 @@ class Rig:
 
     def manifest(self) -> Manifest:
         """The writer's manifest."""
-        found = read_manifest(self.seen, self.uri.prefix, self.writer)
+        found = read_manifest(self.seen, self.uri.key_for(manifest_name(self.writer)))
         assert found is not None
         return found
 

@@ -26,6 +26,7 @@ from wherry import ConfigError, Mirror, MirrorConfig, SpoolError
 from wherry.backends.local.store import LocalStore
 from wherry.loggers import Event, FileLogger, Logger, MirrorLogger, State
 from wherry.mirror import MirrorFencedError
+from wherry.mirror.format.layout import manifest_name
 from wherry.mirror.format.manifest import read_manifest
 from wherry.store import ObjectStore
 from wherry.store.registry import open_store
@@ -321,7 +322,7 @@ def test_a_close_that_runs_out_of_time_says_in_the_store_that_something_is_left(
     report = mirror.close(0.01)
     assert not report.is_complete
     uri = parse_uri(bucket)
-    manifest = read_manifest(LocalStore(uri, {}), uri.prefix, "w")
+    manifest = read_manifest(LocalStore(uri, {}), uri.key_for(manifest_name("w")))
     assert manifest is not None
     assert "incomplete" == manifest.state == manifest.state_at(manifest.heartbeat_s + 10**6)
     with Mirror(run, bucket, spool=spool, writer="w", config=QUICK):

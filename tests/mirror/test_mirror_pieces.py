@@ -300,7 +300,7 @@ def test_an_outage_waits_longer_each_time_and_is_said_once(caplog: pytest.LogCap
 
 def test_each_epoch_is_taken_once(tmp_path: Path) -> None:
     store = MemoryStore(StoreURI("memory", f"{tmp_path}"), {})
-    fences = [Fence(store, "runs", "w", lambda: tmp_path / "scratch") for _ in range(3)]
+    fences = [Fence(store, "runs", "w", tmp_path) for _ in range(3)]
     for number, fence in enumerate(fences, 1):
         fence.take()
         fence.take()
@@ -315,7 +315,7 @@ def test_each_epoch_is_taken_once(tmp_path: Path) -> None:
 def test_an_epoch_whose_answer_was_lost_is_ours(tmp_path: Path) -> None:
     inner = MemoryStore(StoreURI("memory", f"{tmp_path}"), {})
     store = FaultyStore(inner, [Fault("put", TransientError("cut"), after=True)])
-    fence = Fence(store, "", "w", lambda: tmp_path / "scratch")
+    fence = Fence(store, "", "w", tmp_path)
     with pytest.raises(TransientError):
         fence.take()
     fence.take()
@@ -328,12 +328,11 @@ def test_a_place_is_locked_once_and_free_after_a_release(tmp_path: Path) -> None
     lock = MirrorLock(place, tmp_path / "run")
     with pytest.raises(SpoolError, match=f"is being mirrored by process {os.getpid()}"):
         MirrorLock(place, tmp_path / "run")
-    (lock.state_folder / "scratch").mkdir()
     (lock.scratch / "left").write_text("x")
-    lock.empty_scratch()
+    lock.release()
+    lock = MirrorLock(place, tmp_path / "run")
     assert [] == list(lock.scratch.iterdir())
     lock.release()
-    MirrorLock(place, tmp_path / "run").release()
 
 
 def test_a_ledger_gives_back_what_it_was_given(tmp_path: Path) -> None:
@@ -348,7 +347,7 @@ def test_a_ledger_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert None is again.fact("other")
     again.drop(records[:1])
     assert records[1:] == again.load()
-    again.replace(records[:1])
+    again.save(records[:1], anew=True)
     assert records[:1] == again.load()
     again.close()
 

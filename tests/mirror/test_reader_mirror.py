@@ -108,7 +108,7 @@ def test_a_file_can_be_read_from_any_byte_on(rig: Rig, tmp_path: Path, start: in
         got = b""
         for chunk in reader.chunks(found, start, crc32c(data[:start]), snapshot.entry(found)):
             got += chunk.data.read()
-            chunk.close()
+            chunk.data.close()
     assert data[start:] == got
 
 
@@ -119,7 +119,7 @@ def test_a_wrong_beginning_is_found_out(rig: Rig, tmp_path: Path) -> None:
         _, found = reader.find("a.log")
         with pytest.raises(IntegrityError, match="CRC32C"):
             for chunk in reader.chunks(found, 100, 12345):
-                chunk.close()
+                chunk.data.close()
 
 
 def test_a_missing_file_and_a_gap_are_different_errors(rig: Rig, tmp_path: Path) -> None:

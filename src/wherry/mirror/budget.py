@@ -128,16 +128,12 @@ class CountedStore(WrappedStore):
             return call()
         try:
             return call()
-        finally:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Take what the store has counted since the last call; requests of concurrent calls may be among them."""
-        with self._lock:
-            seen, now = self._seen or 0, self.inner.n_requests or 0
-            self._seen = now
-        if now > seen:
-            self._budget.spend(now - seen)
+        finally:  # what the store has counted since the last call; requests of concurrent calls may be among them
+            with self._lock:
+                seen, now = self._seen, self.inner.n_requests or 0
+                self._seen = now
+            if now > seen:
+                self._budget.spend(now - seen)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """As the inner store's."""

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from wherry.config import MIB, RetryConfig
@@ -82,6 +83,12 @@ class MirrorConfig:
             raise ConfigError(f"MirrorConfig.retry is {type(self.retry).__name__}: give a RetryConfig")
         if not isinstance(self.rules, tuple) or not all(isinstance(rule, Rule) for rule in self.rules):
             raise ConfigError("MirrorConfig.rules must be a tuple of Rule, such as (Rule('*.out', 'append'), *DEFAULT_RULES)")
+
+
+def lie_in_one_another(one: Path, other: Path) -> bool:
+    """Whether one folder is the other, or is in it: such two cannot be kept equal."""
+    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def writer_name(given: str) -> str:

@@ -31,7 +31,7 @@ def inflated(
     """
     most = stored_bytes if compression is None else max(MOST_INFLATED_BYTES, _MOST_RATIO * stored_bytes)
     most = min(most, length_bytes if length_bytes is not None else most)
-    read, left = _reader(stored, compression, uri), most
+    read, left = _READERS[compression](stored, uri) if compression else stored.read, most
     while block := read(min(_BLOCK_BYTES, left + 1)):
         left -= len(block)
         if left < 0:
@@ -41,15 +41,6 @@ def inflated(
 
 def _read(uri: str) -> dict[str, str]:
     return {"operation": "read", "uri": uri}
-
-
-def _reader(stored: IO[bytes], compression: str | None, uri: str) -> Callable[[int], bytes]:
-    """A read(n) of the decompressed bytes."""
-    if compression == "gzip":
-        return _gunzip(stored, uri)
-    if compression == "zstd":
-        return _unzstd(stored, uri)
-    return stored.read
 
 
 def _unzstd(stored: IO[bytes], uri: str) -> Callable[[int], bytes]:
@@ -90,3 +81,7 @@ def _gunzip(stored: IO[bytes], uri: str) -> Callable[[int], bytes]:
                 return out
 
     return read
+
+
+#: Compression -> what makes a read(n) of the decompressed bytes.
+_READERS: dict[str, Callable[[IO[bytes], str], Callable[[int], bytes]]] = {"gzip": _gunzip, "zstd": _unzstd}

@@ -28,6 +28,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO
 
+from wherry.checksum import crc32c
 from wherry.errors import ConfigError, IntegrityError
 from wherry.mirror.format.inflate import inflated
 from wherry.store import ObjectMeta, ObjectStore
@@ -148,25 +149,6 @@ def parse_segment(prefix: str, meta: ObjectMeta) -> Segment | None:
     )  # fmt: skip
 
 
-def parse_manifest_key(prefix: str, key: str) -> str | None:
-    """The writer whose manifest has that key; None for any other key."""
-    base = key_for(prefix, f"{FOLDER}/")
-    match = _MANIFEST.fullmatch(key[len(base) :]) if key.startswith(base) else None
-    return match[1] if match else None
-
-
-def is_known(prefix: str, key: str) -> bool:
-    """Whether a key below the mirror's own folder has a name that this format gives a meaning to."""
-    name = key[len(key_for(prefix, f"{FOLDER}/")) :]
-    is_epoch = name.count("/") == 1 and epoch_number(name) is not None
-    return is_epoch or _MANIFEST.fullmatch(name) is not None or _SEGMENT.fullmatch(name) is not None
-
-
-def is_below_segments(name: str) -> bool:
-    """Whether a name below the mirror's URI is that of a segment, or of an object among them that is none."""
-    return "/segments/" in name
-
-
 def listing_problem(meta: ObjectMeta) -> str:
     """Why what a listing says of an object cannot be true; empty if it can."""
     if 0 <= meta.size_bytes <= MOST_BYTES:
@@ -184,9 +166,36 @@ def name_problem(name: str) -> str:
     return f"the folder {FOLDER} is the mirror's own" if is_own else ""
 
 
-def is_folder_marker(meta: ObjectMeta) -> bool:
-    """Whether it is an empty object that stands for a folder, as buckets' consoles make them."""
-    return meta.key.endswith("/") and not meta.size_bytes
+class Listed:
+    """What a listing shows, by what it is, but for empty objects that stand for folders, as buckets' consoles make them."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self.plain: dict[str, ObjectMeta] = {}
+        self.segments: dict[str, list[Segment]] = {}
+        #: By writer.
+        self.manifests: dict[str, ObjectMeta] = {}
+        #: Objects that cannot be right, by name, with the reason.
+        self.flawed: dict[str, str] = {}
+        #: Names in the mirror's own folder that this format gives no meaning to.
+        self.unknown: list[str] = []
+        base, own = key_for(prefix, ""), f"{FOLDER}/"
+        for meta in store.list(base):
+            name = meta.key[len(base) :]
+            inside = name[len(own) :]
+            if meta.key.endswith("/") and not meta.size_bytes:
+                continue
+            if reason := listing_problem(meta):
+                self.flawed[name] = reason
+            elif (one := parse_segment(prefix, meta)) is not None:
+                self.segments.setdefault(one.path, []).append(one)
+            elif not name.startswith(own):
+                self.plain[name] = meta
+            elif match := _MANIFEST.fullmatch(inside):
+                self.manifests[match[1]] = meta
+            elif _SEGMENT.fullmatch(inside):
+                self.flawed[name] = "its name gives it a place where no file has bytes: look at it with another tool"
+            elif inside.count("/") != 1 or epoch_number(inside) is None:
+                self.unknown.append(name)
 
 
 def list_segments(store: ObjectStore, prefix: str, writer: str, path: str | None = None) -> list[Segment]:
@@ -292,21 +301,20 @@ def segment_blocks(segment: Segment, stored: IO[bytes]) -> Iterator[bytes]:
         length += len(block)
         yield block
     if segment.length_bytes not in (None, length):
-        raise IntegrityError(
-            f"the segment has {length} bytes of the file, {segment.length_bytes} were expected",
-            operation="read",
-            uri=segment.key,
-        )
+        words = f"the segment has {length} bytes of the file, {segment.length_bytes} were expected"
+        raise IntegrityError(words, operation="read", uri=segment.key)
+
+
+def sum_of(blocks: Iterable[bytes]) -> tuple[int, int]:
+    """How many bytes there are, and their CRC32C."""
+    length = crc = 0
+    for block in blocks:
+        length, crc = length + len(block), crc32c(block, crc)
+    return length, crc
 
 
 def fetched(
-    store: ObjectStore,
-    key: str,
-    scratch: Path | None,
-    *,
-    start: int = 0,
-    end: int | None = None,
-    if_match: str | None = None,
+    store: ObjectStore, key: str, scratch: Path | None, *, start: int = 0, end: int | None = None, if_match: str | None = None
 ) -> IO[bytes]:
     """Bytes [start, end) of an object, at their offsets, in a temporary file without a name, which is gone when it is closed.
 

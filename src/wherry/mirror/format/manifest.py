@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from wherry.errors import IntegrityError, NotFoundError
-from wherry.mirror.format.layout import FORMAT, MOST_BYTES, MOST_GENERATIONS, fetched, key_for, manifest_name
+from wherry.mirror.format.layout import FORMAT, MOST_BYTES, MOST_GENERATIONS, fetched
 from wherry.store import ObjectStore
 
 #: open: the writer runs. sealed: it has closed, and every file is there under its plain name. incomplete: it has closed, and not
@@ -120,29 +120,24 @@ def _checked(kind: type[Manifest | FileEntry], data: object) -> dict[str, Any]:
         raise TypeError(f"an entry is a {type(data).__name__}")
     values = {one.name: data[one.name] for one in fields(kind) if one.name != "files"}
     for name, value in values.items():
-        _check(name, value, values)
+        if problem := _problem(name, value, is_manifest=kind is Manifest):
+            raise ValueError(f"{name} is {problem}")
     return values
 
 
-def _check(name: str, value: object, beside: Mapping[str, object]) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name.endswith("_s"):
-        if not is_number or not -_MOST_S <= value <= _MOST_S:  # type: ignore[operator]  # NaN is no such number either
-            _refuse(name, "no number of seconds")
-    elif name in ("epoch", "generation", "n_files") or name.endswith("_bytes"):
+def _problem(name: str, value: object, *, is_manifest: bool) -> str:
+    """What the value of a field is instead of one that can be; empty if it can."""
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if name.endswith("_s"):  # NaN is no such number either
+        return "" if number is not None and -_MOST_S <= number <= _MOST_S else "no number of seconds"
+    if name in ("epoch", "generation", "n_files") or name.endswith("_bytes"):
         most = MOST_GENERATIONS if name == "generation" else MOST_BYTES
-        if not is_number or not isinstance(value, int) or not 0 <= value <= most:
-            _refuse(name, "no number that can be")
-    elif not isinstance(value, str):
-        _refuse(name, "no text")
-    elif name == "state" and "heartbeat_s" in beside and value not in get_args(State):
-        _refuse(name, f"none of {', '.join(get_args(State))}")
-    elif name == "crc32c" and not _CRC32C.fullmatch(value):
-        _refuse(name, "no checksum")
-
-
-def _refuse(name: str, what: str) -> NoReturn:
-    raise ValueError(f"{name} is {what}")
+        return "" if isinstance(number, int) and 0 <= number <= most else "no number that can be"
+    if not isinstance(value, str):
+        return "no text"
+    if name == "state" and is_manifest and value not in get_args(State):
+        return f"none of {', '.join(get_args(State))}"
+    return "no checksum" if name == "crc32c" and not _CRC32C.fullmatch(value) else ""
 
 
 def _words(error: BaseException) -> str:
@@ -151,13 +146,8 @@ def _words(error: BaseException) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def read_manifest(store: ObjectStore, prefix: str, writer: str, *, scratch: Path | None = None) -> Manifest | None:
-    """A writer's manifest; None if there is none. A temporary file lies in `scratch`."""
-    return read_manifest_at(store, key_for(prefix, manifest_name(writer)), scratch)
-
-
-def read_manifest_at(store: ObjectStore, key: str, scratch: Path | None = None) -> Manifest | None:
-    """The manifest with that key; None if there is none."""
+def read_manifest(store: ObjectStore, key: str, scratch: Path | None = None) -> Manifest | None:
+    """The manifest with that key; None if there is none. A temporary file lies in `scratch`."""
     try:
         file = fetched(store, key, scratch)
     except NotFoundError:

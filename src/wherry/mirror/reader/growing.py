@@ -10,12 +10,11 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from wherry.checksum import crc32c, crc32c_of_file
-from wherry.errors import IntegrityError, NotFoundError
+from wherry.errors import IntegrityError
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.manifest import FileEntry
 from wherry.mirror.reader.pull_state import Copied
@@ -109,16 +108,14 @@ class GrowingFile:
         assert found.plain is not None
         if copied.size <= found.plain.size_bytes:
             return False
-        # A listing that a seal has overtaken shows the object of the seal before, and no segments.
-        if reader.store.head(found.plain.key).size_bytes != found.plain.size_bytes:
-            raise NotFoundError("the object was replaced meanwhile", operation="read", uri=found.plain.key)
+        reader.head(found.plain)  # a listing that a seal has overtaken shows the object of the seal before, and no segments
         return True
 
     def _take(self, chunks: Iterator[Chunk]) -> bool:
         """Write chunks where they belong; whether all that is here now agrees with some checksum."""
         source = source_of(self._found) or self._copied.source
         for chunk in chunks:
-            with closing(chunk):
+            with chunk.data:
                 at, crc = chunk.start, self._copied.crc32c
                 for block in blocks(chunk.data):
                     self._put(block, at)
@@ -138,7 +135,7 @@ class GrowingFile:
         try:
             if self._found.plain is not None:  # its checksum is known to be right at its end only
                 for chunk in reader.chunks(replace(self._found, segments=())):
-                    chunk.close()
+                    chunk.data.close()
             self._copied = Copied(source=self._copied.source)
             self._take(reader.chunks(self._found))
         except IntegrityError:
@@ -167,18 +164,11 @@ class GrowingFile:
             if not self._is_ours:
                 raise not_ours(self._path)
             os.ftruncate(self._file, self._copied.size)
-        status, plain = os.fstat(self._file), self._found.plain
+        copied, plain = self._copied, self._found.plain
         self._is_ours = True
-        self._save(
-            Copied(
-                self._copied.size,
-                self._copied.crc32c,
-                self._copied.size,
-                source_of(self._found),
-                version_of(plain) if plain is not None else "",
-                status.st_mtime_ns,
-            )
-        )
+        version = version_of(plain) if plain is not None else ""
+        mtime_ns = os.fstat(self._file).st_mtime_ns
+        self._save(Copied(copied.size, copied.crc32c, copied.size, source_of(self._found), version, mtime_ns))
 
     def _save(self, copied: Copied) -> None:
         self._copied = copied

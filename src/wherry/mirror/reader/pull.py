@@ -12,17 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wherry.config import RetryConfig, TransferConfig
-from wherry.errors import (
-    BucketNotFoundError,
-    ConfigError,
-    NotFoundError,
-    StoreError,
-    TransientError,
-)
+from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, StoreError, TransientError
 from wherry.mirror.backoff_state import BackoffState
+from wherry.mirror.mirror_config import lie_in_one_another
 from wherry.mirror.reader.disk_room import DiskRoomStore
 from wherry.mirror.reader.puller import Puller
 from wherry.mirror.report import PullReport as PullReport
+from wherry.store import ObjectStore
 from wherry.store.environment import with_environment
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
@@ -70,26 +66,20 @@ def pull(
         raise ConfigError(f"interval_s is {interval_s!r}: it must be a number of seconds, more than 0")
     target, stop = parse_uri(uri), stop or threading.Event()
     place = Path(folder).expanduser().absolute()
-    if target.scheme == "file" and _lie_in_one_another(place, Path("/", target.prefix)):
+    if target.scheme == "file" and lie_in_one_another(place, Path("/", target.prefix)):
         raise ConfigError(f"the folder {place} and the URI {target} lie in one another: choose places beside each other")
-    options = with_environment(target.scheme, storage_options or {}, os.environ)
-    with (
-        open_store(target, options, stall_timeout_s=TransferConfig().stall_timeout_s) as store,
-        Puller(store, target, place, overwrite=overwrite) as puller,
-    ):
+    with _opened(target, storage_options) as store, Puller(store, target, place, overwrite=overwrite) as puller:
         return _follow(puller, interval_s, on_report, stop) if follow else _once(puller, on_report)
 
 
 def open_for_reading(uri: StoreURI, storage_options: Mapping[str, object] | None = None) -> RetryStore:
     """The store of a mirror, with retries and a limit of calls at once."""
+    return RetryStore(LimitStore(DiskRoomStore(_opened(uri, storage_options)), MOST_IN_FLIGHT), RetryConfig())
+
+
+def _opened(uri: StoreURI, storage_options: Mapping[str, object] | None) -> ObjectStore:
     options = with_environment(uri.scheme, storage_options or {}, os.environ)
-    store = open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
-    return RetryStore(LimitStore(DiskRoomStore(store), MOST_IN_FLIGHT), RetryConfig())
-
-
-def _lie_in_one_another(one: Path, other: Path) -> bool:
-    one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
-    return one.is_relative_to(other) or other.is_relative_to(one)
+    return open_store(uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
 
 
 def _once(puller: Puller, on_report: Callable[[PullReport], object] | None) -> PullReport:

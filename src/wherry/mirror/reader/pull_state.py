@@ -46,12 +46,11 @@ class PullState:
     def __init__(self, folder: Path, uri: str) -> None:
         self._place = folder / FOLDER
         self._uri = uri
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: give the folder that shall hold the copy")
         self._place.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._take(folder)
+            if (who := lock_and_sign(self._lock, f"process {os.getpid()}\n")) is not None:
+                raise SpoolError(f"{who} is pulling into {folder} already: one at a time, so end that one first")
             self.files = self._load(folder)
             self.scratch = self._place / "scratch"
             self.scratch.mkdir(exist_ok=True)
@@ -61,10 +60,6 @@ class PullState:
             raise
         self._saved: dict[str, Copied] = dict(self.files)
 
-    def _take(self, folder: Path) -> None:
-        if (who := lock_and_sign(self._lock, f"process {os.getpid()}\n")) is not None:
-            raise SpoolError(f"{who} is pulling into {folder} already: one at a time, so end that one first")
-
     def _load(self, folder: Path) -> dict[str, Copied]:
         try:
             data = json.loads((self._place / "state.json").read_text())
@@ -73,10 +68,8 @@ class PullState:
                 return {}  # of another version of wherry: everything is compared anew
             names = [one.name for one in fields(Copied)]
             files = {path: Copied(**{name: one[name] for name in names}) for path, one in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return {}  # damaged, by a full disk perhaps: everything is compared anew
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return {}  # there is none, or it is damaged, by a full disk perhaps: everything is compared anew
         if uri != self._uri:
             raise ConfigError(
                 f"{folder} is a copy of {uri}, not of {self._uri}: pull into another folder, or remove {self._place} first"

@@ -17,12 +17,7 @@ from typing import TypeVar
 
 from wherry.checksum import crc32c_of_file
 from wherry.config import FOLLOW_RETRY, RetryConfig, TransferConfig
-from wherry.errors import (
-    ConfigError,
-    IntegrityError,
-    NotFoundError,
-    WherryError,
-)
+from wherry.errors import ConfigError, IntegrityError, NotFoundError, WherryError
 from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import DEFAULT_RULES, Rules
@@ -120,20 +115,17 @@ class Puller:
 
         OSError when the disk of the copy is full.
         """
+        began_s = time.monotonic()
         try:
-            return self._step()
+            snapshot = self.snapshot = self._reader.snapshot()
+            self.snapshot_s = time.monotonic() - began_s
+            self._errors = {}
+            if not snapshot.is_empty:
+                self._update_all(snapshot)
         except OSError as error:
             if (told := full_disk(error, self.folder)) is not None:
                 raise told from error
             raise
-
-    def _step(self) -> PullReport:
-        began_s = time.monotonic()
-        snapshot = self.snapshot = self._reader.snapshot()
-        self.snapshot_s = time.monotonic() - began_s
-        self._errors = {}
-        if not snapshot.is_empty:
-            self._update_all(snapshot)
         self._warn(snapshot)
         return self.report()
 

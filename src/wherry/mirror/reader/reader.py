@@ -8,7 +8,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar, cast
@@ -36,15 +36,19 @@ _Self = TypeVar("_Self", bound="MirrorReader")
 
 @dataclass(frozen=True)
 class _Piece:
-    """A segment, or the range from `start` to `end` of a plain object, of `size_bytes` stored bytes."""
+    """A segment of a file, or a range of a plain object, from byte `start` of the file on, of `size_bytes` stored bytes."""
 
     key: str
     start: int
-    end: int
     size_bytes: int
     segment: Segment | None = None
     #: Of the version of the plain object that the range is of.
     etag: str | None = None
+
+    @property
+    def end(self) -> int | None:
+        """Where it ends in the file; None for the last segment of a compressed one."""
+        return self.start + self.size_bytes if self.segment is None else self.segment.end
 
     @property
     def room_bytes(self) -> int:
@@ -53,26 +57,23 @@ class _Piece:
         return self.size_bytes if segment is None else max(self.size_bytes, segment.length_bytes or 0)
 
 
-@dataclass
-class _Data:
-    """Bytes that were fetched: `file` from its position `first` on."""
+@dataclass(frozen=True)
+class _Total:
+    """The size and the checksum, if it is known, of what pieces make together."""
 
-    file: IO[bytes]
-    first: int = 0
+    what: str
+    size_bytes: int
+    crc32c: int | None
 
 
 @dataclass
 class Chunk:
-    """Bytes from `start` on of a file: `data` from its position on. Whoever takes the chunk closes it."""
+    """Bytes from `start` on of a file: `data` from its position on. Whoever takes the chunk closes that, which frees the room."""
 
     start: int
     data: IO[bytes]
     #: The file from this byte up to the chunk's end agrees with a checksum; None: a later chunk has that.
     checked_from: int | None = None
-
-    def close(self) -> None:
-        """Free the memory, or the temporary file."""
-        self.data.close()
 
 
 class MirrorReader:
@@ -134,11 +135,9 @@ class MirrorReader:
                     raise IntegrityError("the file was begun anew while it was read: read it again", operation="read", uri=path)
                 reading = found.writer, found.generation
             try:
-                for chunk in self.chunks(found, at, crc):
-                    with closing(chunk):
-                        for block in blocks(chunk.data):
-                            at, crc = at + len(block), crc32c(block, crc)
-                            yield block
+                for block in self.bytes_of(found, at, crc):
+                    at, crc = at + len(block), crc32c(block, crc)
+                    yield block
             except BucketNotFoundError:
                 raise
             except NotFoundError:
@@ -147,6 +146,12 @@ class MirrorReader:
             else:
                 return
 
+    def bytes_of(self, found: Assembly, at: int = 0, crc: int = 0) -> Iterator[bytes]:
+        """Yield what is in chunks(), in blocks of at most 1 MiB."""
+        for chunk in self.chunks(found, at, crc):
+            with chunk.data:
+                yield from blocks(chunk.data)
+
     def chunks(self, found: Assembly, at: int = 0, crc: int = 0, entry: FileEntry | None = None) -> Iterator[Chunk]:
         """Yield the file from byte `at` on, in order; `crc` is the CRC32C of what comes before.
 
@@ -154,25 +159,47 @@ class MirrorReader:
         writer's running checksum where `entry` gives it, at the byte up to which that goes; each one beyond that, or each without
         it, with its own, before it is given out. IntegrityError when one differs; NotFoundError when a piece is gone by now.
         """
-        if found.plain is not None and at <= found.plain.size_bytes:
-            for chunk, end, total in self._plain(found.plain, at, crc):
-                yield chunk
-                at, crc = end, total
-        ahead = [one for one in found.segments if one.end is None or one.end > at]
-        n_known = _n_covered(ahead, at, entry)
-        for known, segments in ((True, ahead[:n_known]), (False, ahead[n_known:])):
-            pieces = (_Piece(one.key, one.start, -1, one.size_bytes, one) for one in segments)
-            for n_taken, (piece, data) in enumerate(self._fetch(pieces, by_itself=not known), 1):
-                with _closed_after_errors(data.file):
+        for pieces, total in self._runs(found, at, crc, entry):
+            for piece, data in self._fetch(pieces, by_itself=total is None):
+                with _closed_after_errors(data):
                     if piece.start > at:
                         raise IntegrityError(f"bytes {at} to {piece.start} are missing", operation="read", uri=piece.key)
                     chunk, at, crc = _chunk(piece, data, at, crc)
-                    if known and n_taken == n_known and entry is not None:
-                        _compare(found.path, (at, crc), (entry.acked_bytes, parse_crc32c(entry.crc32c)))
-                        chunk.checked_from = 0
-                    elif not known:
+                    if total is None:
                         chunk.checked_from = chunk.start
+                    elif piece.end == total.size_bytes:
+                        _compare(total, at, crc)
+                        chunk.checked_from = 0
                 yield chunk
+
+    def _runs(
+        self, found: Assembly, at: int, crc: int, entry: FileEntry | None
+    ) -> Iterator[tuple[Iterator[_Piece], _Total | None]]:
+        """The pieces of a file from byte `at` on, in runs, and what each run comes to; None: each piece has its own sum."""
+        plain = found.plain
+        if plain is not None and at <= plain.size_bytes:
+            meta, size = self.head(plain), plain.size_bytes
+            total = _Total(plain.key, size, meta.crc32c)
+            if at == size:
+                _compare(total, at, crc)
+            else:
+                start, step = (at, _PIECE_BYTES) if self.store.capabilities.ranged_get else (0, size)
+                starts = range(start, size, step)  # one piece after another: the store may say any size
+                yield (_Piece(meta.key, one, min(step, size - one), etag=meta.etag) for one in starts), total
+            at = size
+        ahead = [one for one in found.segments if one.end is None or one.end > at]
+        n_known = _n_covered(ahead, at, entry)
+        pieces = [_Piece(one.key, one.start, one.size_bytes, one) for one in ahead]
+        if entry is not None and n_known:
+            yield iter(pieces[:n_known]), _Total(found.path, entry.acked_bytes, parse_crc32c(entry.crc32c))
+        yield iter(pieces[n_known:]), None
+
+    def head(self, plain: ObjectMeta) -> ObjectMeta:
+        """Ask anew for an object of a listing. NotFoundError if it has another size by now."""
+        meta = self.store.head(plain.key)
+        if meta.size_bytes != plain.size_bytes:
+            raise NotFoundError("the object was replaced meanwhile", operation="read", uri=plain.key)
+        return meta
 
     def checksums(self, found: Assembly) -> list[tuple[int, int, int]] | None:
         """(start, end, CRC32C) of each piece of a file, as the store tells; None where it does not, or for compressed ones."""
@@ -190,31 +217,9 @@ class MirrorReader:
             sums.append((start, start + size, meta.crc32c))
         return sums
 
-    def _plain(self, plain: ObjectMeta, at: int, crc: int) -> Iterator[tuple[Chunk, int, int]]:
-        """(chunk, its end, the checksum up to there) of a plain object from `at` on."""
-        meta = self.store.head(plain.key)
-        if meta.size_bytes != plain.size_bytes:
-            raise NotFoundError("the object was replaced meanwhile", operation="read", uri=plain.key)
-        size = plain.size_bytes
-        if at == size:
-            _compare(plain.key, (at, crc), (size, meta.crc32c))
-            return
-        step = _PIECE_BYTES if self.store.capabilities.ranged_get else size
-        pieces = (  # one after another: the store may say any size
-            _Piece(plain.key, start, min(start + step, size), min(step, size - start), etag=meta.etag)
-            for start in range(at if self.store.capabilities.ranged_get else 0, size, step)
-        )
-        for piece, data in self._fetch(pieces, by_itself=False):
-            with _closed_after_errors(data.file):
-                chunk, at, crc = _chunk(piece, data, at, crc)
-                if at == size:
-                    chunk.checked_from = 0
-                    _compare(plain.key, (at, crc), (size, meta.crc32c))
-            yield chunk, at, crc
-
-    def _fetch(self, pieces: Iterator[_Piece], *, by_itself: bool) -> Iterator[tuple[_Piece, _Data]]:
+    def _fetch(self, pieces: Iterator[_Piece], *, by_itself: bool) -> Iterator[tuple[_Piece, IO[bytes]]]:
         """The bytes of the pieces in their order, side by side. `by_itself`: each is compared with a checksum of its own."""
-        waiting: deque[tuple[_Piece, Future[_Data]]] = deque()
+        waiting: deque[tuple[_Piece, Future[IO[bytes]]]] = deque()
         ahead_bytes = 0
         following = next(pieces, None)
         try:
@@ -233,26 +238,24 @@ class MirrorReader:
                 if not future.cancel():
                     future.add_done_callback(_close_result)
 
-    def _get(self, piece: _Piece, by_itself: bool) -> _Data:
-        """The bytes of one piece: small ones in memory, else in the temporary file that they came into."""
+    def _get(self, piece: _Piece, by_itself: bool) -> IO[bytes]:
+        """One piece, from the file's position on: small ones in memory, else in the temporary file that they came into."""
         segment = piece.segment
-        if segment is not None:
-            file = fetched(self.store, piece.key, self.scratch)
-        else:
-            file = fetched(self.store, piece.key, self.scratch, start=piece.start, end=piece.end, if_match=piece.etag)
+        first, end = (piece.start, piece.end) if segment is None else (0, None)
+        file = fetched(self.store, piece.key, self.scratch, start=first, end=end, if_match=piece.etag)
         with _closed_after_errors(file):
-            data = _Data(file, 0 if segment is not None else piece.start)
-            self._check(piece, data, by_itself)
-            file.seek(data.first)
+            file.seek(first)
+            self._check(piece, file, by_itself)
+            file.seek(first)
             if segment is not None and segment.compression is not None:
                 with file:
                     return self._inflated(segment, file)
             if piece.size_bytes < _SMALL_BYTES:
                 with file:
-                    return _Data(io.BytesIO(file.read()))
-            return data
+                    return io.BytesIO(file.read())
+            return file
 
-    def _check(self, piece: _Piece, data: _Data, by_itself: bool) -> None:
+    def _check(self, piece: _Piece, data: IO[bytes], by_itself: bool) -> None:
         """IntegrityError if a piece has not the size, or, `by_itself`, not the checksum that the store says.
 
         A checksum in the listing costs no request, nor does an etag there that is the MD5 of what came; another says nothing.
@@ -261,8 +264,7 @@ class MirrorReader:
         crc32c_listed, etag = (segment.crc32c, segment.etag) if segment is not None else (None, None)
         digest = hashlib.md5(usedforsecurity=False)
         length = crc = 0
-        data.file.seek(data.first)
-        for block in blocks(data.file):
+        for block in blocks(data):
             length += len(block)
             if by_itself:
                 crc = crc32c(block, crc)
@@ -270,26 +272,27 @@ class MirrorReader:
         expected = crc32c_listed if by_itself else None
         if by_itself and expected is None and etag != digest.hexdigest():
             expected = self.store.head(piece.key).crc32c
-        _compare(piece.key, (length, crc), (piece.size_bytes, expected))
+        _compare(_Total(piece.key, piece.size_bytes, expected), length, crc)
 
-    def _inflated(self, segment: Segment, stored: IO[bytes]) -> _Data:
+    def _inflated(self, segment: Segment, stored: IO[bytes]) -> IO[bytes]:
         """What a compressed segment stands for."""
         scratch = None if self.scratch is None else str(self.scratch)
         data = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SMALL_BYTES, dir=scratch))  # noqa: SIM115
         with _closed_after_errors(data):
             for block in segment_blocks(segment, stored):
                 data.write(block)
-        return _Data(data)
+            data.seek(0)
+        return data
 
 
-def _chunk(piece: _Piece, data: _Data, at: int, crc: int) -> tuple[Chunk, int, int]:
+def _chunk(piece: _Piece, data: IO[bytes], at: int, crc: int) -> tuple[Chunk, int, int]:
     """What a piece has of the file from `at` on; where that ends, and the checksum up to there."""
-    start, first = at, data.first + at - piece.start
-    data.file.seek(first)
-    for block in blocks(data.file):
+    start, first = at, data.tell() + at - piece.start
+    data.seek(first)
+    for block in blocks(data):
         at, crc = at + len(block), crc32c(block, crc)
-    data.file.seek(first)
-    return Chunk(start, data.file), at, crc
+    data.seek(first)
+    return Chunk(start, data), at, crc
 
 
 def blocks(data: IO[bytes]) -> Iterator[bytes]:
@@ -319,15 +322,12 @@ def _n_covered(segments: Sequence[Segment], at: int, entry: FileEntry | None) ->
     return next((n for n, end in enumerate(ends, 1) if end == entry.acked_bytes and end > at), 0)
 
 
-def _compare(what: str, found: tuple[int, int], expected: tuple[int, int | None]) -> None:
-    """Raise IntegrityError if (size, CRC32C) are not as expected; an unknown checksum (None) is not compared."""
-    if found[0] != expected[0] or expected[1] not in (None, found[1]):
-        known = "unknown" if expected[1] is None else format_crc32c(expected[1])
-        raise IntegrityError(
-            f"{found[0]} bytes with CRC32C {format_crc32c(found[1])} came, {expected[0]} with {known} were expected",
-            operation="read",
-            uri=what,
-        )
+def _compare(expected: _Total, size_bytes: int, crc: int) -> None:
+    """Raise IntegrityError if size and checksum are not as expected; an unknown checksum (None) is not compared."""
+    if size_bytes != expected.size_bytes or expected.crc32c not in (None, crc):
+        known = "unknown" if expected.crc32c is None else format_crc32c(expected.crc32c)
+        words = f"{size_bytes} bytes with CRC32C {format_crc32c(crc)} came, {expected.size_bytes} with {known} were expected"
+        raise IntegrityError(words, operation="read", uri=expected.what)
 
 
 @contextmanager
@@ -339,6 +339,6 @@ def _closed_after_errors(data: IO[bytes]) -> Iterator[None]:
         raise
 
 
-def _close_result(future: Future[_Data]) -> None:
+def _close_result(future: Future[IO[bytes]]) -> None:
     if not future.cancelled() and future.exception() is None:
-        future.result().file.close()
+        future.result().close()

@@ -8,29 +8,19 @@ A file that cannot be sealed is reported and left as it is, and the others are s
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, groupby
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from wherry.checksum import crc32c_of_file, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, PermanentError
 from wherry.mirror.format.fence import Fence
-from wherry.mirror.format.layout import (
-    Assembly,
-    Segment,
-    assemble,
-    delete_segments,
-    key_for,
-    list_segments,
-    manifest_name,
-    name_problem,
-)
+from wherry.mirror.format.layout import Assembly, Segment, assemble, delete_segments, list_segments, manifest_name, name_problem
 from wherry.mirror.format.manifest import FileEntry, Manifest, State
-from wherry.mirror.reader.reader import MirrorReader, blocks
+from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.segment_contents import SegmentContents
 from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.writer.segment_sender import SegmentSender
@@ -99,7 +89,7 @@ def seal(
     with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
         snapshot = reader.snapshot()
         manifest = _check_writer(snapshot, uri, writer, even_if_open=even_if_open)
-        fence = Fence(store, uri.prefix, writer, lambda: scratch / secrets.token_hex(8))
+        fence = Fence(store, uri.prefix, writer, scratch)
         fence.take()
         segments = list_segments(store, uri.prefix, writer)
         growing = {path for path, one in snapshot.files.items() if one.segments}
@@ -126,7 +116,10 @@ def seal(
                 yield Unsealed(task.path, error)
         fence.check()
         state: State = "incomplete" if failed else "sealed"
-        sealer.sender.send_text(manifest_name(writer), _closed(writer, fence.epoch, state, known.values()).to_json())
+        files = tuple(sorted(known.values(), key=lambda one: (one.name, -one.generation)))
+        n_sealed = sum(one.state == "sealed" for one in files)
+        closed = Manifest(writer, fence.epoch, state, time.time(), 1.0, 0.0, 0, n_sealed, files)
+        sealer.sender.send_text(manifest_name(writer), closed.to_json())
         # Segments of which a plain object with another name has the bytes, or that are superseded, are deleted from their end on.
         done = [task for task in tasks if (task.path, task.generation) not in failed]
         own = [one for task in done if task.name == task.path for one in task.segments]
@@ -148,13 +141,6 @@ def _check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_ope
             "give --force, which stops it"
         )
     return manifest
-
-
-def _closed(writer: str, epoch: int, state: State, entries: Iterable[FileEntry]) -> Manifest:
-    """The last manifest of a writer, written in its place."""
-    files = tuple(sorted(entries, key=lambda one: (one.name, -one.generation)))
-    n_files = sum(one.state == "sealed" for one in files)
-    return Manifest(writer, epoch, state, time.time(), 1.0, 0.0, 0, n_files, files)
 
 
 def _plan(
@@ -187,16 +173,14 @@ def _plan(
     return tasks, unneeded
 
 
+@dataclass(frozen=True)
 class _Sealer:
     """Makes plain objects; `growing` are names that will be those of other files, `plain` the objects that are there, by name."""
 
-    def __init__(
-        self, reader: MirrorReader, sender: SegmentSender, growing: Collection[str], plain: Mapping[str, ObjectMeta]
-    ) -> None:
-        self._reader = reader
-        self._growing = growing
-        self._plain = plain
-        self.sender = sender
+    reader: MirrorReader
+    sender: SegmentSender
+    growing: Collection[str]
+    plain: Mapping[str, ObjectMeta]
 
     def seal(self, task: _SealTask) -> Iterator[tuple[FileEntry, str | None]]:
         """Yield what the plain object is from now on, with a note; before it, that of a file whose place it takes.
@@ -205,35 +189,33 @@ class _Sealer:
         """
         if reason := name_problem(task.path):
             raise ConfigError(reason)
-        path = self.sender.new_scratch()
-        try:
+        with NamedTemporaryFile(dir=self.sender.scratch) as file:
+            path = Path(file.name)
             try:
                 size = self._join(task, path)
             except IntegrityError:
-                name = SegmentContents(self._reader, task.path, task.segments).find_object(
-                    self._plain, task.entry.name if task.entry else ""
+                name = SegmentContents(self.reader, task.path, task.segments).find_object(
+                    self.plain, task.entry.name if task.entry else ""
                 )
                 if name is None:
                     raise
-                size = self._fetch(Assembly(task.path, self._plain[name], ()), path)
-                if name != task.path and name not in self._growing:  # it stays, and so it is sealed already
+                size = self._fetch(Assembly(task.path, self.plain[name], ()), path)
+                if name != task.path and name not in self.growing:  # it stays, and so it is sealed already
                     yield _entry(task, name, path, size), None
                     return
-            plain = self._head(task.path)
+            plain = self.sender.head(task.path)
             if task.name == task.path and task.displaced and plain is not None:
                 yield from self._keep(task, plain, size, crc32c_of_file(path))
             yield self._put(task, path, size)
-        finally:
-            path.unlink(missing_ok=True)
 
     def _join(self, task: _SealTask, path: Path) -> int:
         """Put a file together in `path`; its size. IntegrityError if it is not whole."""
-        plain = self._head(task.path)
+        plain = self.sender.head(task.path)
         found = assemble(task.path, plain, task.segments)
         if not found.segments and found.plain is None:
             raise IntegrityError("its segments do not join", operation="seal", uri=task.path)
         # What has the name by now may be another file than the one that these segments go on with.
-        if found.plain is not None and not SegmentContents(self._reader, task.path, task.segments).agree_with(found.plain):
+        if found.plain is not None and not SegmentContents(self.reader, task.path, task.segments).agree_with(found.plain):
             words = f"its segments go on with another file than the object {task.path} is"
             raise IntegrityError(words, operation="seal", uri=task.path)
         size = self._fetch(found, path)
@@ -250,28 +232,19 @@ class _Sealer:
 
     def holds(self, entry: FileEntry) -> bool:
         """Whether there is a plain object as the entry says."""
-        there = None if name_problem(entry.name) else self._head(entry.name)
-        return there is not None and (there.size_bytes, there.crc32c) == (entry.acked_bytes, parse_crc32c(entry.crc32c))
+        return not name_problem(entry.name) and self.sender.holds(entry.name, entry.acked_bytes, parse_crc32c(entry.crc32c))
 
     def _keep(self, task: _SealTask, plain: ObjectMeta, size: int, crc: int) -> Iterator[tuple[FileEntry, str | None]]:
         """Seal the object of an earlier generation again, under another name: this file is about to get its name."""
         if (plain.size_bytes, plain.crc32c) == (size, crc):  # it has it already: a seal was interrupted
             return
-        path = self.sender.new_scratch()
-        try:
-            n_bytes = self._fetch(Assembly(task.path, plain, ()), path)
-            yield self._put(_SealTask(task.path, task.displaced, (), "", None), path, n_bytes)
-        finally:
-            path.unlink(missing_ok=True)
+        with NamedTemporaryFile(dir=self.sender.scratch) as file:
+            n_bytes = self._fetch(Assembly(task.path, plain, ()), Path(file.name))
+            yield self._put(_SealTask(task.path, task.displaced, (), "", None), Path(file.name), n_bytes)
 
     def _fetch(self, found: Assembly, path: Path) -> int:
-        size = 0
         with open(path, "wb") as out:
-            for chunk in self._reader.chunks(found):
-                with closing(chunk):
-                    for block in blocks(chunk.data):
-                        size += out.write(block)
-        return size
+            return sum(out.write(block) for block in self.reader.bytes_of(found))
 
     def _put(self, task: _SealTask, path: Path, size: int) -> tuple[FileEntry, str]:
         name, note = self._name(task, size, crc32c_of_file(path))
@@ -293,14 +266,8 @@ class _Sealer:
 
     def _is_free(self, name: str, size: int, crc: int) -> bool:
         """Whether no other file has the name. One with the same bytes is ours: a seal was interrupted."""
-        there = self._head(name)
-        return name not in self._growing and (there is None or (there.size_bytes, there.crc32c) == (size, crc))
-
-    def _head(self, name: str) -> ObjectMeta | None:
-        try:
-            return self._reader.store.head(key_for(self.sender.prefix, name))
-        except NotFoundError:
-            return None
+        there = self.sender.head(name)
+        return name not in self.growing and (there is None or (there.size_bytes, there.crc32c) == (size, crc))
 
 
 def _entry(task: _SealTask, name: str, path: Path, size: int) -> FileEntry:

@@ -7,11 +7,9 @@ in the object that was made of them, which may have another name by now.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 
-from wherry.checksum import crc32c
 from wherry.errors import BucketNotFoundError, PermanentError
-from wherry.mirror.format.layout import Assembly, Segment, fetched
+from wherry.mirror.format.layout import Assembly, Segment, fetched, sum_of
 from wherry.mirror.reader.reader import MirrorReader, blocks
 from wherry.store import ObjectMeta
 
@@ -26,6 +24,7 @@ class SegmentContents:
         self._reader = reader
         self._path = path
         self._segments = segments
+        #: (start, end, CRC32C) of those that were read.
         self._known: list[tuple[int, int, int]] = []
 
     def agree_with(self, plain: ObjectMeta) -> bool:
@@ -59,22 +58,13 @@ class SegmentContents:
         """(start, end, CRC32C) of each that ends within the first `size_bytes` of the file."""
         for number in range(len(self._segments)):
             if number == len(self._known):
-                self._known.append(self._sum(self._segments[number]))
+                one = self._segments[number]
+                length, crc = sum_of(self._reader.bytes_of(Assembly(self._path, None, (one,)), one.start))
+                self._known.append((one.start, one.start + length, crc))
             if self._known[number][1] <= size_bytes:
                 yield self._known[number]
 
-    def _sum(self, one: Segment) -> tuple[int, int, int]:
-        at, crc = one.start, 0
-        for chunk in self._reader.chunks(Assembly(self._path, None, (one,)), at):
-            with closing(chunk):
-                for block in blocks(chunk.data):
-                    at, crc = at + len(block), crc32c(block, crc)
-        return one.start, at, crc
-
     def _crc_of_range(self, plain: ObjectMeta, start: int, end: int) -> int:
-        crc = 0
         with fetched(self._reader.store, plain.key, self._reader.scratch, start=start, end=end) as file:
             file.seek(start)
-            for block in blocks(file):
-                crc = crc32c(block, crc)
-        return crc
+            return sum_of(blocks(file))[1]

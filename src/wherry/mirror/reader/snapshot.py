@@ -11,21 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wherry.errors import BucketNotFoundError, IntegrityError, PermanentError
-from wherry.mirror.format.layout import (
-    FOLDER,
-    Assembly,
-    Segment,
-    assemble,
-    is_below_segments,
-    is_folder_marker,
-    is_known,
-    key_for,
-    listing_problem,
-    manifest_name,
-    parse_manifest_key,
-    parse_segment,
-)
-from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest_at
+from wherry.mirror.format.layout import Assembly, Listed, assemble, manifest_name
+from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest
 from wherry.store import ObjectMeta, ObjectStore
 
 
@@ -93,7 +80,7 @@ class SnapshotReader:
 
     def snapshot(self, scratch: Path | None) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
-        listed = _Listed(self._store, self._prefix)
+        listed = Listed(self._store, self._prefix)
         manifests: dict[str, Manifest] = {}
         refused: dict[str, str] = {}
         for writer, found in self._manifests(listed, scratch).items():
@@ -138,7 +125,7 @@ class SnapshotReader:
             len(segments),
         )
 
-    def _manifests(self, listed: _Listed, scratch: Path | None) -> dict[str, Manifest | PermanentError]:
+    def _manifests(self, listed: Listed, scratch: Path | None) -> dict[str, Manifest | PermanentError]:
         """By writer; for one that cannot be read, or is none, the error."""
         wanted: dict[str, Future[Manifest | None]] = {}
         versions: dict[str, object] = {}
@@ -160,39 +147,9 @@ class SnapshotReader:
         return {writer: one for writer, (_, one) in self._known.items()}
 
 
-class _Listed:
-    """What a listing shows, sorted by what it is. Folders' markers are left out."""
-
-    def __init__(self, store: ObjectStore, prefix: str) -> None:
-        self.plain: dict[str, ObjectMeta] = {}
-        self.segments: dict[str, list[Segment]] = {}
-        #: By writer.
-        self.manifests: dict[str, ObjectMeta] = {}
-        self.flawed: dict[str, str] = {}
-        self.unknown: list[str] = []
-        base = key_for(prefix, "")
-        own = f"{base}{FOLDER}/"
-        for meta in store.list(base):
-            name = meta.key[len(base) :]
-            if is_folder_marker(meta):
-                continue
-            if reason := listing_problem(meta):
-                self.flawed[name] = reason
-            elif (one := parse_segment(prefix, meta)) is not None:
-                self.segments.setdefault(one.path, []).append(one)
-            elif not meta.key.startswith(own):
-                self.plain[name] = meta
-            elif (writer := parse_manifest_key(prefix, meta.key)) is not None:
-                self.manifests[writer] = meta
-            elif not is_known(prefix, meta.key):
-                self.unknown.append(name)
-            elif is_below_segments(name):
-                self.flawed[name] = "its name gives it a place where no file has bytes: look at it with another tool"
-
-
 def _fetch_manifest(store: ObjectStore, meta: ObjectMeta, writer: str, scratch: Path | None) -> Manifest | None:
     check_manifest_size(meta.size_bytes, meta.key)
-    manifest = read_manifest_at(store, meta.key, scratch)
+    manifest = read_manifest(store, meta.key, scratch)
     if manifest is not None and manifest.writer != writer:
         raise IntegrityError("it is the manifest of another writer", operation="read", uri=meta.key)
     return manifest

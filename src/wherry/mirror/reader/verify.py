@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from wherry.checksum import crc32c_of_file, format_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError, StoreError
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import Rules
-from wherry.mirror.reader.reader import MirrorReader, blocks
+from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.snapshot import Snapshot
 from wherry.mirror.writer.scan import scan
 
@@ -118,17 +118,11 @@ def _compare_with_manifests(snapshot: Snapshot, found: Assembly, end: int, crc: 
 
 def _read(reader: MirrorReader, found: Assembly, source: Path | None) -> int:
     at = 0
-    local = os.open(source, os.O_RDONLY | os.O_CLOEXEC) if source is not None else -1
-    try:
-        for chunk in reader.chunks(found):
-            with closing(chunk):
-                for block in blocks(chunk.data):
-                    if local >= 0 and os.pread(local, len(block), at) != block:
-                        raise _differs(found.path, at, at + len(block))
-                    at += len(block)
-    finally:
-        if local >= 0:
-            os.close(local)
+    with nullcontext() if source is None else open(source, "rb") as local:
+        for block in reader.bytes_of(found):
+            if local is not None and local.read(len(block)) != block:
+                raise _differs(found.path, at, at + len(block))
+            at += len(block)
     return at
 
 
@@ -138,7 +132,4 @@ def _differs(path: str, start: int, end: int) -> IntegrityError:
 
 def summary(findings: list[Finding]) -> dict[Verdict, int]:
     """How many files there are of each verdict."""
-    counts: dict[Verdict, int] = {"right": 0, "behind": 0, "extra": 0, "wrong": 0}
-    for one in findings:
-        counts[one.verdict] += 1
-    return counts
+    return {verdict: sum(one.verdict == verdict for one in findings) for verdict in get_args(Verdict)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -55,19 +55,19 @@ class Task:
         return self.n_bytes >= _LARGE_BYTES
 
 
+@dataclass(eq=False)
 class DueTasks:
     """Decides by what the file tracker knows."""
 
-    def __init__(self, tracker: FileTracker, config: MirrorConfig, folder: Path, clock: Clock) -> None:
-        self._tracker = tracker
-        self._config = config
-        self._folder = folder
-        self._clock = clock
-        #: Since when the end is under way, by the mirror's clock; None: it is not.
-        self.final_since_s: float | None = None
-        #: The last manifest is written: segments of sealed files need not stay for readers any more.
-        self.is_announced = False
-        self._n_small = 0
+    tracker: FileTracker
+    config: MirrorConfig
+    folder: Path
+    clock: Clock
+    #: Since when the end is under way, by the mirror's clock; None: it is not.
+    final_since_s: float | None = field(default=None, init=False)
+    #: The last manifest is written: segments of sealed files need not stay for readers any more.
+    is_announced: bool = field(default=False, init=False)
+    _n_small: int = field(default=0, init=False)
 
     @property
     def is_final(self) -> bool:
@@ -76,13 +76,8 @@ class DueTasks:
 
     def tasks(self, *, force: bool) -> list[Task]:
         """All tasks that may be begun now, the most urgent first. `force`: send every whole record, however new."""
-        protected = self._tracker.protected()
-        tasks = [
-            *self._sends(protected, force),
-            *self._rotated(protected),
-            *self._last_seals(protected),
-            *self._cleanings(),
-        ]
+        protected = self.tracker.protected()
+        tasks = [*self._sends(protected, force), *self._rotated(protected), *self._last_seals(protected), *self._cleanings()]
         # What has failed by itself must not be what all depends on.
         return sorted(tasks, key=lambda task: (any(one.n_errors for one in task.files), -task.urgency))
 
@@ -96,31 +91,29 @@ class DueTasks:
 
     def keeps_growing(self, tracked: TrackedFile) -> bool:
         """Whether, at the end, the file is still growing after it was waited for long enough."""
-        since_s = self._clock.monotonic_s() if self.final_since_s is None else self.final_since_s
-        return tracked.n_ends >= FINAL_TRIES and self._clock.monotonic_s() - since_s >= _FINAL_GROWTH_S
+        since_s = self.clock.monotonic_s() if self.final_since_s is None else self.final_since_s
+        return tracked.n_ends >= FINAL_TRIES and self.clock.monotonic_s() - since_s >= _FINAL_GROWTH_S
 
     def is_open(self, path: str, age_s: float) -> bool:
         """Whether a file that is sent whole is still being written, by a writer who pauses."""
-        return age_s < self._config.max_lag_s * _OPEN_FILE_LAGS and is_being_written(self._folder / path)
+        return age_s < self.config.max_lag_s * _OPEN_FILE_LAGS and is_being_written(self.folder / path)
 
     def _may_be_begun(self, tracked: TrackedFile) -> bool:
         is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
-        return not tracked.is_busy and tracked.not_before_s <= self._clock.monotonic_s() and not is_given_up
+        return not tracked.is_busy and tracked.not_before_s <= self.clock.monotonic_s() and not is_given_up
 
     # -- files with something to send
 
     def _sends(self, protected: set[str], force: bool) -> Iterator[Task]:
-        for tracked in filter(self._may_be_begun, self._tracker.active):
+        for tracked in filter(self._may_be_begun, self.tracker.active):
             if tracked.found is None or tracked.since_s is None:
                 continue
-            age_s, n_bytes = self._clock.monotonic_s() - tracked.since_s, tracked.unsent_bytes
+            age_s, n_bytes = self.clock.monotonic_s() - tracked.since_s, tracked.unsent_bytes
             if tracked.record.rule == "append":
                 is_due, urgency = self._is_growing_due(tracked, age_s, force), _urgency(age_s, n_bytes)
             else:
-                is_due, urgency = (
-                    tracked.record.at not in protected and self._is_whole_due(tracked, age_s, force),
-                    _urgency(age_s),
-                )
+                is_due = tracked.record.at not in protected and self._is_whole_due(tracked, age_s, force)
+                urgency = _urgency(age_s)
             if is_due:
                 yield Task("send", (tracked,), urgency, n_bytes)
 
@@ -129,9 +122,9 @@ class DueTasks:
         if self.is_final:
             if self.keeps_growing(tracked):
                 return False
-            if not self._config.seal_on_close:
+            if not self.config.seal_on_close:
                 return True
-        is_much = tracked.unsent_bytes >= self._config.segment_bytes
+        is_much = tracked.unsent_bytes >= self.config.segment_bytes
         return tracked.may_have_more and (force or self._is_late(age_s) or is_much)
 
     def _is_whole_due(self, tracked: TrackedFile, age_s: float, force: bool) -> bool:
@@ -141,34 +134,34 @@ class DueTasks:
             return self.is_final or force or self._is_late(age_s) or is_first
         if self.is_final or tracked.source is not None:
             return True
-        is_finished = tracked.is_settled and self._clock.monotonic_s() >= tracked.next_version_s
+        is_finished = tracked.is_settled and self.clock.monotonic_s() >= tracked.next_version_s
         return is_finished and not self.is_open(tracked.record.at, age_s)
 
     def _is_late(self, age_s: float) -> bool:
-        return age_s >= self._config.max_lag_s * _EARLY
+        return age_s >= self.config.max_lag_s * _EARLY
 
     # -- files to be sealed, and segments to be deleted
 
     def _rotated(self, protected: set[str]) -> Iterator[Task]:
-        for tracked in filter(self._may_be_begun, self._tracker.rotated):
-            quiet_s = self._clock.monotonic_s() - tracked.changed_s - self._config.max_lag_s
+        for tracked in filter(self._may_be_begun, self.tracker.rotated):
+            quiet_s = self.clock.monotonic_s() - tracked.changed_s - self.config.max_lag_s
             is_due = self.is_final or (tracked.is_settled and quiet_s >= 0)
             if tracked.found is not None and is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(quiet_s), tracked.found.size)
 
     def _last_seals(self, protected: set[str]) -> Iterator[Task]:
-        if not self.is_final or not self._config.seal_on_close:
+        if not self.is_final or not self.config.seal_on_close:
             return
-        for tracked in filter(self._may_be_begun, self._tracker.files.values()):
-            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self._clock.monotonic_s() >= tracked.next_end_s
+        for tracked in filter(self._may_be_begun, self.tracker.files.values()):
+            is_due = is_unsealed(tracked) and not self.keeps_growing(tracked) and self.clock.monotonic_s() >= tracked.next_end_s
             if is_due and tracked.record.at not in protected:
                 yield Task("seal", (tracked,), _urgency(0.0), 0 if tracked.found is None else tracked.found.size)
 
     def _cleanings(self) -> Iterator[Task]:
         """Files whose clean-up has failed are cleaned alone, so that they hold up no other file."""
         together: list[TrackedFile] = []
-        for tracked in filter(self._may_be_begun, self._tracker.uncleaned):
-            is_over = self._clock.wall_s() - tracked.record.sealed_s >= self._config.grace_s
+        for tracked in filter(self._may_be_begun, self.tracker.uncleaned):
+            is_over = self.clock.wall_s() - tracked.record.sealed_s >= self.config.grace_s
             if tracked.record.state != "sealed" or not (is_over or self.is_announced):
                 continue
             if tracked.n_errors:

@@ -78,10 +78,7 @@ class Engine:
         self._prepare = prepare
         self._clock = clock
         self._manifest_writer = ManifestWriter(sender, config, budget, clock)
-        self._fence = Fence(
-            sender.store, sender.prefix, sender.writer, sender.new_scratch,
-            counts_s=counts_s, clock=clock.monotonic_s, now=clock.wall_s,
-        )  # fmt: skip
+        self._fence = Fence(sender.store, sender.prefix, sender.writer, sender.scratch, counts_s, clock)
         rules = Rules(config.rules)
         self.tracker = FileTracker(sender.folder, state_db, rules, sender.writer, sender.prefix, config.settle_s)
         self._scanner = FolderScanner(sender.folder, self.tracker, rules, config.max_lag_s, clock)
@@ -91,9 +88,7 @@ class Engine:
             executor, sender, state_db, config, budget, self._due_tasks,
             may_send=lambda: not self._rest_s(), wake=wake, clock=clock,
         )  # fmt: skip
-        self._outcomes = Outcomes(
-            self.tracker, self._due_tasks, self._backoff, config, warn_once=self._scanner.warn_once, clock=clock, rng=rng
-        )
+        self._outcomes = Outcomes(self.tracker, self._due_tasks, self._backoff, config, self._scanner.warn_once, clock, rng)
         self._final = FinalPhase(self.tracker, self._due_tasks, self._scanner, clock, seals=config.seal_on_close)
         self._n_done = 0
         self._is_cut_short = False
@@ -152,14 +147,9 @@ class Engine:
             self._final.note_busy()
         elif final:  # a mirror is complete by a scan that was made after everything was sent
             if scanner.is_fresh:
-                self._final.finish(self._announce)
+                self._final.finish(announce=lambda: self.write_manifest("sealed"))
         elif self._manifest_writer.is_due():
-            self._fence.check()
             self.write_manifest("open")
-
-    def _announce(self) -> None:
-        self._fence.check(surely=True)
-        self.write_manifest("sealed")
 
     def pause_s(self, *, is_watched: bool = False) -> float:
         """How long until the next step may have something to do, if nothing wakes us before.
@@ -182,14 +172,13 @@ class Engine:
 
     def stop(self) -> None:
         """Begin nothing more. What is running ends by itself."""
-        self.runner.stop()
+        self.runner.stopped.set()
 
     def write_incomplete(self) -> None:
         """Write into the manifest that something is left, if so and if the store can be reached. For after the last step."""
         if self.is_complete or self.fenced is not None or self._backoff.n_errors or not self._fence.epoch:
             return
         try:
-            self._fence.check(surely=True)
             self.write_manifest("incomplete")
         except (WherryError, OSError) as error:  # readers will see that the writer is silent
             log.info("the manifest could not be written: %s", error)
@@ -233,7 +222,7 @@ class Engine:
         is_another = self._state_db.fact("compression") not in (None, compression)
         if noted is None or int(noted) + 1 < self._fence.epoch or is_another:
             self.runner.is_new_state_db = True
-            self._state_db.replace(rebuild(self.sender, self._scanner.rules))
+            self._state_db.save(rebuild(self.sender, self._scanner.rules), anew=True)
         self._state_db.note("epoch", str(self._fence.epoch))
         self._state_db.note("compression", compression)
         self.tracker.load(self._state_db.load())
@@ -252,7 +241,7 @@ class Engine:
         n_begun = 0
         self._fence.check(surely=unbounded)
         for task in self._due_tasks.interleaved(tasks):
-            if places <= n_begun or self.runner.is_stopped or self._rest_s():
+            if places <= n_begun or self.runner.stopped.is_set() or self._rest_s():
                 break
             if any(one.is_busy for one in task.files) or not self.runner.has_room_for(task):
                 continue
@@ -270,9 +259,10 @@ class Engine:
             self._outcomes.note(task, future)
 
     def write_manifest(self, state: State) -> None:
-        """Write the manifest now."""
-        known = {(one.record.path, one.record.generation): one for one in self.tracker.all_files()}
-        known.update({(one.record.path, one.record.generation): one for one in self.tracker.uncleaned})
+        """Write the manifest now, unless another process has begun to write under our name. The last one asks the store."""
+        self._fence.check(surely=state != "open")
+        files = (*self.tracker.all_files(), *self.tracker.uncleaned)
+        known = {(one.record.path, one.record.generation): one for one in files}
         records = [self.sender.snapshot(known[key].record) for key in sorted(known)]
         self._manifest_writer.write(state, self._fence.epoch, self.report(), records)
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file
@@ -29,32 +30,28 @@ from wherry.mirror.writer.tracked_file import StoredObjects, TrackedFile
 log = logging.getLogger("wherry.mirror")
 
 
+@dataclass(eq=False)
 class _Comparison:
     """One comparison with the folder: what is there, and what came of it."""
 
-    def __init__(self, scan: Scan, since_s: float, now_s: float) -> None:
-        self.files = scan.files
-        self.now_s = now_s
-        self.since_s = since_s
-        #: Paths that belong to a rotated file.
-        self.claimed: set[str] = set()
-        #: Files that a sender has. Under another name they are not new but renamed, which is handled when the sender is done.
-        self.busy: set[tuple[int, int]] = set()
-        #: Records to be written down.
-        self.changed: list[Record] = []
-        self._unreadable = tuple(f"{folder}/" for folder in scan.trouble)
-        self._is_blind = "." in scan.trouble
-        self._by_inode: dict[tuple[int, int], Found] | None = None
+    scan: Scan
+    since_s: float
+    now_s: float
+    #: Paths that belong to a rotated file.
+    claimed: set[str] = field(default_factory=set)
+    #: Files that a sender has. Under another name they are not new but renamed, which is handled when the sender is done.
+    busy: set[tuple[int, int]] = field(default_factory=set)
+    #: Records to be written down.
+    changed: list[Record] = field(default_factory=list)
 
-    def find(self, record: Record) -> Found | None:
-        """Where the record's very file is now."""
-        if self._by_inode is None:
-            self._by_inode = {(one.device, one.inode): one for one in self.files.values()}
-        return self._by_inode.get((record.device, record.inode))
+    @cached_property
+    def by_inode(self) -> dict[tuple[int, int], Found]:
+        """Where each file is now, by its device and inode."""
+        return {(one.device, one.inode): one for one in self.scan.files.values()}
 
     def may_be_there(self, path: str) -> bool:
         """Whether the path is where nothing could be read."""
-        return self._is_blind or path.startswith(self._unreadable)
+        return any(folder == "." or path.startswith(f"{folder}/") for folder in self.scan.trouble)
 
 
 class FileTracker:
@@ -260,7 +257,8 @@ class FileTracker:
                 comparison.changed.append(record)
             self._note_found(tracked, found, comparison)
             return
-        elsewhere = comparison.find(record) if not tracked.is_gone and record.state != "deleted" else None
+        is_wanted = not tracked.is_gone and record.state != "deleted"
+        elsewhere = comparison.by_inode.get((record.device, record.inode)) if is_wanted else None
         if elsewhere is not None and not record.may_be_there:  # nothing had to be finished, and an inode is soon reused
             del self.files[record.path]
             self.active.discard(tracked)
@@ -326,7 +324,7 @@ class FileTracker:
             comparison.claimed.add(tracked.record.at)
             return
         record = tracked.record
-        found = comparison.find(record)
+        found = comparison.by_inode.get((record.device, record.inode))
         if found is not None and found.path == record.at and (tracked.restart_reason or found.size < record.acked):
             self._replace_rotated(tracked, found, tracked.restart_reason or "it was truncated", comparison)
             return

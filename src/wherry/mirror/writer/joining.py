@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,23 +65,23 @@ def _together(run: Sequence[Piece]) -> Piece:
     return run[0] if len(run) == 1 else Piece("", run[0].start, sum(one.size_bytes for one in run))
 
 
+@dataclass(eq=False)
 class Joiner:
     """Has a store make objects of others. `put_range` makes a range of a local file an object: (name, file, start, bytes).
 
     After several failures in a row the store is not asked for a while. Any thread may call.
     """
 
-    def __init__(self, store: ObjectStore, prefix: str, writer: str, put_range: Callable[[str, Path, int, int], None]) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._writer = writer
-        self._put_range = put_range
-        self._n_failed = 0
-        self._not_before_s = 0.0
+    store: ObjectStore
+    prefix: str
+    writer: str
+    put_range: Callable[[str, Path, int, int], None]
+    _n_failed: int = field(default=0, init=False)
+    _not_before_s: float = field(default=0.0, init=False)
 
     def may_join(self, size_bytes: int) -> bool:
         """Whether the store can join, and the file is large enough that it saves something."""
-        is_able = self._store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._not_before_s
+        is_able = self.store.capabilities.min_joined_bytes is not None and time.monotonic() >= self._not_before_s
         return is_able and size_bytes >= WORTH_JOINING_BYTES
 
     def join(self, name: str, source: Path, record: Record, found: Sequence[Segment]) -> bool:
@@ -94,11 +95,11 @@ class Joiner:
         pieces = [Piece(one.key, one.start, one.size_bytes) for one in segments]
         if segments and segments[0].start > 0:
             try:
-                plain = self._store.head(key_for(self._prefix, check_name(record.path)))
+                plain = self.store.head(key_for(self.prefix, check_name(record.path)))
             except NotFoundError:
                 return False
             pieces = [Piece(plain.key, 0, plain.size_bytes), *(one for one in pieces if one.start >= plain.size_bytes)]
-        can = self._store.capabilities
+        can = self.store.capabilities
         if not _is_whole(pieces, record.acked, can) or (parts := pack(pieces, can.min_joined_bytes or 0)) is None:
             return False
         return self._join_parts(name, parts, source, record)
@@ -107,34 +108,32 @@ class Joiner:
         """Make the object `name` a copy of another. False if that cannot be, or if the file is not the stored one any more."""
         if ((status.st_dev, status.st_ino), status.st_size, status.st_mtime_ns) != (stored.file, stored.size, stored.mtime_ns):
             return False
-        if not self.may_join(stored.size) or stored.size > self._store.capabilities.max_part_size_bytes:
+        if not self.may_join(stored.size) or stored.size > self.store.capabilities.max_part_size_bytes:
             return False
-        return self._make(name, [key_for(self._prefix, check_name(stored.name))], stored.size, stored.crc32c)
+        return self._make(name, [key_for(self.prefix, check_name(stored.name))], stored.size, stored.crc32c)
 
     def _join_parts(self, name: str, parts: Sequence[Piece], source: Path, record: Record) -> bool:
         """Join the parts; those without a key are put for that time."""
         mark = hashlib.sha256(name.encode()).hexdigest()[:16]
         # Listings do not show such names. What a kill leaves the seal that is made again overwrites, and deletes.
         packs = {
-            one.start: f"{writer_folder(self._writer)}{TEMPORARY_MARK}pack-{mark}-{one.start:020d}"
-            for one in parts
-            if not one.key
+            one.start: f"{writer_folder(self.writer)}{TEMPORARY_MARK}pack-{mark}-{one.start:020d}" for one in parts if not one.key
         }
-        keys = [one.key or key_for(self._prefix, packs[one.start]) for one in parts]
+        keys = [one.key or key_for(self.prefix, packs[one.start]) for one in parts]
         try:
             for one in parts:
                 if not one.key:
-                    self._put_range(packs[one.start], source, one.start, one.size_bytes)
+                    self.put_range(packs[one.start], source, one.start, one.size_bytes)
             return self._make(name, keys, record.acked, record.crc32c)
         finally:
             if packs:
-                self._store.delete_many([key_for(self._prefix, one) for one in packs.values()])
+                self.store.delete_many([key_for(self.prefix, one) for one in packs.values()])
 
     def _make(self, name: str, keys: Sequence[str], size: int, crc: int) -> bool:
         """Have the store make the object `name` of others. False if it did not, or if the result has another checksum."""
         metadata = {TOKEN_METADATA: secrets.token_hex(16), CRC32C_METADATA: format_crc32c(crc)}
         try:
-            self._store.join(key_for(self._prefix, name), keys, size, PutOptions(crc32c=crc, metadata=metadata))
+            self.store.join(key_for(self.prefix, name), keys, size, PutOptions(crc32c=crc, metadata=metadata))
         except StoreError as error:  # whatever it is: the file is here, and a store that is down will say so again
             self._n_failed += 1
             self._not_before_s = time.monotonic() + (_NO_JOINS_S if self._n_failed >= _MOST_FAILED_JOINS else 0.0)

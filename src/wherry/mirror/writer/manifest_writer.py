@@ -29,13 +29,7 @@ _SOONEST_S = 20.0
 class ManifestWriter:
     """One writer's manifest. For one thread."""
 
-    def __init__(
-        self,
-        sender: SegmentSender,
-        config: MirrorConfig,
-        budget: Budget,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, sender: SegmentSender, config: MirrorConfig, budget: Budget, clock: Clock) -> None:
         self._sender = sender
         self._budget = budget
         self._clock = clock
@@ -59,7 +53,11 @@ class ManifestWriter:
         """Replace the manifest. All files are in one that is sealed, else those with segments."""
         is_frequent = self._size_bytes < _SMALL_BYTES and self._budget.per_hour >= _MANY_REQUESTS
         self._promised_s = max(_SOONEST_S, self._interval_s * (1.0 if is_frequent else _LATEST))
-        entries = tuple(_entry(one) for one in records if one.state != "new" and (state == "sealed" or one.has_segments))
+        entries = tuple(
+            FileEntry(one.path, one.at, one.rule, one.state, one.generation, one.acked, format_crc32c(one.crc32c))
+            for one in records
+            if one.state != "new" and (state == "sealed" or one.has_segments)
+        )
         manifest = Manifest(
             writer=report.writer,
             epoch=epoch,
@@ -75,15 +73,3 @@ class ManifestWriter:
         sent_bytes = self._sender.sent_bytes
         self._sender.send_text(manifest_name(report.writer), text)
         self._written_s, self._size_bytes, self._sent_bytes = self._clock.monotonic_s(), len(text), sent_bytes
-
-
-def _entry(record: Record) -> FileEntry:
-    return FileEntry(
-        path=record.path,
-        name=record.at,
-        rule=record.rule,
-        state=record.state,
-        generation=record.generation,
-        acked_bytes=record.acked,
-        crc32c=format_crc32c(record.crc32c),
-    )

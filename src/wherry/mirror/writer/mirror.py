@@ -21,7 +21,7 @@ from wherry.errors import ConfigError, WherryError
 from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.fence import MirrorFencedError
 from wherry.mirror.format.layout import manifest_name
-from wherry.mirror.mirror_config import MirrorConfig, writer_name
+from wherry.mirror.mirror_config import MirrorConfig, lie_in_one_another, writer_name
 from wherry.mirror.report import MirrorReport
 from wherry.mirror.writer.engine import Engine
 from wherry.mirror.writer.segment_sender import SegmentSender
@@ -96,9 +96,7 @@ class Mirror:
         self._report: MirrorReport | None = None
         self._lock = MirrorLock(state_folder(opened_spool.folder, self.folder), self.folder)
         try:
-            self._lock.empty_scratch()
-            transfer = TransferConfig()
-            self._backend = open_store(self.uri, options, stall_timeout_s=transfer.stall_timeout_s)
+            self._backend = open_store(self.uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
             endpoints = Endpoints(opened_spool.folder / "endpoints.json")
             endpoints.tell(self._backend)
             budget = Budget(self.config.max_requests_per_hour)
@@ -111,7 +109,6 @@ class Mirror:
                 self._lock.scratch,
                 compression=self.config.compression,
                 retry=self.config.retry,
-                transfer=transfer,
             )
             # What the server honours is found out once, by trials where we write.
             find_out = partial(endpoints.find_out, sender.store, self.uri.key_for(manifest_name(self.writer)))
@@ -271,7 +268,8 @@ class Mirror:
                 self._woken.clear()
                 self._engine.step(force=wanted > self._flushed, final=final)
                 self._publish(wanted if self._engine.is_flushed() else self._flushed)
-                self._watch()
+                if self._watcher is None and self.folder.is_dir():
+                    self._watcher = Watcher(self.folder, self._woken.set)
                 watcher = self._watcher
                 is_watched = watcher is not None and self._engine.is_idle() and watcher.arm() and watcher.has_begun
                 self._woken.wait(self._engine.pause_s(is_watched=is_watched))
@@ -288,10 +286,6 @@ class Mirror:
         with self._changed:
             self._report, self._flushed = report, max(flushed, self._flushed)
             self._changed.notify_all()
-
-    def _watch(self) -> None:
-        if self._watcher is None and self.folder.is_dir():
-            self._watcher = Watcher(self.folder, self._woken.set)
 
 
 def _because(report: MirrorReport) -> str:
@@ -313,8 +307,7 @@ def _check_folder(folder: Path, uri: StoreURI) -> None:
 
 def _check_apart(folder: Path, other: Path, what: str) -> None:
     """One in the other would be mirrored into itself."""
-    ours, theirs = Path(os.path.realpath(folder)), Path(os.path.realpath(other))
-    if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+    if lie_in_one_another(folder, other):
         raise ConfigError(f"the folder {folder} and {what}, {other}, lie in one another: choose places beside each other")
 
 

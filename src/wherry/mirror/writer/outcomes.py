@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from wherry.clock import Clock
 from wherry.errors import AccessDeniedError, BucketNotFoundError, ConfigError, StoreError, TransientError
@@ -26,32 +27,22 @@ log = logging.getLogger("wherry.mirror")
 _MOST_DOUBLINGS = 10
 
 
+@dataclass(eq=False)
 class Outcomes:
     """Notes how tasks ended. Errors of the store hold up everything (`backoff`), errors of one file that file alone.
 
     `warn_once` logs a text once under a name.
     """
 
-    def __init__(
-        self,
-        tracker: FileTracker,
-        due_tasks: DueTasks,
-        backoff: BackoffState,
-        config: MirrorConfig,
-        *,
-        warn_once: Callable[[str, str], None],
-        clock: Clock,
-        rng: random.Random | None,
-    ) -> None:
-        self._tracker = tracker
-        self._due_tasks = due_tasks
-        self._backoff = backoff
-        self._config = config
-        self._warn_once = warn_once
-        self._clock = clock
-        self._rng = rng
-        #: Path -> the last error of a file that is not in the store yet.
-        self.trouble: dict[str, str] = {}
+    tracker: FileTracker
+    due_tasks: DueTasks
+    backoff: BackoffState
+    config: MirrorConfig
+    warn_once: Callable[[str, str], None]
+    clock: Clock
+    rng: random.Random | None
+    #: Path -> the last error of a file that is not in the store yet.
+    trouble: dict[str, str] = field(default_factory=dict, init=False)
 
     def note(self, task: Task, future: Future[bool]) -> None:
         """Note how a task ended. An exception that no store and no file raises is raised again."""
@@ -60,7 +51,7 @@ class Outcomes:
             if future.result():
                 self._succeeded(task)
         elif isinstance(error, (TransientError, AccessDeniedError, BucketNotFoundError)):
-            self._backoff.note(error)
+            self.backoff.note(error)
             if not isinstance(error, TransientError):  # it may be this object alone: another file finds out
                 for tracked in task.files:
                     self._postpone(tracked)
@@ -71,22 +62,22 @@ class Outcomes:
             raise error
 
     def _succeeded(self, task: Task) -> None:
-        self._backoff.clear()
+        self.backoff.clear()
         for tracked in task.files:
             tracked.n_errors, tracked.not_before_s = 0, 0.0
             self.trouble.pop(tracked.record.at, None)
         if task.what == "clean":
-            self._tracker.cleaned([one for one in task.files if one.record.state == "sealed"])
+            self.tracker.cleaned([one for one in task.files if one.record.state == "sealed"])
             return
         (tracked,) = task.files
-        if self._due_tasks.is_final:
+        if self.due_tasks.is_final:
             tracked.n_ends += 1
             if task.what == "seal":
-                tracked.next_end_s = self._clock.monotonic_s() + tracked.n_ends
+                tracked.next_end_s = self.clock.monotonic_s() + tracked.n_ends
         if tracked.record.state == "sealed" and task.what == "seal":
-            self._tracker.sealed(tracked)
+            self.tracker.sealed(tracked)
         else:
-            self._tracker.sent(tracked, self._clock.monotonic_s())
+            self.tracker.sent(tracked, self.clock.monotonic_s())
             if tracked.record.rule == "once":
                 self._space_versions(tracked)
 
@@ -98,12 +89,12 @@ class Outcomes:
         if tracked.version_inode != tracked.record.inode:  # backups that are numbered anew: another file each time
             tracked.n_versions, tracked.version_inode = 0, tracked.record.inode
         tracked.n_versions += 1
-        wait_s = max(self._config.settle_s, self._config.max_lag_s) * 2.0 ** min(tracked.n_versions - 1, _MOST_DOUBLINGS)
-        tracked.next_version_s = self._clock.monotonic_s() + wait_s
+        wait_s = max(self.config.settle_s, self.config.max_lag_s) * 2.0 ** min(tracked.n_versions - 1, _MOST_DOUBLINGS)
+        tracked.next_version_s = self.clock.monotonic_s() + wait_s
         if tracked.n_versions == 2:
             path = tracked.record.at
             pattern = f"*{os.path.splitext(path)[1]}" if os.path.splitext(path)[1] else path
-            self._warn_once(
+            self.warn_once(
                 f"versions {path}",
                 f"{printable(path)} has changed since it was sent, and was sent whole again; its next versions come more seldom. "
                 f"If it only grows, a rule sends what is new: Rule({pattern!r}, 'append'), or --rule '{pattern}=append'",
@@ -129,5 +120,5 @@ class Outcomes:
     def _postpone(self, tracked: TrackedFile) -> None:
         tracked.n_errors += 1
         tracked.source = None  # what waits for it waits no longer
-        wait_s = job_wait_s(tracked.n_errors, self._config.retry, self._rng)
-        tracked.not_before_s = self._clock.monotonic_s() + (min(wait_s, FINAL_WAIT_S) if self._due_tasks.is_final else wait_s)
+        wait_s = job_wait_s(tracked.n_errors, self.config.retry, self.rng)
+        tracked.not_before_s = self.clock.monotonic_s() + (min(wait_s, FINAL_WAIT_S) if self.due_tasks.is_final else wait_s)

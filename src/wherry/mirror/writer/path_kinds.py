@@ -27,10 +27,9 @@ class PathKinds:
 
     def kind(self, path: str) -> Kind:
         """The kind of the file with this path below the folder; "ignore" for a refused one."""
-        kind = self._kinds.get(path)
-        if kind is None:
-            kind = self._kinds[path] = self._find_kind(path)
-        return kind
+        if path not in self._kinds:
+            self._kinds[path] = self._find_kind(path)
+        return self._kinds[path]
 
     def _find_kind(self, path: str) -> Kind:
         if (kind := self._rules.kind(path)) == "ignore":

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from itertools import groupby
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.checksum import combine_crc32c, crc32c_of_file
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, StoreError, TransientError
-from wherry.mirror.format.layout import FOLDER, MOST_BYTES, Segment, chain, key_for, listing_problem, parse_segment
+from wherry.mirror.format.layout import MOST_BYTES, Listed, Segment, chain, key_for, manifest_name
 from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, read_manifest
 from wherry.mirror.format.rules import Rules
 from wherry.mirror.report import printable
+from wherry.mirror.writer.scan import scan
 from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.segments import tail_of
 from wherry.mirror.writer.state_db import Record
@@ -31,21 +32,14 @@ def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
     manifest's, then the segments' own, which costs a request each. A file whose objects cannot be read
     begins anew, too.
     """
-    plain: dict[str, ObjectMeta] = {}
-    segments: list[Segment] = []
-    base = key_for(sender.prefix, "")
-    for meta in sender.store.list(base):
-        if (one := parse_segment(sender.prefix, meta)) is not None:
-            if one.writer == sender.writer:
-                segments.append(one)
-        elif not meta.key.startswith(f"{base}{FOLDER}/") and not listing_problem(meta):
-            plain[meta.key[len(base) :]] = meta
-    segments.sort(key=lambda one: one.path)
-    by_path = {path: list(group) for path, group in groupby(segments, key=lambda one: one.path)}
+    listed = Listed(sender.store, sender.prefix)
+    plain = listed.plain
+    ours = {path: [one for one in group if one.writer == sender.writer] for path, group in listed.segments.items()}
+    by_path = {path: group for path, group in ours.items() if group}
     if not plain and not by_path:
         return []
     try:
-        manifest = read_manifest(sender.store, sender.prefix, sender.writer, scratch=sender.scratch)
+        manifest = read_manifest(sender.store, key_for(sender.prefix, manifest_name(sender.writer)), sender.scratch)
     except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
         raise
     except IntegrityError:  # it can be done without
@@ -60,27 +54,12 @@ def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
 
 def _names(folder: Path) -> dict[str, str]:
     """Name in the store -> path in the folder, of regular files; they differ in the Unicode form at most."""
-    found: dict[str, str] = {}
-    for base, _, names in os.walk(folder):
-        for name in names:
-            path = (Path(base) / name).relative_to(folder).as_posix()
-            if (in_store := _name_of(path)) is not None and _is_file(Path(base) / name):
-                found[in_store] = path
-    return found
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it has just gone
-        return False
-
-
-def _name_of(path: str) -> str | None:
-    try:
-        return check_name(path)
-    except ConfigError:  # such a name was never sent
-        return None
+    names: dict[str, str] = {}
+    found = scan(folder)
+    for path in () if found is None else found.files:
+        with suppress(ConfigError):  # such a name was never sent
+            names[check_name(path)] = path
+    return names
 
 
 def _record(
@@ -122,7 +101,8 @@ def _measure(
     if not linked or begins_at > 0:
         if plain is None or plain.size_bytes < begins_at:
             return False
-        at, crc = plain.size_bytes, _crc_of_plain(sender, plain)
+        whole = Segment(plain.key, sender.writer, plain.key, 0, 0, None, plain.size_bytes)
+        at, crc = plain.size_bytes, sender.measure(whole)[1]
         record.state = "sealed"
     elif (
         entry is not None
@@ -163,11 +143,3 @@ def _matches_folder(source: Path, record: Record) -> bool:
         os.close(file)
     record.device, record.inode, record.mtime_ns = status.st_dev, status.st_ino, status.st_mtime_ns
     return True
-
-
-def _crc_of_plain(sender: SegmentSender, plain: ObjectMeta) -> int:
-    found = sender.store.head(plain.key)
-    if found.crc32c is not None:
-        return found.crc32c
-    whole = Segment(plain.key, sender.writer, plain.key, 0, 0, None, plain.size_bytes)
-    return sender.measure(whole, found)[1]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,9 +24,10 @@ from wherry.mirror.format.layout import (
     parse_segment,
     read_segment,
     segment_name,
+    sum_of,
 )
 from wherry.mirror.writer.joining import WORTH_JOINING_BYTES, Joiner
-from wherry.mirror.writer.segments import Cut, PrefixChanged, check_prefix, cut_segment, is_just_modified, tail_of
+from wherry.mirror.writer.segments import Cut, PrefixChanged, check_prefix, cut_segment, is_just_modified, opened, tail_of
 from wherry.mirror.writer.state_db import Record, Stored
 from wherry.spool.journal.jobs import job_sent_at_once
 from wherry.store import ObjectMeta, ObjectStore
@@ -56,46 +57,32 @@ class InlineExecutor(Executor):
         return future
 
 
+@dataclass(eq=False)
 class SegmentSender:
     """Sends for one mirror. Safe from several threads, as long as each file is in one of them."""
 
-    def __init__(
-        self,
-        folder: Path,
-        uri: StoreURI,
-        writer: str,
-        store: ObjectStore,
-        scratch: Path,
-        *,
-        compression: str | None = None,
-        retry: RetryConfig | None = None,
-        transfer: TransferConfig | None = None,
-    ) -> None:
-        self.folder = folder
-        self.uri = uri
-        self.writer = writer
-        self.store = store
-        #: Where temporary files lie.
-        self.scratch = scratch
-        self._compression = compression
-        self._retry = retry or RetryConfig()
-        self._transfer = transfer or TransferConfig()
+    folder: Path
+    uri: StoreURI
+    writer: str
+    store: ObjectStore
+    #: Where temporary files lie.
+    scratch: Path
+    compression: str | None = None
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    #: How many objects were put, found there already, or deleted so far: the sign of progress.
+    n_done: int = field(default=0, init=False)
+    #: Bytes that puts have taken to the store.
+    sent_bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         self._uploads = Sender(None, InlineExecutor())
-        #: How many objects were put, found there already, or deleted so far: the sign of progress.
-        self.n_done = 0
-        #: Bytes that puts have taken to the store.
-        self.sent_bytes = 0
-        self._joiner = Joiner(store, uri.prefix, writer, self._put_range)
+        self._joiner = Joiner(self.store, self.prefix, self.writer, self._put_range)
         self._lock = threading.Lock()
 
     @property
     def prefix(self) -> str:
         """The prefix of all keys."""
         return self.uri.prefix
-
-    def new_scratch(self) -> Path:
-        """A path for a temporary file."""
-        return self.scratch / secrets.token_hex(8)
 
     @contextmanager
     def _temporary(self) -> Iterator[Path]:
@@ -104,7 +91,7 @@ class SegmentSender:
             file = os.open(self.scratch, _O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600) if _O_TMPFILE else -1
         except OSError:  # a full disk will say so again
             file = -1
-        path = Path(f"/proc/self/fd/{file}") if file >= 0 else self.new_scratch()
+        path = Path(f"/proc/self/fd/{file}") if file >= 0 else self.scratch / secrets.token_hex(8)
         try:
             yield path
         finally:
@@ -124,10 +111,10 @@ class SegmentSender:
         answer was lost, is looked for, also when by then the file has nothing more to send. Raises PrefixChanged when the file,
         or what is already there under the segment's name, is not what the record says.
         """
-        name = segment_name(self.writer, check_name(record.path), record.generation, record.acked, self._compression)
+        name = segment_name(self.writer, check_name(record.path), record.generation, record.acked, self.compression)
         with self._temporary() as scratch:
             cut = cut_segment(
-                self.folder / record.at, record, scratch, max_bytes=max_bytes, compression=self._compression, all_of_it=all_of_it
+                self.folder / record.at, record, scratch, max_bytes=max_bytes, compression=self.compression, all_of_it=all_of_it
             )
             if cut is None and not record.in_doubt:
                 return False
@@ -140,7 +127,7 @@ class SegmentSender:
                         record.base = record.acked if record.state == "sealed" else record.base
                     save(record)
                 try:
-                    self._put(name, scratch, overwrite=False, crc32c=None if self._compression else cut.crc32c)
+                    self._put(name, scratch, overwrite=False, crc32c=None if self.compression else cut.crc32c)
                 except AlreadyExistsError as error:
                     cut = self._take_existing(record, name, cut.boundary)
                     if cut is None:
@@ -178,15 +165,12 @@ class SegmentSender:
         go on behind the object that this one replaces: with this one they would be a mixture.
         """
         source = self.folder / record.at
-        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+        with opened(source) as file:
             status = check_prefix(file, record)
             size = status.st_size
             if record.has_segments and size != record.acked:
                 return False
             tail = tail_of(file, size)
-        finally:
-            os.close(file)
         name = check_name(record.at)
         crc = _sum(name, source, size)
         if os.stat(source).st_size != size:
@@ -213,12 +197,8 @@ class SegmentSender:
 
     def _join(self, record: Record, name: str, size: int, crc: int) -> bool:
         """Have the store make the plain object of the file's segments. False if it cannot, or if the file has other bytes."""
-        if (
-            self._compression
-            or not self._joiner.may_join(size)
-            or not record.has_segments
-            or (record.acked, record.crc32c) != (size, crc)
-        ):
+        is_in_segments = record.has_segments and (record.acked, record.crc32c) == (size, crc)
+        if self.compression or not is_in_segments or not self._joiner.may_join(size):
             return False
         segments = self._segments_of(record.path)
         is_joined = self._joiner.join(name, self.folder / record.at, record, segments)
@@ -233,12 +213,12 @@ class SegmentSender:
 
     def _put_range(self, name: str, source: Path, start: int, n_bytes: int) -> None:
         """Make a range of the user's file an object. The checksum of the joined object shows whether the file has changed."""
-        with self._temporary() as scratch, open(source, "rb", opener=_open_no_link) as file, open(scratch, "wb") as out:
-            file.seek(start)
-            while n_bytes and (block := file.read(min(_COPY_BYTES, n_bytes))):
-                n_bytes -= out.write(block)
+        end = start + n_bytes
+        with self._temporary() as scratch, opened(source) as file, open(scratch, "wb") as out:
+            while start < end and (block := os.pread(file, min(_COPY_BYTES, end - start), start)):
+                start += out.write(block)
             out.flush()
-            if n_bytes:
+            if start < end:
                 raise IntegrityError("it became shorter while it was read", operation="put", uri=name)
             self._put(name, scratch, overwrite=True)
 
@@ -284,23 +264,18 @@ class SegmentSender:
 
         PrefixChanged if it has other bytes: the file was truncated or replaced since.
         """
-        try:
-            meta = self.store.head(key_for(self.prefix, name))
-        except NotFoundError:
+        if (meta := self.head(name)) is None:
             return None
         segment = parse_segment(self.prefix, meta)
         assert segment is not None, "its name is ours"
         length, crc = self.measure(segment, meta)
         end = record.acked + length
         source = self.folder / record.at
-        file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
+        with opened(source) as file:
             status = check_prefix(file, record)
             if not length or status.st_size < end or crc32c_of_file(source, record.acked, end) != crc:
                 raise PrefixChanged("other bytes than the file's are in the store already")
             return Cut(record.acked, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
-        finally:
-            os.close(file)
 
     def measure(self, segment: Segment, meta: ObjectMeta | None = None) -> tuple[int, int]:
         """How many bytes of the file a segment has, and their CRC32C; read back where the store does not know."""
@@ -308,10 +283,7 @@ class SegmentSender:
             meta = meta or self.store.head(segment.key)
             if meta.crc32c is not None:
                 return meta.size_bytes, meta.crc32c
-        length = crc = 0
-        for block in read_segment(self.store, replace(segment, length_bytes=None), scratch=self.scratch):
-            length, crc = length + len(block), crc32c(block, crc)
-        return length, crc
+        return sum_of(read_segment(self.store, replace(segment, length_bytes=None), scratch=self.scratch))
 
     def send_whole(
         self, name: str, source: Path, *, copied_from: Stored | None = None, is_there: bool = False
@@ -325,31 +297,31 @@ class SegmentSender:
         if copied_from is not None and self._copy(copied_from, name, status):
             return status, copied_from.crc32c
         crc = _sum(name, source, status.st_size)
-        if not (is_there and self._holds(name, status.st_size, crc)):
+        if not (is_there and self.holds(name, status.st_size, crc)):
             self._put_source(name, source, status.st_size, crc)
         return status, crc
 
-    def _holds(self, name: str, size: int, crc: int) -> bool:
+    def head(self, name: str) -> ObjectMeta | None:
+        """What the store says of the object `name`; None if there is none."""
         try:
-            meta = self.store.head(key_for(self.prefix, name))
+            return self.store.head(key_for(self.prefix, name))
         except NotFoundError:
-            return False
-        return (meta.size_bytes, meta.crc32c) == (size, crc)
+            return None
+
+    def holds(self, name: str, size: int, crc: int | None) -> bool:
+        """Whether the object `name` has that size and CRC32C."""
+        meta = self.head(name)
+        return meta is not None and (meta.size_bytes, meta.crc32c) == (size, crc)
 
     def send_copy(self, name: str, source: Path) -> tuple[os.stat_result, int]:
         """Make what a small file holds now the plain object `name`: (its status, its CRC32C). PrefixChanged if it changes."""
         with self._temporary() as scratch:
-            file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
+            with opened(source) as file, open(scratch, "wb") as out:
                 before = os.fstat(file)
-                with open(scratch, "wb") as out:
-                    at = 0
-                    while block := os.pread(file, _COPY_BYTES, at):
-                        out.write(block)
-                        at += len(block)
+                at = 0
+                while block := os.pread(file, _COPY_BYTES, at):
+                    at += out.write(block)
                 after = os.fstat(file)
-            finally:
-                os.close(file)
             crc = crc32c_of_file(scratch)
             is_changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != before.st_size
             if is_changed or (is_just_modified(after) and _sum(name, source, at) != crc):
@@ -365,8 +337,8 @@ class SegmentSender:
         if size >= WORTH_JOINING_BYTES:
             self._put(name, source, overwrite=True, crc32c=crc, frozen=False, size=size)
             return
-        with open(source, "rb", buffering=0, opener=_open_no_link) as file:
-            data = file.read(size)
+        with opened(source) as file:
+            data = os.pread(file, size, 0)
         if len(data) != size or crc32c(data) != crc:
             raise IntegrityError("it changed while it was read", operation="put", uri=name)
         with self._temporary() as scratch:
@@ -380,27 +352,15 @@ class SegmentSender:
             self._put(name, scratch, overwrite=True)
 
     def _put(
-        self,
-        name: str,
-        path: Path,
-        *,
-        overwrite: bool,
-        crc32c: int | None = None,
-        frozen: bool = True,
-        size: int | None = None,
-    ) -> ObjectMeta:
+        self, name: str, path: Path, *, overwrite: bool, crc32c: int | None = None, frozen: bool = True, size: int | None = None
+    ) -> None:
         """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
         key = key_for(self.prefix, name)
         size = path.stat().st_size if size is None else size
         job = job_sent_at_once(self.uri.uri_for(key), key, size, owner=self.writer, overwrite=overwrite, crc32c=crc32c)
-        meta = self._uploads.send(job, path, self.store, self._transfer, retry=self._retry, frozen=frozen)
+        self._uploads.send(job, path, self.store, TransferConfig(), retry=self.retry, frozen=frozen)
         self.sent_bytes += job.size_bytes
         self.n_done += 1
-        return meta
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _earlier(found: Sequence[Segment], record: Record, keep: Collection[int]) -> list[Segment]:

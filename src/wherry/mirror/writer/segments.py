@@ -10,11 +10,13 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from wherry.checksum import BLOCK_BYTES, crc32c
+from wherry.mirror.format.layout import sum_of
 from wherry.mirror.format.record_boundaries import cut_events, cut_lines, is_event_file
 from wherry.mirror.writer.state_db import Record
 
@@ -65,6 +67,16 @@ def compressor(name: str | None) -> _Compressor:
     return _NoCompression()
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor to read a file of the folder by. OSError for a link."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def tail_of(file: int, end: int) -> str:
     """A hash of the bytes before `end`, at most TAIL_BYTES."""
     start = max(0, end - TAIL_BYTES)
@@ -98,8 +110,7 @@ def cut_segment(
 
     `all_of_it`: also what is no whole record. Raises PrefixChanged, FileNotFoundError (it is gone), OSError (ENOSPC).
     """
-    file = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with opened(source) as file:
         status = check_prefix(file, record)
         start, size = record.acked, status.st_size
         if is_event_file(record.path):
@@ -112,13 +123,10 @@ def cut_segment(
             return None
         crc = _copy(file, start, end, scratch, compressor(compression))
         after = check_prefix(file, record)  # what was copied meanwhile belongs behind what was sent
-        if (after.st_mtime_ns != status.st_mtime_ns or is_just_modified(after)) and _sum(
-            file, start, end
-        ) != crc:  # truncated and filled again in this moment
+        may_differ = after.st_mtime_ns != status.st_mtime_ns or is_just_modified(after)
+        if may_differ and sum_of(_blocks(file, start, end))[1] != crc:  # truncated and filled again in this moment
             raise PrefixChanged("it changed while it was read")
         return Cut(start, end, crc, tail_of(file, end), min(boundary, end), status.st_mtime_ns)
-    finally:
-        os.close(file)
 
 
 def _blocks(file: int, start: int, end: int) -> Iterator[bytes]:
@@ -128,13 +136,6 @@ def _blocks(file: int, start: int, end: int) -> Iterator[bytes]:
             raise PrefixChanged(f"it ended at byte {start} while it was read: it was truncated")
         yield block
         start += len(block)
-
-
-def _sum(file: int, start: int, end: int) -> int:
-    crc = 0
-    for block in _blocks(file, start, end):
-        crc = crc32c(block, crc)
-    return crc
 
 
 def _copy(file: int, start: int, end: int, target: Path, packer: _Compressor) -> int:

@@ -111,15 +111,11 @@ class StateDb:
             rows = db.execute(_LOAD).fetchall()
         return [Record(*row) for row in rows]
 
-    def save(self, records: Iterable[Record]) -> None:
-        """Write rows down, all or none."""
+    def save(self, records: Iterable[Record], *, anew: bool = False) -> None:
+        """Write rows down, all or none. `anew`: and forget all others."""
         with self._database.transaction() as db:
-            db.executemany(_SAVE, map(_row_of, records))
-
-    def replace(self, records: Iterable[Record]) -> None:
-        """Forget all rows, and write these down."""
-        with self._database.transaction() as db:
-            db.execute("DELETE FROM files")
+            if anew:
+                db.execute("DELETE FROM files")
             db.executemany(_SAVE, map(_row_of, records))
 
     def drop(self, records: Iterable[Record]) -> None:
@@ -149,31 +145,25 @@ class StateDb:
 class MirrorLock:
     """Holds the place of one folder's mirror, until release() or the end of the process. A fork's child does not hold it.
 
-    SpoolError that names the other process if there is one.
+    SpoolError that names the other process if there is one. What a killed process has left in `scratch` is removed.
     """
 
     def __init__(self, state_folder: Path, folder: Path) -> None:
         self.state_folder = state_folder
+        #: Where segments lie on their way.
+        self.scratch = state_folder / "scratch"
         state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(state_folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if (who := lock_and_sign(descriptor, f"process {os.getpid()}\n")) is not None:
                 raise SpoolError(f"the folder {folder} is being mirrored by {who}: one mirror at a time, so end that one first")
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.scratch.mkdir(mode=0o700, exist_ok=True)
         except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
         call_in_children(self, MirrorLock.release)
-
-    @property
-    def scratch(self) -> Path:
-        """Where segments lie on their way."""
-        return self.state_folder / "scratch"
-
-    def empty_scratch(self) -> None:
-        """Remove what a killed process has left there."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(mode=0o700, exist_ok=True)
 
     def state_db_path(self, target: str) -> Path:
         """The state database of that URI and writer."""

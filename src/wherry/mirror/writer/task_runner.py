@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 
 from wherry.clock import Clock
 from wherry.mirror.budget import Budget
@@ -29,6 +30,7 @@ class StillGrowing(Exception):
     """A file that is to be sealed has more than was sent of it, once more."""
 
 
+@dataclass(eq=False)
 class TaskRunner:
     """Runs tasks through `executor`. `wake` is called, from any thread, when a sender has nothing to do.
 
@@ -36,52 +38,31 @@ class TaskRunner:
     are busy, and no other thread touches their records.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        sender: SegmentSender,
-        state_db: StateDb,
-        config: MirrorConfig,
-        budget: Budget,
-        due_tasks: DueTasks,
-        *,
-        may_send: Callable[[], bool],
-        wake: Callable[[], object],
-        clock: Clock,
-    ) -> None:
-        self.executor = executor
-        self._sender = sender
-        self._state_db = state_db
-        self._config = config
-        self._budget = budget
-        self._due_tasks = due_tasks
-        self._may_send = may_send
-        self._wake = wake
-        self._clock = clock
-        self._running: dict[Future[bool], Task] = {}
-        self._n_running = 0
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        #: The state database was made again: what is to be sent may be in the store already.
-        self.is_new_state_db = False
+    executor: Executor
+    sender: SegmentSender
+    state_db: StateDb
+    config: MirrorConfig
+    budget: Budget
+    due_tasks: DueTasks
+    may_send: Callable[[], bool]
+    wake: Callable[[], object]
+    clock: Clock
+    #: Once it is set nothing more is begun. What is running ends by itself.
+    stopped: threading.Event = field(default_factory=threading.Event, init=False)
+    #: The state database was made again: what is to be sent may be in the store already.
+    is_new_state_db: bool = field(default=False, init=False)
+    _running: dict[Future[bool], Task] = field(default_factory=dict, init=False)
+    _n_running: int = field(default=0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __len__(self) -> int:
         """How many tasks are running, or were not taken yet."""
         return len(self._running)
 
-    def stop(self) -> None:
-        """Begin nothing more. What is running ends by itself."""
-        self._stopped.set()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether stop() was called."""
-        return self._stopped.is_set()
-
     def has_room_for(self, task: Task) -> bool:
         """Whether a sender is left for small tasks should this one begin: a new small log does not wait for gigabytes."""
         n_large = sum(one.is_large for one in self._running.values())
-        return not task.is_large or n_large < max(1, self._config.sends_in_flight - 1)
+        return not task.is_large or n_large < max(1, self.config.sends_in_flight - 1)
 
     def submit(self, task: Task, tracker: FileTracker, *, unbounded: bool) -> bool:
         """Begin a task. `unbounded`: whatever the budget says. Whether it is done already."""
@@ -112,73 +93,73 @@ class TaskRunner:
     def _on_done(self, _: Future[bool]) -> None:
         with self._lock:
             self._n_running -= 1
-            has_room = self._n_running < self._config.sends_in_flight
+            has_room = self._n_running < self.config.sends_in_flight
         if has_room:
-            self._wake()
+            self.wake()
 
     # -- in the executor's threads
 
     def _clean(self, files: Sequence[TrackedFile], keeps: Sequence[frozenset[int]]) -> bool:
         """Delete the segments of sealed files."""
-        if self._stopped.is_set() or not self._may_send():
+        if self.stopped.is_set() or not self.may_send():
             return False
         # Of those that are not sealed any more, more was sent in this very step: the next seal is going to have that.
-        self._sender.clean([(one.record, keep) for one, keep in zip(files, keeps, strict=True) if one.record.state == "sealed"])
+        self.sender.clean([(one.record, keep) for one, keep in zip(files, keeps, strict=True) if one.record.state == "sealed"])
         return True
 
     def _run(self, tracked: TrackedFile, task: Task, *, unbounded: bool, keep: frozenset[int], stale: frozenset[int]) -> bool:
         """Send or seal one file. `keep`, `stale`: see SegmentSender.seal()."""
         record = tracked.record
-        if self._stopped.is_set() or not self._may_send():
+        if self.stopped.is_set() or not self.may_send():
             return False
         if task.what == "seal":
             if needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)
-            if not self._stopped.is_set():
-                if self._sender.seal(record, self._clock.wall_s(), copied_from=tracked.source, keep=keep, stale=stale):
+            if not self.stopped.is_set():
+                if self.sender.seal(record, self.clock.wall_s(), copied_from=tracked.source, keep=keep, stale=stale):
                     self._save(record)
-                elif self._due_tasks.is_final:
+                elif self.due_tasks.is_final:
                     raise StillGrowing("it grows while it is sealed: it stays in segments until its program has ended")
         elif record.rule == "append":
-            self._send_segments(tracked, unbounded=unbounded, all_of_it=self._due_tasks.is_final, is_large=task.is_large)
+            self._send_segments(tracked, unbounded=unbounded, all_of_it=self.due_tasks.is_final, is_large=task.is_large)
         else:
             self._send_whole(tracked)
         return True
 
     def _send_segments(self, tracked: TrackedFile, *, unbounded: bool, all_of_it: bool, is_large: bool = False) -> None:
-        record, found, budget, segment_bytes = tracked.record, tracked.found, self._budget, self._config.segment_bytes
+        record, found, budget, segment_bytes = tracked.record, tracked.found, self.budget, self.config.segment_bytes
         assert found is not None
         n_beyond = 0
-        until_s = self._clock.monotonic_s() + _LARGE_SLICE_S if is_large and not self._due_tasks.is_final else math.inf
-        while not self._stopped.is_set() and n_beyond < _MOST_BEYOND:
-            if self._sender.has_all_of(record):
+        until_s = self.clock.monotonic_s() + _LARGE_SLICE_S if is_large and not self.due_tasks.is_final else math.inf
+        while not self.stopped.is_set() and n_beyond < _MOST_BEYOND:
+            if self.sender.has_all_of(record):
                 tracked.no_cut_at = found.size
                 return
             n_beyond += record.acked >= found.size
             is_scarce = not unbounded and budget.left() < budget.per_hour / 100
             max_bytes = segment_bytes * (_LARGE_SEGMENTS if is_scarce else 1)
-            if not self._sender.send_segment(record, max_bytes=max_bytes, all_of_it=all_of_it, save=self._save):
+            if not self.sender.send_segment(record, max_bytes=max_bytes, all_of_it=all_of_it, save=self._save):
                 tracked.no_cut_at = found.size
                 return
-            if self._clock.monotonic_s() >= until_s:
+            if self.clock.monotonic_s() >= until_s:
                 return
             if not unbounded and (found.size - record.acked < segment_bytes or budget.left() < budget.burst / 2):
                 return
 
     def _save(self, record: Record) -> None:
-        self._state_db.save([record])
+        self.state_db.save([record])
 
     def _send_whole(self, tracked: TrackedFile) -> None:
         record, found = tracked.record, tracked.found
         assert found is not None
-        name, source = check_name(record.path), self._sender.folder / record.at
+        name, source = check_name(record.path), self.sender.folder / record.at
         if record.rule == "replace":
-            status, crc = self._sender.send_copy(name, source)
+            status, crc = self.sender.send_copy(name, source)
         else:
             is_alike = record.state == "sealed" and (record.size, record.mtime_ns) == (found.size, found.mtime_ns)
             is_there = is_alike or self.is_new_state_db
-            status, crc = self._sender.send_whole(name, source, copied_from=tracked.source, is_there=is_there)
+            status, crc = self.sender.send_whole(name, source, copied_from=tracked.source, is_there=is_there)
         record.size, record.mtime_ns = status.st_size, status.st_mtime_ns
         record.device, record.inode = status.st_dev, status.st_ino
-        record.acked, record.crc32c, record.state, record.sealed_s = status.st_size, crc, "sealed", self._clock.wall_s()
+        record.acked, record.crc32c, record.state, record.sealed_s = status.st_size, crc, "sealed", self.clock.wall_s()
         self._save(record)
