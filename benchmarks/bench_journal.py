@@ -70,7 +70,7 @@ def waiting(path: Path, n_jobs: int) -> list[str]:
         times(lambda _: journal.work.lease("w", 60.0)),
         times(lambda _: journal.work.ready()),
         times(lambda _: (journal.queries.counts(), journal.overview.waiting_stores(), journal.overview.held_up("me"))),
-        times(lambda _: (journal.queries.referenced_objects(["queued7"]), journal.queries.spool_bytes())),
+        times(lambda _: (journal.queries.is_shared("queued7"), journal.queries.spool_bytes())),
     ]
     journal.close()
     return row

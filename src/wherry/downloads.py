@@ -16,7 +16,7 @@ from wherry.posix.fork import call_in_children, leave_to_parent
 from wherry.spool.download_notes import note_download
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
-from wherry.spool.overlay import QueuedOverlay, explain_missing
+from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
 from wherry.store.options import MOST_IN_FLIGHT
@@ -92,7 +92,7 @@ class Reader(ABC):
         except NotFoundError as error:
             newest = self.journal.queries.newest(self.uri_for(name), self._endpoint)
             if newest is not None and newest.state is JobState.FAILED:
-                explain_missing(error, newest)
+                error.hint = f"its upload failed: {newest.error}; the file is kept, see wherry status"
             raise
 
     def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:

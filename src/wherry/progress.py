@@ -12,6 +12,26 @@ from typing import Any
 BAR_AFTER_S = 0.5
 
 
+def terminal_bar(what: str, total_bytes: int, done_bytes: int) -> Any:
+    """A tqdm on stderr that begins at `done_bytes`: its speed is that of the rest."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        monitor_interval = 0  # its monitor is a thread, and at interpreter exit none can be started
+
+    size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24
+    return Bar(
+        total=total_bytes,
+        initial=done_bytes,
+        unit="B",
+        unit_scale=True,
+        desc=what,
+        ncols=size.columns,
+        nrows=size.lines,
+        leave=False,
+    )
+
+
 class ByteBar:
     """Shows on stderr how much of `total_bytes` is done: a bar on a terminal, else one line. Nothing in the first half second."""
 
@@ -38,22 +58,7 @@ class ByteBar:
             self._shown = False
             sys.stderr.write(f"wherry: {self._what}, {self._total_bytes / 1e6:.1f} MB\n")
             return
-        from tqdm import tqdm
-
-        class Bar(tqdm):  # type: ignore[type-arg]
-            monitor_interval = 0  # its monitor is a thread, and at interpreter exit none can be started
-
-        size = shutil.get_terminal_size()  # tqdm shows nothing on a terminal that knows no size; this gives 80 x 24
-        self._bar = Bar(
-            total=self._total_bytes,
-            initial=self._done_bytes,
-            unit="B",
-            unit_scale=True,
-            desc=self._what,
-            ncols=size.columns,
-            nrows=size.lines,
-            leave=False,
-        )
+        self._bar = terminal_bar(self._what, self._total_bytes, self._done_bytes)
 
     def __enter__(self) -> ByteBar:
         return self

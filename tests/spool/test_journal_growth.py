@@ -72,13 +72,11 @@ WORK: dict[str, Callable[[Journal], object]] = {
     "counts of one owner": lambda journal: journal.queries.counts("me"),
     "unfinished": lambda journal: (
         journal.queries.unfinished(),
-        journal.queries.unfinished(owner="me"),
         journal.queries.unfinished(ids=[JobId(3)]),
     ),
     "failures": lambda journal: journal.uploads.failures("me"),
     "spool_bytes": lambda journal: journal.queries.spool_bytes(),
     "is_shared": lambda journal: journal.queries.is_shared("w3"),
-    "needed files": lambda journal: journal.queries.referenced_objects(["w3"]),
     "newest": lambda journal: (
         journal.queries.newest("s3://bucket/waits/000003", ""),
         journal.queries.newest_open("s3://bucket/waits/000003", ""),

@@ -14,7 +14,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -31,6 +30,7 @@ from wherry.spool.abandoned_uploads import has_known_uploads
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.database import JournalDamaged
 from wherry.spool.journal.jobs import LEASE_S
+from wherry.spool.journal.journal import retry_until_written
 from wherry.spool.leftovers import sweep
 from wherry.spool.presence import living_sessions
 from wherry.spool.recovery import open_journal, remove_unneeded_reserve
@@ -50,8 +50,6 @@ _PARTS_TO_SHARE = 4
 #: How often the time that passes is written down, by which deadlines are measured.
 _KEEP_BOOKS_S = 1.0
 _FULL_DISK_WAIT_S = 30.0
-#: How often a write that must not be lost is tried again: no event tells when a disk has room.
-_WRITE_AGAIN_S = 1.0
 #: A wait that ends this much too late means that the process was stopped meanwhile.
 _STOPPED_S = 15.0
 
@@ -165,18 +163,15 @@ class Agent:
 
     def _insist(self, write: Callable[[], _T]) -> _T | None:
         """Write what must not be lost, trying until the journal's disk has room. None: this process is asked to end meanwhile."""
-        is_told = False
-        while not self._stopping:
-            try:
-                return write()
-            except JournalError as error:  # noqa: PERF203  waits between rounds
-                if isinstance(error, JournalDamaged):
-                    raise
-                if not is_told:
-                    log.error("the journal cannot be written, which is tried until it can: %s", error)
-                    is_told = True
-                select.select([self._signal_read.fileno()], [], [], _WRITE_AGAIN_S)
-        return None
+        try:
+            return None if self._stopping else retry_until_written(write, self._pause)
+        except InterruptedError:
+            return None
+
+    def _pause(self, seconds: float) -> None:
+        select.select([self._signal_read], [], [], seconds)
+        if self._stopping:
+            raise InterruptedError
 
     def _leave(self, *, abandon: bool) -> bool:
         """Stop listening, then look once more: whoever calls from now on starts the next agent. False: we are needed after all.
@@ -206,9 +201,7 @@ class Agent:
         started_s = time.monotonic()
         ready, _, _ = select.select([self._listener.fileno(), self._signal_read.fileno()], [], [], timeout_s)
         if self._signal_read.fileno() in ready:
-            with suppress(BlockingIOError):
-                while self._signal_read.recv(4096):
-                    pass
+            self._signal_read.recv(2**16)  # one byte each; if there are more, the next wait ends at once
         if self._listener.fileno() in ready:
             self._on_messages(self._listener.receive())
         self._reap()

@@ -20,7 +20,7 @@ from wherry.agent.open_stores import Stores
 from wherry.agent.perform import Performer
 from wherry.agent.wakeup import notify
 from wherry.config import AgentConfig
-from wherry.spool.journal.jobs import LEASE_S, Job
+from wherry.spool.journal.jobs import LEASE_S
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.work import SUSPECT_AFTER
@@ -76,7 +76,8 @@ class Worker:
                 if job is None:
                     break
                 self._has_suspect = job.schedule.leases_lost >= SUSPECT_AFTER
-                self._start(job)
+                self._has_cleaned = False
+                self._note_end(self._running, self._jobs.submit(self._performer.perform, job))
             if not self._has_suspect:
                 self._help(usable)
             now_s = time.monotonic()
@@ -103,10 +104,6 @@ class Worker:
                 retry_until_written(partial(self._journal.work.renew, self._name, LEASE_S))
                 self._renewed_s = time.monotonic()
 
-    def _start(self, job: Job) -> None:
-        self._has_cleaned = False
-        self._note_end(self._running, self._jobs.submit(self._performer.perform, job))
-
     def _note_end(self, kept: set[Future[None]], future: Future[None]) -> None:
         """Add a thread's work to those under way, and wake the main thread when it ends."""
         kept.add(future)
@@ -126,9 +123,7 @@ class Worker:
         """Wait for a message, a finished job, or `timeout_s`. False: the agent is gone, so the worker has to end."""
         ready, _, _ = select.select([self._agent, self._finished_read], [], [], timeout_s)
         if self._finished_read in ready:
-            with suppress(BlockingIOError):
-                while self._finished_read.recv(4096):
-                    pass
+            self._finished_read.recv(2**16)  # one byte each; if there are more, the next wait ends at once
         for future in [future for future in self._running if future.done()]:
             self._running.discard(future)
             self._has_suspect = False  # it ran alone, so it was the one that ended

@@ -23,6 +23,15 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         raise
 
 
+def sync(path: Path) -> None:
+    """Put a file, or a folder and the names in it, on the disk (fsync): it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class AtomicFiles:
     """Writes files in `folder` and renames them when they are whole. The folder must be on the file system of the names."""
 
@@ -81,8 +90,4 @@ class AtomicFiles:
 
     def _sync(self, path: Path) -> None:
         if self._fsync:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path)

@@ -89,15 +89,6 @@ def _copy_bytes(source: int, target: int, size_bytes: int) -> None:
         copied += n
 
 
-def sync_folder(folder: Path) -> None:
-    """Put a folder on disk (fsync), so that the names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def copy_out(staged: int, target: int) -> None:
     """Copy an open staged file, from its start, into the open, empty file `target`: reflink where possible."""
     if not reflink(staged, target):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from wherry.errors import JobFailure, SpoolError
 from wherry.spool.journal.jobs import JobId, JobKind
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
 from wherry.spool.recovery import restore_quarantined
-from wherry.spool.shared_snapshots import share_snapshot, shared_snapshot
+from wherry.spool.shared_snapshots import shared_here
 from wherry.spool.sources import Source
 from wherry.spool.spool import Spool
 from wherry.spool.staging import Staged, stage
@@ -86,12 +87,11 @@ class Acceptance:
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
-        shared = [one for file, _ in sources if (one := shared_snapshot(self._spool.folder, file)) is not None]
-        if len(shared) == len(sources):
-            try:
-                return self.submit(shared, names, overwrite, requires, shared=True, only_if_free=not overwrite)
-            except SnapshotGone:  # uploaded and freed in the meantime
-                pass
+        shared, keys = shared_here(), [(self._spool.folder, file.absolute()) for file, _ in sources]
+        if all(key in shared for key in keys):
+            with suppress(SnapshotGone):  # uploaded and freed in the meantime
+                there = [shared[key] for key in keys]
+                return self.submit(there, names, overwrite, requires, shared=True, only_if_free=not overwrite)
         staged: list[Staged] = []
         try:
             for file, _ in sources:
@@ -100,8 +100,7 @@ class Acceptance:
         except BaseException:
             self._spool.free([one.object_id for one in staged])
             raise
-        for (file, _), one in zip(sources, staged, strict=True):
-            share_snapshot(self._spool.folder, file, one)
+        shared.update(zip(keys, staged, strict=True))
         return ids
 
     def submit(

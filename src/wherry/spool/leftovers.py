@@ -48,29 +48,20 @@ def set_aside(
 ) -> tuple[Path, str]:
     """Move staged files, and the journal if it is damaged, into a folder of their own: (that folder, a line for each file)."""
     stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 1_000_000_000:09d}"
-    moved = _quarantine(spool, reason, stamp, names, journal=journal)
-    aside = spool.folder / "quarantine" / stamp
-    lines = []
-    for name in moved:
-        size = spool.inside("quarantine", stamp, "objects", name).lstat().st_size
-        lines.append(f"  {aside / 'objects' / name} ({size} bytes) was to become {uris.get(name, 'an unknown name')}")
-    listing = "\n".join(lines) if lines else "  (none)"
-    spool.inside("quarantine", stamp, "FILES").write_text(listing + "\n")
-    return aside, listing
-
-
-def _quarantine(spool: Spool, reason: str, stamp: str, names: Iterable[str], *, journal: bool) -> list[str]:
-    """Move staged files, and the journal with `journal`, into quarantine/<stamp>: those that were there. Nothing is deleted."""
-    aside = spool.inside("quarantine", stamp)
+    shown, aside = spool.folder / "quarantine" / stamp, spool.inside("quarantine", stamp)
     for folder in (aside.parent, aside, aside / "objects"):
         folder.mkdir(mode=0o700, exist_ok=True)
     (aside / "REASON").write_text(reason + "\n")
-    moved = []
-    for name in names:  # one by one: who stages a file just now needs the folder
+    lines = []
+    for name in sorted(names):  # one by one: who stages a file just now needs the folder
+        moved = aside / "objects" / name
         with suppress(FileNotFoundError):  # freed meanwhile
-            os.rename(spool.path(name), aside / "objects" / name)
-            moved.append(name)
+            os.rename(spool.path(name), moved)
+            size, uri = moved.lstat().st_size, uris.get(name, "an unknown name")
+            lines.append(f"  {shown / 'objects' / name} ({size} bytes) was to become {uri}")
     for name in ("journal.db", "journal.db-wal", "journal.db-shm") if journal else ():
         if spool.inside(name).exists():
             os.rename(spool.inside(name), aside / name)
-    return sorted(moved)
+    listing = "\n".join(lines) if lines else "  (none)"
+    (aside / "FILES").write_text(listing + "\n")
+    return shown, listing

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterator
 from pathlib import Path
 
-from wherry.errors import NotFoundError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
@@ -82,8 +81,3 @@ def _order(meta: ObjectMeta) -> bytes:
 
 def _describe(job: Job) -> ObjectMeta:
     return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c, modified_s=job.created_s)
-
-
-def explain_missing(error: NotFoundError, job: Job) -> None:
-    """Say in the error that the name's upload has failed, and that its file is not lost."""
-    error.hint = f"its upload failed: {job.error}; the file is kept, see wherry status"

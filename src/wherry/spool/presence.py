@@ -34,23 +34,21 @@ def forget(spool: Spool, session: str) -> None:
 
 def living_sessions(spool: Spool) -> set[str]:
     """The sessions whose process lives."""
-    return _sessions(spool)[0]
+    return _sessions(spool, are_dead=False)
 
 
 def dead_sessions(spool: Spool) -> set[str]:
     """The sessions whose process is gone without having signed off, until forget()."""
-    return _sessions(spool)[1]
+    return _sessions(spool, are_dead=True)
 
 
-def _sessions(spool: Spool) -> tuple[set[str], set[str]]:
-    living: set[str] = set()
-    dead: set[str] = set()
+def _sessions(spool: Spool, *, are_dead: bool) -> set[str]:
+    found = set()
     for entry in os.scandir(spool.inside("clients")):
-        if entry.name.endswith(".bell"):
-            continue
         with suppress(FileNotFoundError):  # it signed off while we looked
-            (dead if is_free(Path(entry.path)) else living).add(entry.name)
-    return living, dead
+            if not entry.name.endswith(".bell") and is_free(Path(entry.path)) is are_dead:
+                found.add(entry.name)
+    return found
 
 
 def pid_of_agent(spool: Spool) -> int | None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
-from pathlib import Path
 from typing import TypeVar
 
 from wherry.clock import Clock
@@ -19,6 +18,7 @@ from wherry.spool.journal.role import Role
 from wherry.spool.journal.submit import NewJob, Uploads
 from wherry.spool.leftovers import set_aside
 from wherry.spool.presence import living_sessions
+from wherry.spool.reserve import size_bytes_of
 from wherry.spool.spool import HALF, Spool
 
 log = logging.getLogger("wherry")
@@ -170,18 +170,11 @@ def _checked(spool: Spool, checkpoints: bool, thorough: bool, clock: Clock | Non
 
 def _is_lost(spool: Spool) -> bool:
     """Whether there are staged files, but no journal to say what they are: a new one would take them for orphans."""
-    if _size_bytes(spool.inside("journal.db")) >= _SMALLEST_BYTES:
+    if size_bytes_of(spool.inside("journal.db")) >= _SMALLEST_BYTES:
         return False
     # Before the second look: a journal is there before the first file is staged.
     staged = [name for name in os.listdir(spool.inside("objects")) if not name.endswith(HALF)]
-    return bool(staged) and _size_bytes(spool.inside("journal.db")) < _SMALLEST_BYTES
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return bool(staged) and size_bytes_of(spool.inside("journal.db")) < _SMALLEST_BYTES
 
 
 def _put_aside(spool: Spool, reason: str, keep: Sequence[str]) -> str:

@@ -94,7 +94,7 @@ class Reserve:
 
     def _compute(self) -> int:
         """The log until it is moved into the database, the pages in it that the database has not got, and the rows' growth."""
-        there = _size_bytes(self._folder.inside("journal.db"))
+        there = size_bytes_of(self._folder.inside("journal.db"))
         will_be = max(there, self._journal_bytes)
         wanted = _LOG_BYTES + will_be - there + will_be // _GROWTH_SHARE
         return -(-wanted // _MIB) * _MIB
@@ -120,7 +120,8 @@ def _allocated_bytes(path: Path) -> int:
         return 0
 
 
-def _size_bytes(path: Path) -> int:
+def size_bytes_of(path: Path) -> int:
+    """The size of a file; 0 if there is none."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:

@@ -28,14 +28,7 @@ def shared_snapshots() -> Iterator[None]:
         _shared.reset(token)
 
 
-def shared_snapshot(spool: Path, source: Path) -> Staged | None:
-    """The snapshot of `source` that this call has made in that spool, if any; it may have been uploaded and freed since."""
+def shared_here() -> dict[tuple[Path, Path], Staged]:
+    """The snapshots that this call has made, by spool folder and source, to be added to; they may have been freed since."""
     found = _shared.get()
-    return None if found is None else found.get((spool, source.absolute()))
-
-
-def share_snapshot(spool: Path, source: Path, staged: Staged) -> None:
-    """Let later uploads of this call have the snapshot."""
-    found = _shared.get()
-    if found is not None:
-        found[spool, source.absolute()] = staged
+    return {} if found is None else found

@@ -10,13 +10,15 @@ import errno
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from wherry.checksum import PIECE_BYTES, join_crc32c
-from wherry.errors import SourceChangedError, SpoolError
-from wherry.posix.file_copy import CANNOT, copy_and_sum, reflink, require_regular, sync_folder
+from wherry.errors import SourceChangedError
+from wherry.posix.atomic_write import sync
+from wherry.posix.file_copy import CANNOT, copy_and_sum, reflink, require_regular
 from wherry.spool.spool import HALF, Spool
 
 #: A file that changes while it is copied is copied again; a third change says that its writer is still at it.
@@ -50,58 +52,50 @@ def stage(
     """
     found = source.stat()
     require_regular(source, found)
+    object_id = f"{session}-{secrets.token_hex(8)}"
     with spool.explained(source, found.st_size):
         spool.reserve.fill()
-    object_id = f"{session}-{secrets.token_hex(8)}"
-    target = spool.path(object_id)
-    # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
-    if move and found.st_nlink == 1 and not source.is_symlink():
+        # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
+        if move and found.st_nlink == 1 and not source.is_symlink() and (staged := _link(spool, source, object_id)) is not None:
+            return staged
         try:
-            os.link(source, target)
-        except OSError as error:
-            if error.errno not in CANNOT:
-                raise spool.explain(error, source, found.st_size) from error
-        else:
-            linked = os.stat(target)
-            if linked.st_uid == os.getuid():
-                os.chmod(target, 0o600)
-            _make_durable(spool, target)
-            return Staged(object_id, linked.st_size, "move")
-    half = spool.path(object_id + HALF)
-    try:
-        for attempt in range(1, _COPY_ATTEMPTS + 1):
-            try:
-                staged = _copy(spool, source, half, object_id, advance)
-            except SourceChangedError:  # noqa: PERF203  three rounds at most
-                half.unlink(missing_ok=True)
-                if attempt == _COPY_ATTEMPTS:
-                    raise
-            else:
-                _name_whole(spool, object_id)
-                return staged
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        if isinstance(error, SpoolError):
+            for _ in range(_COPY_ATTEMPTS - 1):
+                with suppress(SourceChangedError):
+                    return _copy(spool, source, object_id, advance)
+                spool.path(object_id + HALF).unlink(missing_ok=True)
+            return _copy(spool, source, object_id, advance)
+        except BaseException:
+            spool.path(object_id + HALF).unlink(missing_ok=True)
             raise
-        raise spool.explain(error, source, found.st_size) from error
-    except BaseException:
-        half.unlink(missing_ok=True)
-        raise
-    raise AssertionError("unreachable")
+
+
+def _link(spool: Spool, source: Path, object_id: str) -> Staged | None:
+    """Give the file its name in the spool. None where it cannot have one there."""
+    target = spool.path(object_id)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in CANNOT:
+            raise
+        return None
+    linked = os.stat(target)
+    if linked.st_uid == os.getuid():
+        os.chmod(target, 0o600)
+    _make_durable(spool, target)
+    return Staged(object_id, linked.st_size, "move")
 
 
 def _name_whole(spool: Spool, object_id: str) -> None:
     """Give a file that is whole its name: from now on nobody takes it for a half-made one."""
     os.rename(spool.path(object_id + HALF), spool.path(object_id))
-    if spool.config.durability == "power":
-        sync_folder(spool.inside("objects"))
+    _make_durable(spool)
 
 
-def _copy(spool: Spool, source: Path, target: Path, object_id: str, advance: Callable[[int], object]) -> Staged:
+def _copy(spool: Spool, source: Path, object_id: str, advance: Callable[[int], object]) -> Staged:
     with open(source, "rb", buffering=0) as reader:
         before = os.fstat(reader.fileno())
         require_regular(source, before)
-        out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        out = os.open(spool.path(object_id + HALF), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             pieces: tuple[int, ...] = ()
             method = "reflink" if reflink(reader.fileno(), out) else "copy"
@@ -119,16 +113,16 @@ def _copy(spool: Spool, source: Path, target: Path, object_id: str, advance: Cal
                 os.fsync(out)
         finally:
             os.close(out)
+    _name_whole(spool, object_id)
     crc = join_crc32c(pieces, PIECE_BYTES, before.st_size) if method == "copy" else None
     return Staged(object_id, before.st_size, method, crc, pieces)
 
 
-def _make_durable(spool: Spool, target: Path) -> None:
-    """Put a staged file on the disk itself, where `durability` asks for that."""
+def _make_durable(spool: Spool, *staged: Path) -> None:
+    """Put staged files and their names on the disk itself, where `durability` asks for that."""
     if spool.config.durability == "power":
-        with open(target, "rb") as file:
-            os.fsync(file.fileno())
-        sync_folder(spool.inside("objects"))
+        for path in (*staged, spool.inside("objects")):
+            sync(path)
 
 
 def release_source(source: Path) -> None:
@@ -142,9 +136,8 @@ def open_writer(spool: Spool, session: str) -> tuple[str, BinaryIO]:
     with spool.explained("a new file"):
         spool.reserve.fill()
         descriptor = os.open(spool.path(object_id + HALF), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return object_id, open(
-        descriptor, "w+b", buffering=2**17
-    )  # larger writes, which checkpoints are made of, go around the buffer
+    # Larger writes, which checkpoints are made of, go around the buffer.
+    return object_id, open(descriptor, "w+b", buffering=2**17)
 
 
 def finish_writer(spool: Spool, object_id: str, file: BinaryIO) -> Staged:

@@ -66,26 +66,23 @@ def _make_private(path: str) -> None:
             os.unlink(temporary)
 
 
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one, in a transaction of the caller's; a trigger's body is part of its statement."""
+def run_script(db: sqlite3.Connection, script: str) -> None:
+    """Execute a script of which each statement ends with its line, as part of the transaction that is open."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
+        if sqlite3.complete_statement(statement):  # a trigger's body is part of its statement
+            db.execute(statement)
             statement = ""
-    if statement.strip():
-        yield statement
-
-
-def run_script(db: sqlite3.Connection, script: str) -> None:
-    """Execute a script of which each statement ends with its line, as part of the transaction that is open."""
-    for statement in _statements(script):
-        db.execute(statement)
+    db.execute(statement)
 
 
 def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _size_bytes(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA page_count").fetchone()[0] * db.execute("PRAGMA page_size").fetchone()[0])
 
 
 class JournalDamaged(JournalError):
@@ -148,7 +145,7 @@ class Database:
                 self._connect()
             with self._lock:
                 db = self._connect()
-                if self._is_replaced():
+                if self._file() != self._inode:  # a damaged one was put aside meanwhile
                     self.close()
                     db = self._connect()
                     self.replacements += 1
@@ -215,10 +212,6 @@ class Database:
         except FileNotFoundError:
             return None
 
-    def _is_replaced(self) -> bool:
-        """Whether the file was put aside since it was opened: that is done with a damaged one while others have it open."""
-        return self._file() != self._inode
-
     def _migrate(self, db: sqlite3.Connection) -> None:
         """Make the tables in a new file; several may find it new at once."""
         if (version := _version(db)) == 0:
@@ -278,8 +271,7 @@ class Database:
     def size_bytes(self) -> int:
         """How large the file is when the log has been moved into it."""
         with self.transaction(read_only=True) as db:
-            n_pages, page_bytes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-        return int(n_pages * page_bytes)
+            return _size_bytes(db)
 
     def shorten_log(self) -> None:
         """Move the log into the database if it has grown, as far as no reader needs it: those who write it do not all do so."""
@@ -301,7 +293,6 @@ class Database:
         The call says whether all was moved: then the log is written anew from its beginning as soon as nobody reads it.
         """
         with self.transaction() as db:  # which adds nothing to the log
-            n_pages, page_bytes = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
             other = sqlite3.connect(self.path, timeout=0.0, isolation_level=None)  # a transaction cannot do it for itself
 
             def move() -> bool:
@@ -312,7 +303,7 @@ class Database:
                 return bool(n_frames == n_moved)
 
             try:
-                yield move, int(n_pages * page_bytes)
+                yield move, _size_bytes(db)
             finally:
                 other.close()
 

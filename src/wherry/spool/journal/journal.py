@@ -81,7 +81,7 @@ class Journal:
             self.check()
 
 
-def retry_until_written(write: Callable[[], _T]) -> _T:
+def retry_until_written(write: Callable[[], _T], pause: Callable[[float], object] = time.sleep) -> _T:
     """Write to a journal, waiting for as long as its disk is full or it is locked: for what must not be lost."""
     is_told = False
     while True:
@@ -93,7 +93,7 @@ def retry_until_written(write: Callable[[], _T]) -> _T:
             if not is_told:  # the log may be on that disk, too
                 log.error("the journal cannot be written, which is tried until it can: %s", error)
                 is_told = True
-            time.sleep(_WRITE_AGAIN_S)  # nobody tells when a disk has room again
+            pause(_WRITE_AGAIN_S)  # nobody tells when a disk has room again
 
 
 def readable_jobs(path: os.PathLike[str]) -> list[tuple[str, str, int]]:

@@ -48,34 +48,28 @@ class JournalTime:
 
     def is_current(self, db: Connection) -> bool:
         """Whether the row is of this boot of the machine."""
-        return self._row(db)[4]
+        return self._read(db)[3]
 
     def count(self, db: Connection) -> None:
         """Add the time since the last call, by this or any other process, to the run time; this process's first call adds nothing."""
-        boot_s, _, elapsed_s, run_s, is_current = self._row(db)
+        elapsed_s, run_s, written_s, is_current = self._read(db)
         now_s = self._clock.monotonic_s()
-        since_s = now_s if self._counted_s is None else max(self._counted_s, boot_s if is_current else 0.0)
+        since_s = now_s if self._counted_s is None else max(self._counted_s, written_s if is_current else 0.0)
         self._counted_s = now_s
         if is_current and since_s >= now_s:
             return
-        elapsed_s, _ = self._read(db)
+        run_s += min(_MOST_COUNTED_S, max(0.0, now_s - since_s))
         db.execute(
             "UPDATE clock SET boot = ?, monotonic_s = ?, wall_s = ?, elapsed_s = ?, run_s = ?",
-            (
-                *(self._clock.boot, now_s, self._clock.wall_s(), elapsed_s),
-                run_s + min(_MOST_COUNTED_S, max(0.0, now_s - since_s)),
-            ),
+            (self._clock.boot, now_s, self._clock.wall_s(), elapsed_s, run_s),
         )
 
-    def _row(self, db: Connection) -> tuple[float, float, float, float, bool]:
-        """(monotonic, wall, elapsed and run time of the row, whether it is of this boot)."""
+    def _read(self, db: Connection) -> tuple[float, float, float, bool]:
+        """(elapsed time now, run time, the monotonic clock when the row was written, whether that was in this boot)."""
         boot, monotonic_s, wall_s, elapsed_s, run_s = db.execute(
             "SELECT boot, monotonic_s, wall_s, elapsed_s, run_s FROM clock"
         ).fetchone()
         # Where nothing names the boot, a clock that is behind what was written is another boot's.
-        return monotonic_s, wall_s, elapsed_s, run_s, boot == self._clock.boot and self._clock.monotonic_s() >= monotonic_s
-
-    def _read(self, db: Connection) -> tuple[float, float]:
-        monotonic_s, wall_s, elapsed_s, run_s, is_current = self._row(db)
+        is_current = boot == self._clock.boot and self._clock.monotonic_s() >= monotonic_s
         passed_s = self._clock.monotonic_s() - monotonic_s if is_current else self._clock.wall_s() - wall_s
-        return elapsed_s + max(0.0, passed_s), run_s
+        return elapsed_s + max(0.0, passed_s), run_s, monotonic_s, is_current

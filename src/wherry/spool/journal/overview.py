@@ -75,8 +75,8 @@ class Overview(Role):
         with self._transaction(read_only=True) as db:
             now_s = self._time.elapsed_s(db)
             rows = db.execute(
-                "SELECT j.id, j.store_id, j.attempts, j.due_s, j.blocked_by, b.uri = j.uri AND b.place = j.place, j.waits_for, j.error,"
-                " j.error_kind, s.is_locked, s.waits_for, s.due_s, s.error, s.error_kind"
+                "SELECT j.id, j.store_id, j.attempts, j.due_s, j.blocked_by, b.uri = j.uri AND b.place = j.place, j.waits_for,"
+                " j.error, j.error_kind, s.is_locked, s.waits_for, s.due_s, s.error, s.error_kind"
                 " FROM jobs j JOIN stores s ON s.id = j.store_id LEFT JOIN jobs b ON b.id = j.blocked_by"
                 f" WHERE j.id IN ({listed(ids)}) AND +j.state = 'queued'"
             ).fetchall()
@@ -172,31 +172,24 @@ class Overview(Role):
     def tried_in_vain(self, limit: int) -> tuple[int, list[JobId]]:
         """Uploads that wait for their next try, having failed before: (how many, the oldest of them)."""
         which = "kind = 'put' AND state = 'queued' AND error IS NOT NULL"
-        with self._transaction(read_only=True) as db:
-            n = int(db.execute(f"SELECT COUNT(*) FROM jobs WHERE {which}").fetchone()[0])
+        n = int(self._row(f"SELECT COUNT(*) FROM jobs WHERE {which}")[0])
         return n, self._ids(f"SELECT id FROM jobs WHERE {which} ORDER BY id LIMIT ?", limit) if n else []
 
     def retrying(self, limit: int) -> tuple[int, list[JobId]]:
         """Uploads that are under way after an error, of an earlier try or of a call that is made again: as `tried_in_vain`."""
         which = "kind = 'put' AND state = 'leased' AND error IS NOT NULL"
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(f"SELECT id FROM jobs INDEXED BY jobs_leased WHERE {which} ORDER BY id").fetchall()
-        return len(rows), [JobId(row[0]) for row in rows[:limit]]
+        ids = self._ids(f"SELECT id FROM jobs INDEXED BY jobs_leased WHERE {which} ORDER BY id")
+        return len(ids), ids[:limit]
 
     def by_store(self) -> dict[int, int]:
         """How many unfinished uploads there are by store, those without any left out."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                f"SELECT store_id, SUM(n) FROM totals WHERE {_OPEN} GROUP BY store_id HAVING SUM(n) > 0 ORDER BY store_id"
-            ).fetchall()
-        return {int(store_id): int(n) for store_id, n in rows}
+        sql = f"SELECT store_id, SUM(n) FROM totals WHERE {_OPEN} GROUP BY store_id HAVING SUM(n) > 0 ORDER BY store_id"
+        return {int(store_id): int(n) for store_id, n in self._rows(sql)}
 
     def n_stuck(self, older_than_s: float, stores: Iterable[int]) -> int:
         """How many unfinished uploads were accepted longer ago than that, wait for an operator, or go to one of these stores."""
         which = f"created_s < ? OR waits_for IS NOT NULL OR store_id IN ({listed(stores)})"
-        with self._transaction(read_only=True) as db:
-            row = db.execute(f"SELECT COUNT(*) FROM jobs WHERE {_OPEN} AND ({which})", (time.time() - older_than_s,)).fetchone()
-        return int(row[0])
+        return int(self._row(f"SELECT COUNT(*) FROM jobs WHERE {_OPEN} AND ({which})", (time.time() - older_than_s,))[0])
 
     def named(self, name: str, uri: str, limit: int) -> list[JobId]:
         """The newest uploads of this URI, in the order of their calls; if there is none, of names that end in ``/name``."""
@@ -206,25 +199,19 @@ class Overview(Role):
         return found or self._ids(where.format("substr(uri, ?) = ?"), -len(tail), tail, limit)
 
     def _ids(self, sql: str, *args: object) -> list[JobId]:
-        with self._transaction(read_only=True) as db:
-            return [JobId(row[0]) for row in db.execute(sql, args)]
+        return [JobId(row[0]) for row in self._rows(sql, args)]
 
 
 def _others_go_on(db: Connection, which: str, args: tuple[str, ...]) -> bool:
     """Whether some of these queued jobs wait for no operator, and not for a job that does."""
     free = f"SELECT 1 FROM jobs WHERE {which} AND state = 'queued' AND waits_for IS NULL AND blocked_by IS NULL LIMIT 1"
-    if db.execute(free, args).fetchone() is not None:
-        return True
-    return (
-        db.execute(
-            f"WITH RECURSIVE before (id) AS (SELECT blocked_by FROM jobs WHERE {which} AND state = 'queued' AND blocked_by IS NOT NULL"
-            " UNION SELECT j.blocked_by FROM before JOIN jobs j ON j.id = before.id WHERE j.blocked_by IS NOT NULL)"
-            " SELECT 1 FROM before JOIN jobs j ON j.id = before.id JOIN stores s ON s.id = j.store_id WHERE j.blocked_by IS NULL"
-            " AND (j.state = 'leased' OR (j.waits_for IS NULL AND s.waits_for IS NULL)) LIMIT 1",
-            args,
-        ).fetchone()
-        is not None
+    moving = (
+        f"WITH RECURSIVE before (id) AS (SELECT blocked_by FROM jobs WHERE {which} AND state = 'queued' AND blocked_by IS NOT NULL"
+        " UNION SELECT j.blocked_by FROM before JOIN jobs j ON j.id = before.id WHERE j.blocked_by IS NOT NULL)"
+        " SELECT 1 FROM before JOIN jobs j ON j.id = before.id JOIN stores s ON s.id = j.store_id WHERE j.blocked_by IS NULL"
+        " AND (j.state = 'leased' OR (j.waits_for IS NULL AND s.waits_for IS NULL)) LIMIT 1"
     )
+    return any(db.execute(sql, args).fetchone() is not None for sql in (free, moving))
 
 
 def _first_try_s(db: Connection, store_id: int) -> float:

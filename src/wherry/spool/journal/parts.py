@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlite3 import Connection
 
 from wherry.spool.journal.jobs import JobId
+from wherry.spool.journal.queries import listed
 from wherry.spool.journal.role import Role
 from wherry.store import StoredPart
 
@@ -56,16 +57,12 @@ class Parts(Role):
 
     def unanswered(self, before_s: float) -> list[Begin]:
         """The begins before that time that nobody heard the answer of."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                "SELECT id, store_id, key, begun_s FROM begins WHERE begun_s < ? ORDER BY id", (before_s,)
-            ).fetchall()
+        rows = self._rows("SELECT id, store_id, key, begun_s FROM begins WHERE begun_s < ? ORDER BY id", (before_s,))
         return [Begin(*row) for row in rows]
 
     def forget_begin(self, begin_id: int) -> None:
         """Nothing is left of it in the store."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM begins WHERE id = ?", (begin_id,))
+        self._write("DELETE FROM begins WHERE id = ?", (begin_id,))
 
     def plan(self, job_id: JobId, upload_id: str, part_size_bytes: int, crcs: Iterable[int | None], begun: int) -> None:
         """The upload was begun. `crcs` holds a checksum, or None where it is not known yet, for each part that may be leased."""
@@ -113,10 +110,12 @@ class Parts(Role):
     def lease(self, job_id: JobId, worker: str, lease_s: float) -> tuple[int, int | None] | None:
         """Take the next missing part of one's own job: (its number, its checksum if known), or None."""
         with self._transaction() as db:
-            row = db.execute(
+            row: tuple[int, int | None] | None = db.execute(
                 f"SELECT number, crc32c FROM parts WHERE job_id = ? AND {_IS_MISSING} ORDER BY number LIMIT 1", (job_id,)
             ).fetchone()
-            return self._leased(db, job_id, row, worker, lease_s)
+            if row is not None:
+                self._take(db, job_id, row[0], worker, lease_s)
+            return row
 
     def lease_any(
         self, worker: str, lease_s: float, *, with_stores: Iterable[int], most_lost: int
@@ -125,27 +124,22 @@ class Parts(Role):
 
         Not of a job on which more than `most_lost` workers have died, nor before its own worker has called keep() or plan().
         """
-        stores = ", ".join(str(int(store)) for store in with_stores)
         with self._transaction() as db:
-            row = db.execute(
+            row: tuple[JobId, int, int | None] | None = db.execute(
                 f"SELECT p.job_id, p.number, p.crc32c FROM jobs j CROSS JOIN parts p ON p.job_id = j.id AND p.{_IS_MISSING.replace(' AND ', ' AND p.')}"
-                f" WHERE j.state = 'leased' AND j.is_listed AND j.lease_owner != ? AND j.store_id IN ({stores}) AND j.leases_lost <= ?"
+                f" WHERE j.state = 'leased' AND j.is_listed AND j.lease_owner != ? AND j.store_id IN ({listed(with_stores)}) AND j.leases_lost <= ?"
                 " AND p.tries = 0 ORDER BY p.job_id, p.number LIMIT 1",
                 (worker, most_lost),
             ).fetchone()
-            if row is None or (taken := self._leased(db, row[0], row[1:], worker, lease_s)) is None:
-                return None
-            return JobId(row[0]), *taken
+            if row is not None:
+                self._take(db, row[0], row[1], worker, lease_s)
+            return row
 
-    def _leased(
-        self, db: Connection, job_id: JobId, row: tuple[int, int | None] | None, worker: str, lease_s: float
-    ) -> tuple[int, int | None] | None:
-        if row is not None:
-            db.execute(
-                "UPDATE parts SET lease_owner = ?, lease_until_s = ? WHERE job_id = ? AND number = ?",
-                (worker, self._time.elapsed_s(db) + lease_s, job_id, row[0]),
-            )
-        return row
+    def _take(self, db: Connection, job_id: JobId, number: int, worker: str, lease_s: float) -> None:
+        db.execute(
+            "UPDATE parts SET lease_owner = ?, lease_until_s = ? WHERE job_id = ? AND number = ?",
+            (worker, self._time.elapsed_s(db) + lease_s, job_id, number),
+        )
 
     def receive(self, job_id: JobId, upload_id: str, part: StoredPart) -> bool:
         """Keep the receipt of a part. False: the upload is not the job's any more, and the part is of no use."""
@@ -171,48 +165,38 @@ class Parts(Role):
     def give_back(self, job_id: JobId, worker: str, number: int | None = None) -> None:
         """Parts that the worker has leased and did not send, all or one, are missing again. One counts as tried."""
         which, args = ("", ()) if number is None else (" AND number = ?", (number,))
-        with self._transaction() as db:
-            db.execute(
-                f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL, tries = tries + ? WHERE job_id = ? AND lease_owner = ?{which}",
-                (0 if number is None else 1, job_id, worker, *args),
-            )
+        self._write(
+            f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL, tries = tries + ? WHERE job_id = ? AND lease_owner = ?{which}",
+            (0 if number is None else 1, job_id, worker, *args),
+        )
 
     def sent(self, job_id: JobId) -> list[StoredPart]:
         """The receipts, by number."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                "SELECT number, size_bytes, etag, crc32c FROM parts WHERE job_id = ? AND etag IS NOT NULL ORDER BY number",
-                (job_id,),
-            ).fetchall()
-        return [StoredPart(*row) for row in rows]
+        sql = "SELECT number, size_bytes, etag, crc32c FROM parts WHERE job_id = ? AND etag IS NOT NULL ORDER BY number"
+        return [StoredPart(*row) for row in self._rows(sql, (job_id,))]
 
     def left(self, job_id: JobId) -> tuple[int, int]:
         """(missing parts, leased parts) of a job."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute(
-                "SELECT COALESCE(SUM(lease_owner IS NULL), 0), COALESCE(SUM(lease_owner IS NOT NULL), 0) FROM parts"
-                " WHERE job_id = ? AND etag IS NULL",
-                (job_id,),
-            ).fetchone()
-        return int(row[0]), int(row[1])
+        n_missing, n_leased = self._row(
+            "SELECT COALESCE(SUM(lease_owner IS NULL), 0), COALESCE(SUM(lease_owner IS NOT NULL), 0) FROM parts"
+            " WHERE job_id = ? AND etag IS NULL",
+            (job_id,),
+        )
+        return int(n_missing), int(n_leased)
 
     def sent_bytes(self, owner: str) -> int:
         """How much the store has of those of the owner's uploads that are under way in parts."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute(
-                "SELECT COALESCE(SUM(parts.size_bytes), 0) FROM jobs JOIN parts ON parts.job_id = jobs.id"
-                " WHERE jobs.owner = ? AND jobs.state IN ('queued', 'leased') AND parts.etag IS NOT NULL",
-                (owner,),
-            ).fetchone()
+        row = self._row(
+            "SELECT COALESCE(SUM(parts.size_bytes), 0) FROM jobs JOIN parts ON parts.job_id = jobs.id"
+            " WHERE jobs.owner = ? AND jobs.state IN ('queued', 'leased') AND parts.etag IS NOT NULL",
+            (owner,),
+        )
         return int(row[0])
 
     def missing(self) -> int:
         """How many parts a worker without a job of its own could take."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute(
-                f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN (SELECT id FROM jobs WHERE state = 'leased' AND is_listed)"
-            ).fetchone()
-        return int(row[0])
+        helped = "SELECT id FROM jobs WHERE state = 'leased' AND is_listed"
+        return int(self._row(f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN ({helped})")[0])
 
 
 def _forget_error(db: Connection, job_id: JobId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from sqlite3 import Connection
 from typing import Any
 
@@ -12,28 +12,9 @@ from wherry.spool.journal.jobs import Counts, End, Job, JobId, JobKind, JobState
 from wherry.spool.journal.role import Role
 from wherry.store.registry import endpoint_key
 
-_PLAIN = (
-    *(
-        "id",
-        "owner",
-        "store_id",
-        "uri",
-        "key",
-        "object_id",
-        "size_bytes",
-        "token",
-        "attempts",
-        "created_s",
-        "crc32c",
-        "upload_id",
-    ),
-    *("part_size_bytes", "error", "error_kind"),
-)
-_COLUMNS = (
-    *_PLAIN,
-    *("kind", "state", "overwrite", "leases_lost", "counted_from_s", "due_s", "finished_s", "etag", "superseded_by", "exclusive"),
-)
-JOB_COLUMNS = ", ".join(_COLUMNS)
+_OWN = [column.name for column in fields(Job) if column.name not in ("schedule", "end")]
+#: Of the table: what as_job() takes, and in this order.
+JOB_COLUMNS = ", ".join([*_OWN, *(column.name for part in (Schedule, End) for column in fields(part))])
 
 
 @dataclass(frozen=True)
@@ -57,14 +38,9 @@ class StoreRecord:
 class Queries(Role):
     """The questions."""
 
-    def referenced_objects(self, among: Sequence[str] | None = None) -> set[str]:
+    def referenced_objects(self) -> set[str]:
         """The staged files that unfinished or failed jobs still need."""
-        sql = "SELECT object_id FROM staged"
-        with self._transaction(read_only=True) as db:
-            if among is not None and len(among) <= 100:
-                marks = ", ".join("?" * len(among))
-                return {row[0] for row in db.execute(f"{sql} WHERE object_id IN ({marks})", tuple(among))}
-            return {row[0] for row in db.execute(sql)}
+        return {row[0] for row in self._rows("SELECT object_id FROM staged")}
 
     def known_objects(self, among: Iterable[str]) -> set[str]:
         """Those of the staged files that some job has or had, in whatever state. It reads all rows."""
@@ -74,33 +50,26 @@ class Queries(Role):
 
     def is_shared(self, object_id: str) -> bool:
         """Whether several unfinished or failed jobs have this staged file."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute("SELECT n_jobs FROM staged WHERE object_id = ?", (object_id,)).fetchone()
+        row = self._row("SELECT n_jobs FROM staged WHERE object_id = ?", (object_id,))
         return row is not None and row[0] > 1
 
     def spool_bytes(self) -> int:
         """How much the staged files of unfinished and failed jobs take."""
-        with self._transaction(read_only=True) as db:
-            return int(db.execute("SELECT size_bytes FROM held").fetchone()[0])
+        return int(self._row("SELECT size_bytes FROM held")[0])
 
     def abandoned_uploads(self) -> list[Job]:
         """Jobs that will not be sent any more but have begun an upload in parts, which takes room in the store."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_uploads WHERE upload_id IS NOT NULL"
-                " AND state IN ('superseded', 'discarded', 'failed') LIMIT 20"
-            ).fetchall()
+        which = "upload_id IS NOT NULL AND state IN ('superseded', 'discarded', 'failed')"
+        rows = self._rows(f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_uploads WHERE {which} LIMIT 20")
         return [as_job(row) for row in rows]
 
     def upload_ids(self) -> set[str]:
         """The ids of all uploads in parts that belong to a job."""
-        with self._transaction(read_only=True) as db:
-            return {row[0] for row in db.execute("SELECT upload_id FROM jobs WHERE upload_id IS NOT NULL")}
+        return {row[0] for row in self._rows("SELECT upload_id FROM jobs WHERE upload_id IS NOT NULL")}
 
     def stores(self) -> dict[int, StoreRecord]:
         """All store records, by id."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute("SELECT id, scheme, root, options, secret_names, settings, is_locked FROM stores").fetchall()
+        rows = self._rows("SELECT id, scheme, root, options, secret_names, settings, is_locked FROM stores")
         return {
             store_id: StoreRecord(
                 store_id, scheme, root, json.loads(options), tuple(json.loads(names)), json.loads(settings), bool(is_locked)
@@ -131,27 +100,24 @@ class Queries(Role):
                 ).fetchone()[0]
                 for state in still
             ]
-        count = {state: found.get(state.value, (0, 0, 0)) for state in JobState}
+        queued, leased, done, failed, superseded = (
+            found.get(state, (0, 0, 0)) for state in ("queued", "leased", "done", "failed", "superseded")
+        )
         return Counts(
-            queued=count[JobState.QUEUED][0],
-            leased=count[JobState.LEASED][0],
-            done=count[JobState.DONE][0],
-            failed=count[JobState.FAILED][0],
-            superseded=count[JobState.SUPERSEDED][0],
-            bytes_queued=max(0, sum(found[state][1] for state in still) - int(sent_bytes)),
-            bytes_failed=count[JobState.FAILED][1],
+            *(queued[0], leased[0], done[0], failed[0], superseded[0]),
+            bytes_queued=max(0, queued[1] + leased[1] - int(sent_bytes)),
+            bytes_failed=failed[1],
             oldest_age_s=max((max(0.0, self._time.wall_s() - created_s) for created_s in first_s), default=0.0),
             retries=sum(row[2] for row in found.values()),
         )
 
     def queued_at(self, stores: Iterable[int]) -> tuple[int, int]:
         """(how many uploads to these stores are queued, their bytes)."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute(
-                "SELECT COALESCE(SUM(n), 0), COALESCE(SUM(size_bytes), 0) FROM totals"
-                f" WHERE kind = 'put' AND state = 'queued' AND store_id IN ({listed(stores)})"
-            ).fetchone()
-        return int(row[0]), int(row[1])
+        n, size_bytes = self._row(
+            "SELECT COALESCE(SUM(n), 0), COALESCE(SUM(size_bytes), 0) FROM totals"
+            f" WHERE kind = 'put' AND state = 'queued' AND store_id IN ({listed(stores)})"
+        )
+        return int(n), int(size_bytes)
 
     def job(self, job_id: JobId) -> Job | None:
         """One job, or None if it is unknown (or was finished long ago)."""
@@ -159,32 +125,19 @@ class Queries(Role):
         return found[0] if found else None
 
     def jobs(
-        self,
-        *,
-        states: Iterable[JobState] = (),
-        owner: str | None = None,
-        ids: Sequence[JobId] | None = None,
-        kind: JobKind | None = None,
-        limit: int = -1,
+        self, *, states: Iterable[JobState] = (), ids: Sequence[JobId] | None = None, kind: JobKind | None = None
     ) -> list[Job]:
         """Jobs in the order of their calls, those that match everything given."""
-        clauses, args = ["1"], []
-        if wanted := [state.value for state in states]:
+        clauses, args = ["1"], [state.value for state in states]
+        if args:
             # The "+" keeps the planner from walking all jobs of these states to find a few numbers.
-            clauses.append(f"{'' if ids is None else '+'}state IN ({', '.join('?' * len(wanted))})")
-            args += wanted
-        if owner is not None:
-            clauses.append("owner = ?")
-            args.append(owner)
+            clauses.append(f"{'' if ids is None else '+'}state IN ({', '.join('?' * len(args))})")
         if kind is not None:
             clauses.append("kind = ?")
             args.append(kind.value)
         if ids is not None:
             clauses.append(f"id IN ({listed(ids)})")
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(clauses)} ORDER BY id LIMIT {int(limit)}", args
-            ).fetchall()
+        rows = self._rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(clauses)} ORDER BY id", args)
         return [as_job(row) for row in rows]
 
     def newest_open(self, uri: str, endpoint: str) -> Job | None:
@@ -194,11 +147,8 @@ class Queries(Role):
 
     def newest(self, uri: str, endpoint: str) -> Job | None:
         """The newest upload for this URI at that endpoint, in whatever state."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute(
-                f"SELECT {JOB_COLUMNS} FROM jobs WHERE uri = ? AND place = ? AND kind = 'put' ORDER BY id DESC LIMIT 1",
-                (uri, endpoint),
-            ).fetchone()
+        which = "uri = ? AND place = ? AND kind = 'put'"
+        row = self._row(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {which} ORDER BY id DESC LIMIT 1", (uri, endpoint))
         return as_job(row) if row else None
 
     def open_under(self, uri_prefix: str, endpoint: str) -> list[Job]:
@@ -206,27 +156,18 @@ class Queries(Role):
         below, args = "uri >= ?", [uri_prefix]
         if end := _after(uri_prefix):
             below, args = "uri >= ? AND uri < ?", [uri_prefix, end]
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_open WHERE state IN ('queued', 'leased') AND kind = 'put'"
-                f" AND place = ? AND {below} ORDER BY uri, id",
-                (endpoint, *args),
-            ).fetchall()
-        return list({row[4]: as_job(row) for row in rows}.values())
+        rows = self._rows(
+            f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_open WHERE state IN ('queued', 'leased') AND kind = 'put'"
+            f" AND place = ? AND {below} ORDER BY uri, id",
+            (endpoint, *args),
+        )
+        return list({job.uri: job for job in map(as_job, rows)}.values())
 
-    def unfinished(self, *, owner: str | None = None, ids: Sequence[JobId] | None = None) -> int:
-        """How many jobs are queued or leased: of one owner, of a list, or of all."""
-        with self._transaction(read_only=True) as db:
-            if ids is not None:
-                row = db.execute(
-                    f"SELECT COUNT(*) FROM jobs WHERE id IN ({listed(ids)}) AND +state IN ('queued', 'leased')"
-                ).fetchone()
-            else:
-                whose, args = ("owner = ? AND", (owner,)) if owner is not None else ("", ())
-                row = db.execute(
-                    f"SELECT COALESCE(SUM(n), 0) FROM totals WHERE {whose} state IN ('queued', 'leased')", args
-                ).fetchone()
-        return int(row[0])
+    def unfinished(self, *, ids: Sequence[JobId] | None = None) -> int:
+        """How many jobs are queued or leased: of a list, or of all."""
+        if ids is not None:
+            return int(self._row(f"SELECT COUNT(*) FROM jobs WHERE id IN ({listed(ids)}) AND +state IN ('queued', 'leased')")[0])
+        return int(self._row("SELECT COALESCE(SUM(n), 0) FROM totals WHERE state IN ('queued', 'leased')")[0])
 
 
 def newest_open(db: Connection, uri: str, endpoint: str) -> Job | None:
@@ -252,16 +193,11 @@ def listed(ids: Iterable[int]) -> str:
 
 def as_job(row: Sequence[Any]) -> Job:
     """The job of a row of JOB_COLUMNS."""
-    column: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
-    exclusive = column["exclusive"]
-    return Job(
-        **{name: column[name] for name in _PLAIN},
-        kind=JobKind(column["kind"]),
-        state=JobState(column["state"]),
-        overwrite=bool(column["overwrite"]),
-        schedule=Schedule(column["leases_lost"], column["counted_from_s"], column["due_s"]),
-        end=End(column["finished_s"], column["etag"], column["superseded_by"], None if exclusive is None else bool(exclusive)),
-    )
+    own: dict[str, Any] = dict(zip(_OWN, row, strict=False))
+    own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": bool(own["overwrite"])}
+    leases_lost, counted_from_s, due_s, finished_s, etag, superseded_by, exclusive = row[len(_OWN) :]
+    end = End(finished_s, etag, superseded_by, None if exclusive is None else bool(exclusive))
+    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s), end=end)
 
 
 def _after(prefix: str) -> str:

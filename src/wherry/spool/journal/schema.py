@@ -89,38 +89,31 @@ CREATE INDEX requirements_after ON requirements (after_job) WHERE after_job IS N
 """
 
 
-def blocker(job: str) -> str:
-    """SQL for a job that the job in row `job` must wait for, or NULL: an older open one of its name, a newer one of it that is
-    being sent, or an open one that it requires. Of several that are required the newest, as it probably ends last.
-    """
-    return (
-        f"COALESCE((SELECT MAX(e.id) FROM jobs e INDEXED BY jobs_open WHERE e.uri = {job}.uri AND e.place = {job}.place AND e.id < {job}.id"
-        f" AND e.state IN {_OPEN}),"
-        f" (SELECT MAX(e.id) FROM jobs e INDEXED BY jobs_open WHERE e.uri = {job}.uri AND e.place = {job}.place AND e.id > {job}.id"
-        f" AND e.state IN {_OPEN} AND e.state = 'leased'),"
-        f" (SELECT MAX(e.id) FROM requirements r CROSS JOIN jobs e ON e.id = r.after_job WHERE r.job_id = {job}.id"
-        f" AND +e.state IN {_OPEN}))"
-    )
-
-
+#: SQL for a job that a row of `jobs` must wait for, or NULL: an older open one of its name, a newer one of it that is being sent,
+#: or an open one that it requires. Of several that are required the newest, as it probably ends last.
 #: A "+" before a column keeps SQLite's planner, which knows no figures of the tables, from walking all jobs of a state.
-_BLOCKER = blocker("jobs")
+_NAMESAKE = (
+    f"SELECT MAX(e.id) FROM jobs e INDEXED BY jobs_open WHERE e.uri = jobs.uri AND e.place = jobs.place AND e.state IN {_OPEN}"
+)
+BLOCKER = (
+    f"COALESCE(({_NAMESAKE} AND e.id < jobs.id), ({_NAMESAKE} AND e.id > jobs.id AND e.state = 'leased'),"
+    " (SELECT MAX(e.id) FROM requirements r CROSS JOIN jobs e ON e.id = r.after_job"
+    f" WHERE r.job_id = jobs.id AND +e.state IN {_OPEN}))"
+)
+#: Statements of triggers that take the row OLD out of the totals, and put the row NEW in.
+_COUNTED_OUT = """
+    UPDATE totals SET n = n - 1, size_bytes = size_bytes - OLD.size_bytes, retries = retries - MAX(OLD.attempts - 1, 0)
+        WHERE owner = OLD.owner AND store_id = OLD.store_id AND kind = OLD.kind AND state = OLD.state;"""
+_COUNTED_IN = """
+    INSERT INTO totals VALUES (NEW.owner, NEW.store_id, NEW.kind, NEW.state, 1, NEW.size_bytes, MAX(NEW.attempts - 1, 0))
+        ON CONFLICT (owner, store_id, kind, state) DO UPDATE SET n = n + 1, size_bytes = size_bytes + excluded.size_bytes,
+        retries = retries + excluded.retries;"""
 _TRIGGERS = f"""
-CREATE TRIGGER jobs_counted AFTER INSERT ON jobs BEGIN
-    INSERT INTO totals VALUES (NEW.owner, NEW.store_id, NEW.kind, NEW.state, 1, NEW.size_bytes, MAX(NEW.attempts - 1, 0))
-        ON CONFLICT (owner, store_id, kind, state) DO UPDATE SET n = n + 1, size_bytes = size_bytes + excluded.size_bytes,
-        retries = retries + excluded.retries;
+CREATE TRIGGER jobs_counted AFTER INSERT ON jobs BEGIN{_COUNTED_IN}
 END;
-CREATE TRIGGER jobs_counted_anew AFTER UPDATE OF state, attempts ON jobs BEGIN
-    UPDATE totals SET n = n - 1, size_bytes = size_bytes - OLD.size_bytes, retries = retries - MAX(OLD.attempts - 1, 0)
-        WHERE owner = OLD.owner AND store_id = OLD.store_id AND kind = OLD.kind AND state = OLD.state;
-    INSERT INTO totals VALUES (NEW.owner, NEW.store_id, NEW.kind, NEW.state, 1, NEW.size_bytes, MAX(NEW.attempts - 1, 0))
-        ON CONFLICT (owner, store_id, kind, state) DO UPDATE SET n = n + 1, size_bytes = size_bytes + excluded.size_bytes,
-        retries = retries + excluded.retries;
+CREATE TRIGGER jobs_counted_anew AFTER UPDATE OF state, attempts ON jobs BEGIN{_COUNTED_OUT}{_COUNTED_IN}
 END;
-CREATE TRIGGER jobs_forgotten AFTER DELETE ON jobs BEGIN
-    UPDATE totals SET n = n - 1, size_bytes = size_bytes - OLD.size_bytes, retries = retries - MAX(OLD.attempts - 1, 0)
-        WHERE owner = OLD.owner AND store_id = OLD.store_id AND kind = OLD.kind AND state = OLD.state;
+CREATE TRIGGER jobs_forgotten AFTER DELETE ON jobs BEGIN{_COUNTED_OUT}
     DELETE FROM totals WHERE owner = OLD.owner AND store_id = OLD.store_id AND kind = OLD.kind AND state = OLD.state AND n = 0;
     DELETE FROM requirements WHERE job_id = OLD.id;
     DELETE FROM parts WHERE job_id = OLD.id;
@@ -140,16 +133,16 @@ CREATE TRIGGER staged_removed AFTER DELETE ON staged BEGIN
     UPDATE held SET size_bytes = size_bytes - OLD.size_bytes;
 END;
 CREATE TRIGGER jobs_unblock AFTER UPDATE OF state ON jobs WHEN OLD.state IN {_OPEN} AND NEW.state NOT IN {_OPEN} BEGIN
-    UPDATE jobs SET blocked_by = {_BLOCKER} WHERE blocked_by = NEW.id;
+    UPDATE jobs SET blocked_by = {BLOCKER} WHERE blocked_by = NEW.id;
     UPDATE jobs SET blocked_by = NULL, waits_for = NULL WHERE id = NEW.id AND (blocked_by IS NOT NULL OR waits_for IS NOT NULL);
 END;
 CREATE TRIGGER jobs_given_back AFTER UPDATE OF state ON jobs WHEN OLD.state = 'leased' AND NEW.state = 'queued' BEGIN
-    UPDATE jobs SET blocked_by = {_BLOCKER} WHERE id = NEW.id;
-    UPDATE jobs SET blocked_by = {_BLOCKER} WHERE blocked_by = NEW.id AND +id < NEW.id;
+    UPDATE jobs SET blocked_by = {BLOCKER} WHERE id = NEW.id;
+    UPDATE jobs SET blocked_by = {BLOCKER} WHERE blocked_by = NEW.id AND +id < NEW.id;
 END;
 CREATE TRIGGER jobs_reopened AFTER UPDATE OF state ON jobs WHEN OLD.state NOT IN {_OPEN} AND NEW.state IN {_OPEN} BEGIN
-    UPDATE jobs SET blocked_by = {_BLOCKER} WHERE id = NEW.id;
-    UPDATE jobs SET blocked_by = {_BLOCKER} WHERE +blocked_by IS NULL AND +state = 'queued' AND id IN (
+    UPDATE jobs SET blocked_by = {BLOCKER} WHERE id = NEW.id;
+    UPDATE jobs SET blocked_by = {BLOCKER} WHERE +blocked_by IS NULL AND +state = 'queued' AND id IN (
         SELECT job_id FROM requirements WHERE after_job = NEW.id UNION
         SELECT MIN(e.id) FROM jobs e INDEXED BY jobs_open WHERE e.uri = NEW.uri AND e.place = NEW.place AND e.id > NEW.id AND e.state IN {_OPEN});
 END;
@@ -169,6 +162,8 @@ def store_row(
     return int.from_bytes(hashlib.sha256(json.dumps(row).encode()).digest()[:6], "big"), *row
 
 
+#: A backoff at its longest, with the settings of that version.
+_LONGEST_WAIT_S = 300.0
 _OLD_TABLES = ("stores", "jobs", "requirements", "parts", "begins")
 #: The columns that jobs of version 3 have in common with ours.
 _KEPT = (
@@ -177,7 +172,7 @@ _KEPT = (
 )
 
 
-def from_version_3(db: Connection, now_s: float, longest_wait_s: float = 300.0) -> None:
+def from_version_3(db: Connection, now_s: float) -> None:
     """Bring a journal of version 3 into this form, within the transaction that is open. `now_s`: the wall clock's time.
 
     There deadlines, waits and leases were times of the wall clock, and a store was another one with each configuration. Every
@@ -202,7 +197,7 @@ def from_version_3(db: Connection, now_s: float, longest_wait_s: float = 300.0) 
         f"INSERT INTO jobs ({_KEPT}, store_id, due_s, ended_s, lease_until_s)"
         f" SELECT {_KEPT}, (SELECT new FROM renamed WHERE old = store_id), MIN(not_before_s, ?), finished_s, MIN(lease_until_s, ?)"
         " FROM old_jobs ORDER BY id",
-        (now_s + longest_wait_s, now_s + longest_wait_s),
+        (now_s + _LONGEST_WAIT_S, now_s + _LONGEST_WAIT_S),
     )
     db.execute("INSERT INTO requirements SELECT job_id, key, after_job FROM old_requirements")
     columns = "job_id, number, crc32c, etag, size_bytes, lease_owner, tries"
@@ -221,7 +216,7 @@ def from_version_3(db: Connection, now_s: float, longest_wait_s: float = 300.0) 
         f" WHERE object_id != '' AND state IN {_NEEDED} GROUP BY object_id"
     )
     db.execute("UPDATE held SET size_bytes = (SELECT COALESCE(SUM(size_bytes), 0) FROM staged)")
-    db.execute(f"UPDATE jobs SET blocked_by = {_BLOCKER} WHERE state = 'queued'")
+    db.execute(f"UPDATE jobs SET blocked_by = {BLOCKER} WHERE state = 'queued'")
     run_script(db, _TRIGGERS)
     db.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'")
     db.execute("INSERT INTO sqlite_sequence VALUES ('jobs', ?)", (last_id,))

@@ -11,7 +11,7 @@ from wherry.errors import AlreadyExistsError, JobFailure, JournalError
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, packed
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
-from wherry.spool.journal.schema import blocker, register, store_row
+from wherry.spool.journal.schema import BLOCKER, register, store_row
 from wherry.spool.journal.work import resume
 from wherry.store.registry import endpoint_key
 
@@ -86,28 +86,16 @@ class Uploads(Role):
                 _note_requirements(db, job, ids[-1], endpoint)
                 if job.overwrite and job.kind is JobKind.PUT:
                     freed += self._supersede(db, job.uri, endpoint, ids[-1])
-                db.execute(f"UPDATE jobs SET blocked_by = {blocker('jobs')} WHERE id = ?", (ids[-1],))
+                db.execute(f"UPDATE jobs SET blocked_by = {BLOCKER} WHERE id = ?", (ids[-1],))
             return ids, unneeded(db, freed)
 
     def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str) -> JobId:
+        more = {"kind": job.kind.value, "pieces": packed(job.pieces), "owner": owner, "store_id": store_id, "place": endpoint}
         cursor = db.execute(
             "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
-            " created_s, counted_from_s, crc32c, pieces) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)",
-            (
-                *(
-                    job.kind.value,
-                    owner,
-                    store_id,
-                    job.uri,
-                    job.key,
-                    endpoint,
-                    job.object_id,
-                    job.size_bytes,
-                    job.overwrite,
-                    job.token,
-                ),
-                *(self._time.wall_s(), self._time.run_s(db), job.crc32c, packed(job.pieces)),
-            ),
+            " created_s, counted_from_s, crc32c, pieces) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
+            " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c, :pieces)",
+            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": self._time.run_s(db)},
         )
         return JobId(cursor.lastrowid or 0)
 
@@ -121,12 +109,10 @@ class Uploads(Role):
             (uri, endpoint, job_id),
         ).fetchall()
         for old_id, _ in older:
-            self._end_as(db, JobState.SUPERSEDED, "id = ?", (old_id,), superseded_by=job_id)
+            self._end_as(db, JobState.SUPERSEDED, "id = ?", old_id, superseded_by=job_id)
         return [object_id for _, object_id in older]
 
-    def _end_as(
-        self, db: Connection, state: JobState, which: str, args: tuple[object, ...], *, superseded_by: int | None = None
-    ) -> None:
+    def _end_as(self, db: Connection, state: JobState, which: str, *args: object, superseded_by: int | None = None) -> None:
         db.execute(
             f"UPDATE jobs SET state = ?, superseded_by = ?, finished_s = ?, ended_s = ? WHERE {which}",
             (state.value, superseded_by, self._time.wall_s(), self._time.elapsed_s(db), *args),
@@ -143,15 +129,14 @@ class Uploads(Role):
         with self._transaction() as db:
             which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
             rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri, endpoint)).fetchall()
-            self._end_as(db, JobState.DISCARDED, which, (uri, endpoint))
+            self._end_as(db, JobState.DISCARDED, which, uri, endpoint)
             return unneeded(db, (row[0] for row in rows))
 
     def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
         """The owner's failures that were not reported yet; with `mark` they are from now on."""
         which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
         select = f"SELECT id, uri, attempts, error, error_kind FROM jobs WHERE {which} ORDER BY id"
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(select, (owner,)).fetchall()
+        rows = self._rows(select, (owner,))
         if rows and mark:
             with self._transaction() as db:
                 rows = db.execute(select, (owner,)).fetchall()  # another thread may have reported some in between
@@ -160,8 +145,7 @@ class Uploads(Role):
 
     def mark_reported(self, ids: Sequence[JobId]) -> None:
         """These failures have been raised to the user."""
-        with self._transaction() as db:
-            db.execute(f"UPDATE jobs SET reported = 1 WHERE id IN ({listed(ids)})")
+        self._write(f"UPDATE jobs SET reported = 1 WHERE id IN ({listed(ids)})")
 
     def retry(self, ids: Sequence[JobId] | None, *, overwrite: bool = False) -> tuple[int, list[str]]:
         """Queue failed jobs again (None: all), and count their deadlines from now: (how many, staged files freed).
@@ -185,7 +169,7 @@ class Uploads(Role):
                     (uri, endpoint, job_id),
                 ).fetchone()
                 if newer is not None:
-                    self._end_as(db, JobState.SUPERSEDED, "id = ?", (job_id,), superseded_by=newer[0])
+                    self._end_as(db, JobState.SUPERSEDED, "id = ?", job_id, superseded_by=newer[0])
                     freed.append(object_id)
                 elif (holder := newest_open(db, uri, endpoint)) is None or holder.id < job_id or holder.state is JobState.LEASED:
                     db.execute(
@@ -201,13 +185,12 @@ class Uploads(Role):
         which = _which(ids)
         with self._transaction() as db:
             rows = db.execute(f"SELECT object_id FROM jobs WHERE state = 'failed' AND {which}").fetchall()
-            self._end_as(db, JobState.DISCARDED, f"state = 'failed' AND {which}", ())
+            self._end_as(db, JobState.DISCARDED, f"state = 'failed' AND {which}")
             return len(rows), unneeded(db, (row[0] for row in rows))
 
     def forget(self, job_id: JobId) -> None:
         """Remove a finished check."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
+        self._write("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
 
 
 def name_is_held(holder: Job) -> AlreadyExistsError:

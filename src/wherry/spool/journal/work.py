@@ -109,19 +109,17 @@ class Work(Role):
 
     def requirements(self, job_id: JobId) -> list[Requirement]:
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
-        with self._transaction(read_only=True) as db:
-            rows = db.execute(
-                "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
-                "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
-                " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
-                (job_id,),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
+            "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
+            " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
+            (job_id,),
+        )
         return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]
 
     def pieces(self, job_id: JobId) -> tuple[int, ...]:
         """The CRC32C of each piece of PIECE_BYTES of the staged file; empty where they are not known."""
-        with self._transaction(read_only=True) as db:
-            row = db.execute("SELECT pieces FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        row = self._row("SELECT pieces FROM jobs WHERE id = ?", (job_id,))
         return struct.unpack(f">{len(row[0]) // 4}I", row[0]) if row and row[0] else ()
 
     def time_left_s(self, job: Job) -> tuple[float, float]:
@@ -149,31 +147,22 @@ class Work(Role):
 
     def set_crc32c(self, job_id: JobId, crc32c: int, pieces: Sequence[int] = ()) -> None:
         """Keep the checksum of the staged file, and those of its pieces of PIECE_BYTES, so that they are computed once."""
-        with self._transaction() as db:
-            db.execute("UPDATE jobs SET crc32c = ?, pieces = COALESCE(?, pieces) WHERE id = ?", (crc32c, packed(pieces), job_id))
+        self._write("UPDATE jobs SET crc32c = ?, pieces = COALESCE(?, pieces) WHERE id = ?", (crc32c, packed(pieces), job_id))
 
     def ack(self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None) -> list[str]:
         """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
 
         `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites.
         """
-        return self._finish(job_id, worker, JobState.DONE, etag=etag, error=None, exclusive=exclusive)
+        return self._finish(
+            job_id, worker, JobState.DONE, "etag = ?, exclusive = ?, error = NULL, error_kind = NULL", etag, exclusive
+        )
 
     def fail(self, job_id: JobId, worker: str, error: str, kind: str | None = None) -> None:
         """The job has failed for good; its staged file is kept. `kind`: what kind_of() says of the error."""
-        self._finish(job_id, worker, JobState.FAILED, etag=None, error=error, error_kind=kind)
+        self._finish(job_id, worker, JobState.FAILED, "error = ?, error_kind = ?", error, kind)
 
-    def _finish(
-        self,
-        job_id: JobId,
-        worker: str,
-        state: JobState,
-        *,
-        etag: str | None,
-        error: str | None,
-        error_kind: str | None = None,
-        exclusive: bool | None = None,
-    ) -> list[str]:
+    def _finish(self, job_id: JobId, worker: str, state: JobState, result: str, *values: object) -> list[str]:
         with self._transaction() as db:
             row = db.execute(
                 "SELECT object_id, store_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?", (job_id, worker)
@@ -181,9 +170,8 @@ class Work(Role):
             if row is None:  # the lease was taken away: whoever has the job now reports on it
                 return []
             db.execute(
-                "UPDATE jobs SET state = ?, etag = ?, error = ?, error_kind = ?, exclusive = ?, finished_s = ?, ended_s = ?,"
-                " lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
-                (state.value, etag, error, error_kind, exclusive, self._time.wall_s(), self._time.elapsed_s(db), job_id),
+                f"UPDATE jobs SET state = ?, {result}, finished_s = ?, ended_s = ?, lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
+                (state.value, *values, self._time.wall_s(), self._time.elapsed_s(db), job_id),
             )
             end_store_wait(db, "id = ?", (row[1],))
             if state is JobState.DONE:
@@ -222,11 +210,10 @@ class Work(Role):
 
     def note_error(self, store_id: int, key: str, error: str, kind: str | None) -> None:
         """A call for the object `key` failed and is made again: why, for people to see while its upload is under way."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs INDEXED BY jobs_leased SET error = ?, error_kind = ? WHERE state = 'leased' AND store_id = ? AND key = ?",
-                (error, kind, store_id, key),
-            )
+        self._write(
+            "UPDATE jobs INDEXED BY jobs_leased SET error = ?, error_kind = ? WHERE state = 'leased' AND store_id = ? AND key = ?",
+            (error, kind, store_id, key),
+        )
 
     def resume(self, stores: Iterable[int] | None = None) -> bool:
         """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
@@ -235,18 +222,12 @@ class Work(Role):
 
     def note_locked(self, locked: Iterable[int]) -> None:
         """These stores, and no others, are those whose secrets the agent does not have."""
-        with self._transaction() as db:
-            db.execute(f"UPDATE stores SET is_locked = NOT is_locked WHERE is_locked != (id IN ({listed(locked)}))")
+        self._write(f"UPDATE stores SET is_locked = NOT is_locked WHERE is_locked != (id IN ({listed(locked)}))")
 
     def lease_owners(self) -> set[str]:
         """Who has jobs or parts leased."""
-        with self._transaction(read_only=True) as db:
-            return {
-                row[0]
-                for row in db.execute(
-                    "SELECT lease_owner FROM jobs WHERE state = 'leased' UNION SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL"
-                )
-            }
+        of_parts = "SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL"
+        return {row[0] for row in self._rows(f"SELECT lease_owner FROM jobs WHERE state = 'leased' UNION {of_parts}")}
 
     def expired(self, now: float | None = None) -> set[str]:
         """Workers whose leases ran out: their process is stuck."""
@@ -277,15 +258,11 @@ class Work(Role):
                 f"SELECT {JOB_COLUMNS} FROM jobs INDEXED BY jobs_suspect"
                 f" WHERE state = 'queued' AND leases_lost > 0 AND leases_lost >= {MAX_LEASES_LOST}"
             ).fetchall()
+            why = f"its worker died {MAX_LEASES_LOST} times (see agent.log in the spool)"
             for row in doomed:
                 db.execute(
                     "UPDATE jobs SET state = 'failed', finished_s = ?, ended_s = ?, error = ? WHERE id = ?",
-                    (
-                        self._time.wall_s(),
-                        self._time.elapsed_s(db),
-                        f"its worker died {MAX_LEASES_LOST} times (see agent.log in the spool)",
-                        row[0],
-                    ),
+                    (self._time.wall_s(), self._time.elapsed_s(db), why, row[0]),
                 )
         return cursor.rowcount - len(doomed), [as_job(row) for row in doomed]
 
