@@ -26,6 +26,7 @@ from wherry.store import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    order_of,
 )
 from wherry.uri import StoreURI
 
@@ -105,11 +106,12 @@ class MemoryStore(MultipartStore):
         """As the contract says."""
         return self._object("head", key)[0]
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the contract says: a snapshot, taken when the first object is requested."""
+        after = order_of(start_after)
         with self._root.lock:
-            found = [meta for key, (meta, _) in self._root.objects.items() if key.startswith(prefix)]
-        yield from sorted((meta for meta in found if TEMPORARY_MARK not in meta.key), key=lambda meta: meta.key.encode())
+            found = [meta for key, (meta, _) in self._root.objects.items() if key.startswith(prefix) and order_of(key) > after]
+        yield from sorted((meta for meta in found if TEMPORARY_MARK not in meta.key), key=lambda meta: order_of(meta.key))
 
     def delete(self, key: str) -> None:
         """As the contract says."""

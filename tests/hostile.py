@@ -34,9 +34,9 @@ class Lying(WrappedStore):
         super().__init__(inner)
         self.lies = lies
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's, with the lies."""
-        for meta in self.inner.list(prefix):
+        for meta in self.inner.list(prefix, start_after=start_after):
             yield replace(meta, **self.lies.get(meta.key, {}))
 
 

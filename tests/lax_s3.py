@@ -46,6 +46,7 @@ Flaw = Literal[
     "leaves the ETag out of the first answer to a complete",
     "takes the name too late in puts",
     "takes the name too late in completes",
+    "refuses to start after a key",
 ]
 
 #: How long a server that takes names too late waits for a second writer between its look and its write.
@@ -136,6 +137,9 @@ class LaxHandler(BaseHTTPRequestHandler):
     def get_object(self) -> None:
         if "list-type" not in self.query:
             self.head_object()
+            return
+        if "start-after" in self.query and self.lacks("refuses to start after a key"):
+            self.error(501, "NotImplemented")
             return
         rows = "".join(
             f"<Contents><Key>{key}</Key><Size>{len(kept.body)}</Size><ETag>{kept.headers['ETag']}</ETag>"

@@ -36,7 +36,17 @@ from wherry.errors import (
     TransientError,
     about,
 )
-from wherry.store import TEMPORARY_MARK, Capabilities, ObjectMeta, ObjectStore, PutOptions, TakeBlock
+from wherry.store import (
+    TEMPORARY_MARK,
+    Capabilities,
+    ObjectMeta,
+    ObjectStore,
+    PutOptions,
+    TakeBlock,
+    order_of,
+    rest_after,
+    start_within,
+)
 from wherry.uri import StoreURI
 
 _BLOCK_BYTES = 8 * 2**20
@@ -123,11 +133,14 @@ class FsspecStore(ObjectStore):
         with self._filesystem("head", key) as fs:
             return _head(fs, key, self._path(fs, key))
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """As the contract says, folder by folder."""
-        folder, _, start = prefix.rpartition("/")
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """As the contract says, folder by folder; those before `start_after` are not entered."""
+        folder, slash, start = prefix.rpartition("/")
+        if (after := start_within(folder + slash, start_after)) is None:
+            return
         with self._filesystem("list", prefix) as fs:
-            yield from self._walk(fs, f"{self._root}/{folder}" if folder else self._root, start)
+            path = f"{self._root}/{folder}" if folder else self._root
+            yield from self._walk(fs, path, start, order_of(after.removeprefix(folder + slash)))
 
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay."""
@@ -221,8 +234,11 @@ class FsspecStore(ObjectStore):
         if (arrived := fs.info(target)["size"]) != size:
             raise TransientError(f"{size} bytes were sent, {arrived} arrived")
 
-    def _walk(self, fs: Any, folder: str, start: str = "") -> Iterator[ObjectMeta]:
-        """The files below `folder` in the order of their keys' bytes: a folder is sorted with the slash that follows it."""
+    def _walk(self, fs: Any, folder: str, start: str = "", after: bytes = b"") -> Iterator[ObjectMeta]:
+        """The files below `folder` in the order of their keys' bytes: a folder is sorted with the slash that follows it.
+
+        Files up to the key `after`, seen from the folder, are left out.
+        """
         try:
             entries = fs.ls(folder or fs.root_marker, detail=True)
         except FileNotFoundError:
@@ -241,10 +257,12 @@ class FsspecStore(ObjectStore):
                 entry = _info(fs, path) or {"type": "gone"}  # a link: what it leads to
                 if entry["type"] != "file":
                     continue
-            found.append((name + "/" * (entry["type"] == "directory"), path, entry))
-        for sort_name, path, entry in sorted(found, key=lambda each: each[0].encode(errors="surrogateescape")):
-            if sort_name.endswith("/"):
-                yield from self._walk(fs, path)
+            sort_name = order_of(name + "/" * (entry["type"] == "directory"))
+            if (rest := rest_after(sort_name, after)) is not None:
+                found.append((sort_name, path, entry, rest))
+        for sort_name, path, entry, rest in sorted(found, key=lambda each: each[0]):
+            if sort_name.endswith(b"/"):
+                yield from self._walk(fs, path, after=rest)
             else:
                 yield _describe(path.removeprefix(f"{self._root}/"), entry)
 

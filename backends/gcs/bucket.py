@@ -172,12 +172,13 @@ class Bucket:
         wanted = "any" if crc32c is None else f"{crc32c:08x}"
         raise IntegrityError(f"the server holds {meta.size_bytes} bytes with CRC32C {found}, not {size_bytes} with {wanted}")
 
-    def listed(self, prefix: str) -> Iterator[ObjectMeta]:
-        """All objects whose name starts with `prefix`, temporary ones too."""
+    def listed(self, prefix: str, start: str = "") -> Iterator[ObjectMeta]:
+        """All objects whose name starts with `prefix`, from the name `start` on; temporary ones too."""
+        query = {"prefix": prefix, "fields": _LISTED, **({"startOffset": start} if start else {})}
         with self.translated(makes=True):
             pages, token = Pages(), ""
             while True:
-                page = self.ask("GET", None, prefix=prefix, fields=_LISTED, **({"pageToken": token} if token else {}))
+                page = self.ask("GET", None, **query, **({"pageToken": token} if token else {}))
                 if not isinstance(items := page.get("items", []), list):
                     raise ValueError("the items of the listing are no list")
                 yield from map(self._listed, items)

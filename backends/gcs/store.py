@@ -41,6 +41,8 @@ from wherry.store import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    order_of,
+    start_within,
 )
 from wherry.uri import StoreURI
 
@@ -136,10 +138,15 @@ class GCSStore(MultipartStore):
         with self._about("head", key):
             return self._bucket.look(key)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the contract says, with `crc32c` and `metadata`."""
+        if (start := start_within(prefix, start_after)) is None:
+            return
+        after = order_of(start)
         with self._about("list", prefix):
-            yield from (meta for meta in self._bucket.listed(prefix) if TEMPORARY_MARK not in meta.key)
+            for meta in self._bucket.listed(prefix, start):
+                if TEMPORARY_MARK not in meta.key and order_of(meta.key) > after:
+                    yield meta
 
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""

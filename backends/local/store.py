@@ -56,6 +56,8 @@ from wherry.store import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    rest_after,
+    start_within,
 )
 from wherry.uri import StoreURI
 
@@ -182,17 +184,19 @@ class LocalStore(MultipartStore):
         with self._translated("head", key), self._opened(key) as fd:
             return describe(key, fd)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the contract says. Links to files of the store count as files; folders behind links are not entered.
 
-        A folder that may not be read is an AccessDeniedError, not a gap.
+        A folder that may not be read is an AccessDeniedError, not a gap. Folders before `start_after` are not entered.
         """
         folder, _, start = prefix.rpartition("/")
         if f"{self._root.key}/".startswith(prefix):  # all of the store, and nothing beside it
             folder, start = self._root.key, ""
         with self._translated("list", prefix):
             self._root.require(Path("/", folder, "*"))
-            yield from _walk(folder, self._root, os.fsencode(start))
+            base = f"{folder}/" if folder else ""
+            if (after := start_within(base, start_after)) is not None:
+                yield from _walk(folder, self._root, os.fsencode(start), os.fsencode(after.removeprefix(base)))
 
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay, also when they are empty now."""
@@ -353,10 +357,11 @@ def _cut(n_bytes: int, wanted: int) -> TransientError:
     return TransientError(f"the file became shorter while it was read: {n_bytes} of {wanted} bytes came")
 
 
-def _walk(folder: str, root: Root, start: bytes = b"") -> Iterator[ObjectMeta]:
+def _walk(folder: str, root: Root, start: bytes = b"", after: bytes = b"") -> Iterator[ObjectMeta]:
     """The files below `folder` (a key) whose first name starts with `start`, in the order of their keys' bytes.
 
-    ``a-b`` comes before ``a/b``: a folder is sorted with the slash that follows it in the keys.
+    ``a-b`` comes before ``a/b``: a folder is sorted with the slash that follows it in the keys. Files up to the key `after`,
+    seen from the folder, are left out.
     """
     try:
         with os.scandir(f"/{folder}") as entries:
@@ -364,11 +369,11 @@ def _walk(folder: str, root: Root, start: bytes = b"") -> Iterator[ObjectMeta]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for sort_name, entry in sorted((pair for pair in found if pair[0].startswith(start)), key=lambda pair: pair[0]):
-        if TEMPORARY_MARK in entry.name:
+        if TEMPORARY_MARK in entry.name or (rest := rest_after(sort_name, after)) is None:
             continue
         key = f"{folder}/{entry.name}" if folder else entry.name
         if sort_name.endswith(b"/"):
-            yield from _walk(key, root)
+            yield from _walk(key, root, after=rest)
             continue
         if entry.is_symlink() and not root.holds(entry.path):
             continue

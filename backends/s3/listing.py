@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from botocore.utils import parse_timestamp
@@ -11,7 +11,7 @@ from botocore.utils import parse_timestamp
 from wherry.backends.pages import Pages
 from wherry.backends.s3.digests import crc32c_of, etag_of
 from wherry.backends.s3.error_table import Translator
-from wherry.errors import PermanentError, TransientError
+from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectMeta, StoredPart
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _SIZE = re.compile(rb"<Size>(?![0-9]{1,19}</Size>)[^<]*</Size>")
 _DAY = rb"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"  # of any month
 _TIME = rb"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?Z"
+#: A character that sorts before the slash; after a slash there can be no other one where a key is the path of a file.
+_BEFORE_SLASH = re.compile(r"(?<=[^/])[\0-.]")
+#: So many folders are asked for beside a listing, at most; for more, it starts earlier.
+_MOST_FOLDERS = 4
 _DATE = re.compile(rb"<LastModified>(?!" + _DAY + rb"T" + _TIME + rb"</LastModified>)([^<]*)</LastModified>")
 
 
@@ -36,10 +40,10 @@ class Listings:
         self._errors = errors
         self._only_folders = only_folders
 
-    def objects(self, prefix: str) -> Iterator[ObjectMeta]:
-        """The objects whose key starts with `prefix`, in the server's order."""
+    def objects(self, prefix: str, start_after: str = "") -> Iterator[ObjectMeta]:
+        """The objects whose key starts with `prefix`, in the server's order; those after `start_after` if the server heeds it."""
         asked, pages = self._askable(prefix), Pages()
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
         with self._errors.translated("list", prefix):
             while True:
                 answer = self._client().list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
@@ -51,6 +55,24 @@ class Listings:
                 if pages.is_endless(token, len(answer.get("Contents", []))):
                     raise _endless()
                 extra = {"ContinuationToken": token}
+
+    def in_any_order(self, prefix: str, start_after: str) -> Iterable[ObjectMeta]:
+        """The same of a server that may list folder by folder: all that sort after `start_after`, and a few others.
+
+        `start_after` begins with `prefix`. Such a server has listed ``a/b`` before it comes to ``a-b``, so it is asked for the
+        folder ``a/`` as well. SeaweedFS (4.48) leaves out the folder ``a/`` with the key ``a``, so it is asked to start earlier.
+        """
+        if not start_after or self._only_folders:  # "not supported for directory buckets" ("ListObjectsV2", API Reference)
+            return self.objects(prefix)
+        start, folders = start_in_any_order(prefix, start_after)
+        found = {meta.key: meta for folder in folders for meta in self.objects(folder)}
+        try:
+            found.update((meta.key, meta) for meta in self.objects(prefix, start))
+        except (AccessDeniedError, NotFoundError):
+            raise
+        except PermanentError:  # the server may know no StartAfter
+            found.update((meta.key, meta) for meta in self.objects(prefix))
+        return found.values()
 
     def uploads(self, prefix: str, page_size: int) -> Iterator[tuple[str, str, float]]:
         """The key, id and begin, in seconds since the epoch, of each upload in parts of keys that start with `prefix`.
@@ -98,6 +120,23 @@ class Listings:
 
 def _endless() -> PermanentError:
     return PermanentError("the server gives the same page of the listing again: it has no end")
+
+
+def start_in_any_order(prefix: str, start_after: str) -> tuple[str, list[str]]:
+    """Where a listing must start, and which folders must be listed beside it, to have every key after `start_after`.
+
+    That holds for servers that compare keys byte by byte and for those that compare them name by name, from slash to slash.
+    The two differ only where one key has a slash and the other a character that sorts before it: at each such place of
+    `start_after` there may be a folder whose keys are later in bytes and earlier in names.
+    """
+    places = [match.start() for match in _BEFORE_SLASH.finditer(start_after, len(prefix))]
+    start = start_after[: places[_MOST_FOLDERS]] if len(places) > _MOST_FOLDERS else start_after
+    if not start.endswith("/"):
+        last = start[-1]  # the one before "0" is the slash, and the one before U+E000 no character
+        start = start[:-1] + (f"{chr(ord(last) - 1)}~" if last > "0" and last != "\ue000" else "")
+    # SeaweedFS (4.47) lists nothing after what does not begin with the prefix (seaweedfs/seaweedfs#11321).
+    has_start = start.startswith(prefix) and start != prefix
+    return start if has_start else "", [f"{start_after[:at]}/" for at in places[:_MOST_FOLDERS]]
 
 
 def leave_out_what_cannot_be(response_dict: dict[str, Any], **_: object) -> None:

@@ -52,6 +52,8 @@ from wherry.store import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    order_of,
+    start_within,
 )
 from wherry.uri import StoreURI
 
@@ -155,15 +157,18 @@ class S3Store(MultipartStore):
             answer["Body"].close()
             return self._described(key, answer)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the contract says. Amazon's listings come page by page; any other's is read to its end first, and sorted.
 
         Servers on a file system list folder by folder, ``a/b`` before ``a-b``; so do Amazon's directory buckets.
         """
+        if (start := start_within(prefix, start_after)) is None:
+            return
         with self._errors.translated("list", prefix):
             in_order = self._connected().lists_in_order
-        found = (meta for meta in self._listings.objects(prefix) if TEMPORARY_MARK not in meta.key)
-        yield from found if in_order else sorted(found, key=lambda meta: meta.key.encode())
+        listed, after = self._listings.objects if in_order else self._listings.in_any_order, order_of(start)
+        found = (meta for meta in listed(prefix, start) if TEMPORARY_MARK not in meta.key and order_of(meta.key) > after)
+        yield from found if in_order else sorted(found, key=lambda meta: order_of(meta.key))
 
     def left_by_trials(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Yield the objects below `prefix` that probe() has made and did not live to delete; of a trial under way, too.

@@ -134,10 +134,16 @@ class Reader(ABC):
             return False
         return True
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name."""
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """Describe the objects whose name starts with `prefix`, those on their way too, by name. `key` is the remote name.
+
+        With `start_after`, a name that need not be there, only the names that sort after it (by their UTF-8 bytes); stores that
+        list by pages are then not asked for the earlier ones::
+
+            new = [meta.key for meta in uploader.list("run1/", start_after=last_seen)]
+        """
         base = f"{self.uri.prefix}/" if self.uri.prefix else ""
-        for meta in self.view().list(base + prefix):
+        for meta in self.view().list(base + prefix, start_after=start_after and base + start_after):
             yield replace(meta, key=self.uri.name_for(meta.key))
 
     def view(self) -> QueuedOverlay:

@@ -181,11 +181,13 @@ def listings(api: Api) -> list[object]:
     for name in reversed(names):
         api.media(name, name.encode())
 
-    def pages(size: int, delimiter: str = "", below: str = "") -> list[object]:
+    def pages(size: int, delimiter: str = "", below: str = "", start: str = "") -> list[object]:
         found: list[object] = []
         token = ""
         while True:
             query: dict[str, Any] = {"prefix": f"{api.prefix}/{below}", "delimiter": delimiter, "maxResults": size}
+            if start:
+                query["startOffset"] = f"{api.prefix}/{start}"
             if token:
                 query["pageToken"] = token
             page = api.call("GET", f"/storage/v1/b/{api.bucket}/o", **query).json
@@ -196,7 +198,8 @@ def listings(api: Api) -> list[object]:
                 return found
 
     every = [name for page in pages(4) if isinstance(page, list) for name in page]
-    return [every, pages(1000, below="a"), pages(1000, "/"), pages(1000, "/", "a/"), pages(1000, below="nothing")]
+    later = [pages(2, start=name) for name in ("a/b", "a1", "\uff5e", "z", "\U0001f600\U0001f600")]
+    return [every, later, pages(1000, below="a"), pages(1000, "/"), pages(1000, "/", "a/"), pages(1000, below="nothing")]
 
 
 def composing(api: Api) -> list[object]:

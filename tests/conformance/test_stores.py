@@ -338,18 +338,28 @@ class IgnoresTheEtag(MemoryStore):
 
 
 class ListsInUTF16(MemoryStore):
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return iter(sorted(super().list(prefix), key=lambda meta: meta.key.encode("utf-16-be")))
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return iter(sorted(super().list(prefix, start_after=start_after), key=lambda meta: meta.key.encode("utf-16-be")))
 
 
 class ListsByFolder(MemoryStore):
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return iter(sorted(super().list(prefix), key=lambda meta: meta.key.split("/")))
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return iter(sorted(super().list(prefix, start_after=start_after), key=lambda meta: meta.key.split("/")))
 
 
 class TakesPrefixesForFolders(MemoryStore):
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return super().list(prefix if prefix.endswith("/") else f"{prefix}/")
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return super().list(prefix if prefix.endswith("/") else f"{prefix}/", start_after=start_after)
+
+
+class ShowsTheKeyItself(MemoryStore):
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return (meta for meta in super().list(prefix) if meta.key >= start_after)
+
+
+class SkipsByFolder(MemoryStore):
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return (meta for meta in super().list(prefix) if meta.key.split("/") > start_after.split("/"))
 
 
 class MissesDeletes(MemoryStore):
@@ -391,6 +401,8 @@ class LeavesTemporaryNames(MemoryStore):
         (ListsInUTF16, "test_list_is_sorted"),
         (ListsByFolder, "test_list_is_sorted"),
         (TakesPrefixesForFolders, "test_prefix_is_a_plain_string"),
+        (ShowsTheKeyItself, "test_listing_starts_after_any_key"),
+        (SkipsByFolder, "test_listing_starts_after_any_key_of_folders"),
         (MissesDeletes, "test_delete_twice"),
         (JoinsAsGiven, "test_parts_join_in_order"),
         (KeepsAbortedParts, "test_abort_leaves_nothing"),

@@ -40,10 +40,10 @@ class Costly(WrappedStore):
         self.sent += 3 if operation != "list" else 0
         return call()
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """One request."""
         self.sent += 1
-        return super().list(prefix)
+        return super().list(prefix, start_after=start_after)
 
 
 def grow(rig: Rig, n_files: int, seconds: int, look: Callable[[int], None], *, every_s: int = 1) -> None:

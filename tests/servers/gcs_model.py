@@ -204,9 +204,11 @@ class Model:
             return stored, os.open(self._data / stored.data, os.O_RDONLY | os.O_CLOEXEC)
 
     def list(
-        self, bucket: str, prefix: str, delimiter: str, after: str, limit: int
+        self, bucket: str, prefix: str, delimiter: str, start: str, after: str, limit: int
     ) -> tuple[list[Stored], list[str], str | None]:
-        """One page in the order of UTF-8 bytes: objects, prefixes up to `delimiter`, and the name to go on after."""
+        """One page in the order of UTF-8 bytes, from the name `start` on: objects, prefixes up to `delimiter`, and the name to go
+        on after.
+        """
         with self._lock:
             names = sorted((name for name in self.bucket(bucket) if name.startswith(prefix)), key=str.encode)
             items: list[Stored] = []
@@ -214,7 +216,7 @@ class Model:
             for name in names:
                 cut = name.find(delimiter, len(prefix)) if delimiter else -1
                 shown = name if cut < 0 else name[: cut + len(delimiter)]
-                if shown.encode() <= after.encode() or shown in prefixes[-1:]:
+                if name.encode() < start.encode() or shown.encode() <= after.encode() or shown in prefixes[-1:]:
                     continue
                 if len(items) + len(prefixes) == limit:
                     return items, prefixes, max([*prefixes[-1:], *(item.name for item in items[-1:])], key=str.encode)

@@ -216,8 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
             after = base64.b64decode(self._query.get("pageToken", ""), validate=True).decode()
         except ValueError as error:
             raise GCSError(400, "invalid", "Invalid pageToken.") from error
-        prefix, delimiter = self._query.get("prefix", ""), self._query.get("delimiter", "")
-        items, prefixes, last = self.server.model.list(bucket, prefix, delimiter, after, limit)
+        prefix, delimiter, start = (self._query.get(name, "") for name in ("prefix", "delimiter", "startOffset"))
+        items, prefixes, last = self.server.model.list(bucket, prefix, delimiter, start, after, limit)
         page: dict[str, object] = {"kind": "storage#objects"}
         if items:
             page["items"] = [self._resource(stored) for stored in items]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +24,11 @@ class Endless(WrappedStore):
         super().__init__(inner)
         self.given = 0
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         while True:
             self.given += 1
-            yield ObjectMeta(f"{prefix}{self.given:09}", 1)
+            if (key := f"{prefix}{self.given:09}") > start_after:
+                yield ObjectMeta(key, 1)
 
 
 @pytest.fixture
@@ -43,6 +45,19 @@ def test_listing_is_in_order_and_shows_the_queued_version_of_a_stored_key(view: 
     found = view.list("a/")
     expected = [("0b", 7), ("1", 1), ("2", 7), ("3", 1), ("3x", 7), ("4", 1)]
     assert [(f"a/00000000{end}", size) for end, size in expected] == [(m.key, m.size_bytes) for m, _ in zip(found, expected)]  # noqa: B905
+
+
+def test_listing_starts_after_a_key_that_is_stored_or_queued_or_neither(view: QueuedOverlay) -> None:
+    def after(start_after: str) -> list[tuple[str, int]]:
+        assert isinstance(view.inner, Endless)
+        view.inner.given = 0
+        found = itertools.islice(view.list("a/", start_after=start_after), 3)
+        return [(meta.key.removeprefix("a/0000000"), meta.size_bytes) for meta in found]
+
+    assert [("03", 1), ("03x", 7), ("04", 1)] == after("a/000000002")
+    assert [("04", 1), ("05", 1), ("06", 1)] == after("a/000000003x")
+    assert [("01", 1), ("02", 7), ("03", 1)] == after("a/000000000c")
+    assert [("00b", 7), ("01", 1), ("02", 7)] == after("a")
 
 
 def test_listing_asks_the_store_only_as_far_as_one_reads(view: QueuedOverlay) -> None:

@@ -67,7 +67,7 @@ class RecordingStore(MultipartStore):
         self._note(locals())
         return ObjectMeta(key, 2)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         self._note(locals())
         return iter([ObjectMeta("a", 3), ObjectMeta("b", 4)])
 
@@ -126,6 +126,7 @@ ARGUMENTS: dict[str, Any] = {
     "take": print,
     "if_match": "e",
     "prefix": "pre",
+    "start_after": "pre/a",
     "size_bytes": 12,
     "upload_id": "u",
     "part": Part(1, 0, 1, 0),
@@ -237,6 +238,13 @@ def test_listing_that_breaks_goes_on_after_the_last_key(tmp_path: Path, nth: int
         inner.put_file(name, file(tmp_path))
     faulty = FaultyStore(inner, [Fault("list", TransientError("reset"), nth=nth, times=2)])
     assert names == [meta.key for meta in RetryStore(faulty, NO_WAITS).list()]
+
+
+def test_listing_that_breaks_asks_for_no_key_again(tmp_path: Path) -> None:
+    inner = RecordingStore()
+    faulty = FaultyStore(inner, [Fault("list", TransientError("reset"), nth=2)])
+    assert ["a", "a", "b"] == [meta.key for meta in RetryStore(faulty, NO_WAITS).list("pre", start_after="Z")]
+    assert [("pre", "Z"), ("pre", "a")] == [(call["prefix"], call["start_after"]) for _, call in inner.calls]
 
 
 def test_retries_are_told(tmp_path: Path) -> None:

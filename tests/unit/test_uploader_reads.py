@@ -119,6 +119,9 @@ def test_a_list_shows_what_is_stored_and_what_is_on_its_way(uploader: Uploader, 
     ]
     assert ["run/1", "run/2"] == [meta.key for meta in uploader.list("run/")]
     assert ["run-other", "run/1", "run/2"] == [meta.key for meta in uploader.list("run")]
+    assert ["run/2"] == [meta.key for meta in uploader.list("run", start_after="run/1")]
+    assert ["run-other", "run/1", "run/2"] == [meta.key for meta in uploader.list(start_after="b")]
+    assert [] == list(uploader.list("run/", start_after="run0"))
     for name in ("run/1", "run/2"):
         uploader.delete(name)
 

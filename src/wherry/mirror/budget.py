@@ -147,11 +147,11 @@ class CountedStore(WrappedStore):
             self._budget.spend(len(sources))
         return super().join(key, sources, size_bytes, put)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""
         if self._seen is None:
             self._budget.spend()
-        for number, meta in enumerate(super().list(prefix), 1):
+        for number, meta in enumerate(super().list(prefix, start_after=start_after), 1):
             if self._seen is None and number % _PAGE == 0:
                 self._budget.spend()
             yield meta

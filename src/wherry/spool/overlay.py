@@ -9,7 +9,7 @@ from pathlib import Path
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.store import ObjectMeta, ObjectStore, TakeBlock
+from wherry.store import ObjectMeta, ObjectStore, TakeBlock, order_of
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
@@ -65,18 +65,20 @@ class QueuedOverlay(WrappedStore):
                 continue
         super().read(key, take, start=start, end=end, if_match=if_match)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """Both, by key; of a key that is stored and queued, the queued version. The store is asked as far as one reads."""
-        queued = sorted((_describe(job) for job in self.queued_under(prefix)), key=_order)
+        after = order_of(start_after)
+        queued = sorted((_describe(job) for job in self.queued_under(prefix) if order_of(job.key) > after), key=_order)
+        stored = super().list(prefix, start_after=start_after)
         last: str | None = None
-        for meta in heapq.merge(queued, super().list(prefix), key=_order):  # of equal keys, that of the first list comes first
+        for meta in heapq.merge(queued, stored, key=_order):  # of equal keys, that of the first list comes first
             if meta.key != last:
                 last = meta.key
                 yield meta
 
 
 def _order(meta: ObjectMeta) -> bytes:
-    return meta.key.encode(errors="surrogateescape")  # a local folder may hold names that are no UTF-8
+    return order_of(meta.key)
 
 
 def _describe(job: Job) -> ObjectMeta:

@@ -17,6 +17,9 @@ from wherry.store.contract import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    order_of,
+    rest_after,
+    start_within,
 )
 
 __all__ = [
@@ -33,4 +36,7 @@ __all__ = [
     "PutOptions",
     "StoredPart",
     "TakeBlock",
+    "order_of",
+    "rest_after",
+    "start_within",
 ]

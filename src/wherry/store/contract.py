@@ -57,6 +57,31 @@ def _file_in_memory() -> Iterator[Path]:
         os.close(descriptor)
 
 
+def order_of(key: str) -> bytes:
+    """What listings sort keys by: their UTF-8 bytes. A name in a local folder that is no UTF-8 counts with its own bytes."""
+    return key.encode(errors="surrogateescape")
+
+
+def start_within(prefix: str, start_after: str) -> str | None:
+    """What is left of `start_after` in a listing of `prefix`: a key that begins with `prefix`; "" if all of its keys come later.
+
+    None: all of its keys come earlier, so that there is nothing to ask the store for.
+    """
+    if start_after.startswith(prefix):
+        return start_after
+    return "" if order_of(start_after) < order_of(prefix) else None
+
+
+def rest_after(name: bytes, after: bytes) -> bytes | None:
+    """What is left of `after` for a listing of one folder, whose `name` ends with a slash; b"" if all of its keys come later.
+
+    None: all of its keys come earlier, or `name` is that of a file, which does.
+    """
+    if name.endswith(b"/") and after.startswith(name):
+        return after[len(name) :]
+    return b"" if name > after else None
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a store can do; wrappers, workers and tests read this and never a backend's name."""
@@ -262,11 +287,19 @@ class ObjectStore(ABC):
         """Describe one object; NotFoundError if absent, AccessDeniedError if the store will not say (test_missing_object)."""
 
     @abstractmethod
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """Yield the objects whose key starts with `prefix`, in the order of their UTF-8 keys (test_list_is_sorted).
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in the order of their UTF-8 keys.
 
-        A prefix is a plain string, no folder. `crc32c` and `metadata` may be missing here. Names that carry
-        TEMPORARY_MARK are not shown.
+        A prefix is a plain string, no folder. `start_after` may be any string: no object needs to have that key, and it need
+        not start with `prefix`; "" leaves out nothing. Only keys that are strictly greater are shown. `crc32c` and `metadata`
+        may be missing here. Names that carry TEMPORARY_MARK are not shown::
+
+            newer = [meta.key for meta in store.list("run1/", start_after="run1/step-000100")]
+
+        The store is asked for the later keys only, where it can be; else the earlier ones are read and left out.
+
+        Guarantees: the order (test_list_is_sorted), and no key that is later is left out
+        (test_listing_starts_after_any_key, test_listing_starts_after_any_key_of_folders).
         """
 
     @abstractmethod

@@ -91,9 +91,9 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         return self._call("head", key, lambda: self.inner.head(key))
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""
-        return self._steps("list", prefix, lambda: self.inner.list(prefix))
+        return self._steps("list", prefix, lambda: self.inner.list(prefix, start_after=start_after))
 
     def delete(self, key: str) -> None:
         """As the inner store's."""
@@ -192,19 +192,16 @@ class RetryStore(WrappedStore):
         """As the inner store's, and once only: an answer that is lost leaves an upload, so the caller notes each attempt."""
         return self._parts("begin", key).begin(key, size_bytes, put)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """As the inner store's; after an error it is begun again and skips what was given out (listings are in key order)."""
-        last = b""
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        """As the inner store's; after an error it is begun again after the last key that was given out."""
+        last = start_after
 
         def is_new(meta: ObjectMeta) -> bool:
             nonlocal last
-            name = meta.key.encode(errors="surrogateescape")  # a local folder may hold names that are no UTF-8
-            if name <= last:
-                return False
-            last = name
+            last = meta.key
             return True
 
-        return self._again("list", prefix, lambda: self.inner.list(prefix), is_new)
+        return self._again("list", prefix, lambda: self.inner.list(prefix, start_after=last), is_new)
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the inner store's; after an error it is begun again and leaves out what was given out."""

@@ -81,6 +81,46 @@ class ListingLaws(StoreSuite):
         assert below("run1/a/") == []
         assert below("missing/folder/") == []
 
+    def test_listing_starts_after_any_key(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """In the middle, at a key that is there and at one that is not, after the last, before the prefix, beyond ASCII."""
+        inside, mark = f"{prefix}/in", f"ab{TEMPORARY_MARK}1"
+        names = ["B", "a", "ab", "ab0", "b", "z", "é", "\uff5e", "\U0001f600"]
+        self._put_all(store, inside, [*names, mark], tmp_path)
+        self._put_all(store, f"{inside}-other", ["a", "z"], tmp_path)
+        keys = [f"{inside}/{name}" for name in names]
+        between = [f"{inside}/{name}" for name in ("A", "aa", "ab.", "abc", mark, "a\uff5e", "\ue000", "\U0001f601")]
+        outside = ["", "\U0010ffff", inside, f"{inside}-other/a", f"{inside}-other/z", f"{inside}/", f"{inside}0"]
+        for start_after in [*keys, *between, *outside]:
+            self._check_later(store, f"{inside}/", start_after, keys)
+        for start_after in keys:  # a prefix that is no folder
+            self._check_later(store, f"{inside}/ab", start_after, keys)
+            self._check_later(store, f"{inside}/é", start_after, keys)
+        self._check_later(store, f"{inside}/nothing", f"{inside}/nothing0", keys)
+        store.delete(f"{inside}/{mark}")
+
+    def test_listing_starts_after_any_key_of_folders(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """A folder's keys are compared byte by byte as all others: "a-b/c" comes before "a/b"."""
+        names = ["a-b/c", "a.b", "a/b-", "a/b.c/d", "a/b/e/f", "a/c", "a0/b", "a00", "b/-/c", "b/c/d/e", "é/a-b", "é/a/b"]
+        self._put_all(store, prefix, names, tmp_path)
+        keys = [f"{prefix}/{name}" for name in names]
+        starts = {key[:end] for key in keys for end in range(len(prefix) + 1, len(key) + 1)}
+        for start_after in sorted({*starts, *(f"{start}~" for start in starts), f"{prefix}/a/b/e/f/g", f"{prefix}/x/y/z"}):
+            self._check_later(store, f"{prefix}/", start_after, keys)
+        for start_after in keys:
+            for folder in ("a", "a/", "a/b", "b/c/"):
+                self._check_later(store, f"{prefix}/{folder}", start_after, keys)
+
+    @staticmethod
+    def _put_all(store: ObjectStore, prefix: str, names: list[str], tmp_path: Path) -> None:
+        path = new_file(tmp_path, b"x")
+        at_once(lambda name: store.put_file(f"{prefix}/{name}", path), names)
+
+    @staticmethod
+    def _check_later(store: ObjectStore, prefix: str, start_after: str, keys: list[str]) -> None:
+        found = [meta.key for meta in store.list(prefix, start_after=start_after)]
+        later = [key for key in keys if key.startswith(prefix) and key.encode() > start_after.encode()]
+        assert sorted(later, key=str.encode) == found, (prefix, start_after)
+
     def test_temporary_names_are_not_listed(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """A name that carries TEMPORARY_MARK is ours and half-made."""
         store.put_file(f"{prefix}/folder/.object{TEMPORARY_MARK}1", new_file(tmp_path, b"x"))
