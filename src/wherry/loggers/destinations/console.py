@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from wherry.loggers.capture.terminal import is_terminal, is_watched, printable
 from wherry.loggers.destination import LoggerDestination
@@ -248,13 +248,7 @@ def _rendered(things: Sequence[RenderableType], stream: TextIO) -> str:
     return rendered.getvalue().decode(encoding)
 
 
-@contextmanager
-def _bars_aside(stream: TextIO) -> Iterator[None]:
+def _bars_aside(stream: TextIO) -> AbstractContextManager[None]:
     """Clear tqdm's bars, if there are any, and draw them again below what is printed."""
-    if not getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", None):
-        yield
-        return
-    from tqdm import tqdm
-
-    with tqdm.external_write_mode(file=stream):
-        yield
+    tqdm: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    return tqdm.external_write_mode(file=stream) if getattr(tqdm, "_instances", None) else nullcontext()

@@ -77,8 +77,7 @@ class ObjectStoreLogger(LoggerDestination):
         return self.uploader.uri_for(self.remote_name(remote_file_name))
 
     def _see(self, state: State | None) -> None:
-        if state is not None:
-            self._state = state
+        self._state = state or self._state
 
     @property
     def on_failure(self) -> str:

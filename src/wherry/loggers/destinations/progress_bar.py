@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.capture.terminal import in_notebook, is_watched, printable
@@ -17,6 +17,8 @@ from wherry.loggers.values.checks import check_counts
 from wherry.posix.fork import ChildLock
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from wherry.loggers.logger import Logger
     from wherry.loggers.run.state import State
 
@@ -44,17 +46,6 @@ class ProgressBarConfig:
         check_counts(self, 0, "batches_per_epoch", "eval_batches", "predict_batches", "max_metrics")
 
 
-class _Bar(Protocol):
-    """The part of tqdm's bars, of terminals and of notebooks, that is used here."""
-
-    n: int
-
-    def update(self, n: int = 1) -> object: ...
-    def refresh(self) -> object: ...
-    def set_postfix_str(self, s: str, refresh: bool = True) -> None: ...
-    def close(self) -> None: ...
-
-
 class ProgressBarLogger(LoggerDestination):
     """Draws tqdm's bars on `stream`, by default on what sys.stderr is when a bar begins::
 
@@ -74,8 +65,8 @@ class ProgressBarLogger(LoggerDestination):
         self._config = config or ProgressBarConfig()
         self._lock = ChildLock()
         self._pid = os.getpid()
-        self._bars: dict[str, _Bar] = {}
-        self._totals: dict[str, int | None] = {
+        self._bars: dict[str, tqdm[NoReturn]] = {}
+        self._totals: dict[str, float | None] = {
             "train": self._config.batches_per_epoch,
             "eval": self._config.eval_batches,
             "predict": self._config.predict_batches,
@@ -201,15 +192,15 @@ class ProgressBarLogger(LoggerDestination):
             self._end(kind)
 
 
-def _new_bar(stream: TextIO | None, label: str, total: int | None, n: int, *, keep: bool) -> _Bar:
+def _new_bar(stream: TextIO | None, label: str, total: float | None, n: int, *, keep: bool) -> tqdm[NoReturn]:
     if stream is None and in_notebook() and importlib.util.find_spec("ipywidgets"):
         from tqdm.notebook import tqdm as notebook_tqdm
 
-        return cast("_Bar", notebook_tqdm(desc=label, total=total, initial=n, leave=keep))
+        return notebook_tqdm(desc=label, total=total, initial=n, leave=keep)
     from tqdm import tqdm
 
     options = {"dynamic_ncols": True} if _has_width(stream or sys.stderr) else {"ncols": _DEFAULT_WIDTH, "nrows": _DEFAULT_HEIGHT}
-    return cast("_Bar", tqdm(desc=label, total=total, initial=n, leave=keep, file=stream, unit="batch", **options))
+    return tqdm(desc=label, total=total, initial=n, leave=keep, file=stream, unit="batch", **options)
 
 
 def _has_width(stream: TextIO) -> bool:

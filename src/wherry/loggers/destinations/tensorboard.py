@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
 
 _HYPERPARAMETERS = "hyperparameters"
-#: Kind of value -> kind of tag, as in TensorBoard's plugins.
-_TAG_KINDS = {"histogram": "histogram", "audio": "audio", "video": "image", "point_cloud": "mesh"}
 
 
 @dataclass(frozen=True)
@@ -162,9 +160,18 @@ class TensorBoardLogger(ValueDestination):
                 self._events(begin_session=True).add_values([text], step)
             case Images():
                 self._write_later(value, step, partial(_image_values, value, self._image_tags(value)))
-            case Histogram() | Audio() | Video() | PointCloud():
-                tag = self._tag(value.name, _TAG_KINDS[value.kind])
-                self._write_later(value, step, partial(_values, value, tag, self._config.n_histogram_bins))
+            case Histogram():
+                n_bins, tag = self._config.n_histogram_bins, self._tag(value.name, "histogram")
+                self._write_later(value, step, lambda: [summaries.histogram(tag, value.data(n_bins))])
+            case Audio():
+                tag, rate_hz = self._tag(value.name, "audio"), value.sample_rate_hz
+                self._write_later(value, step, lambda: [summaries.audio(tag, value.wav_bytes(), rate_hz, len(value.samples))])
+            case Video():
+                tag = self._tag(value.name, "image")
+                self._write_later(value, step, lambda: [summaries.image(tag, value.shape[1:], value.gif_bytes())])
+            case PointCloud():
+                tag = self._tag(value.name, "mesh")
+                self._write_later(value, step, lambda: [summaries.point_cloud(tag, value.clouds)])
 
     def flush(self) -> None:
         """Return when everything logged so far is in the file. Raises the first error of encoding that was not raised yet."""
@@ -286,15 +293,3 @@ def _image_values(value: Images, tags: Mapping[str, Sequence[str]]) -> list[byte
             over = mask_overlay(one, mask, labels)
             values.append(summaries.image(tag, over.shape, png_bytes(over), mask_legend(labels)))
     return values
-
-
-def _values(value: Histogram | Audio | Video | PointCloud, tag: str, n_histogram_bins: int) -> list[bytes]:
-    match value:
-        case Histogram():
-            return [summaries.histogram(tag, value.data(n_histogram_bins))]
-        case Audio():
-            return [summaries.audio(tag, value.wav_bytes(), value.sample_rate_hz, len(value.samples))]
-        case Video():
-            return [summaries.image(tag, value.shape[1:], value.gif_bytes())]
-        case PointCloud():
-            return [summaries.point_cloud(tag, value.clouds)]

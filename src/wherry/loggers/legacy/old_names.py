@@ -31,9 +31,9 @@ def tie_old_names(kind: type) -> None:
     for pair in _PAIRS:
         new, old = _depth(kind, pair.new), _depth(kind, pair.old)
         if old < new:
-            _tie(kind, pair.new, pair.old, pair.call_old)
+            _tie(kind, pair.new, pair.old, pair.call_old, leads_to_old=True)
         elif new < old:
-            _tie(kind, pair.old, pair.new, pair.call_new)
+            _tie(kind, pair.old, pair.new, pair.call_new, leads_to_old=False)
 
 
 def leads_to_old_name(method: object) -> bool:
@@ -41,9 +41,9 @@ def leads_to_old_name(method: object) -> bool:
     return hasattr(method, "is_tied_to_old_name")
 
 
-def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
+def warn_of_old_name(old: str, new: str) -> None:
     """Warn the caller's caller."""
-    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn(f"{old}() is the old name of {new}(): call that", DeprecationWarning, stacklevel=3)
 
 
 def _depth(kind: type, name: str) -> int:
@@ -51,7 +51,7 @@ def _depth(kind: type, name: str) -> int:
     return next(depth for depth, one in enumerate(kind.__mro__) if name in vars(one))
 
 
-def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> None:
+def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any], *, leads_to_old: bool) -> None:
     override = getattr(kind, overridden)
 
     @functools.wraps(override)
@@ -66,9 +66,11 @@ def _tie(kind: type, name: str, overridden: str, call: Callable[..., Any]) -> No
     def tied(self: Any, *arguments: Any, **options: Any) -> Any:
         if (id(self), kind, name) in _running.get():  # called by the override itself
             return getattr(super(kind, self), name)(*arguments, **options)
+        if not leads_to_old:
+            warn_of_old_name(name, overridden)
         return call(functools.partial(marked, self), *arguments, **options)
 
-    if overridden in {pair.old for pair in _PAIRS}:
+    if leads_to_old:
         tied.is_tied_to_old_name = True  # type: ignore[attr-defined]
     setattr(kind, overridden, marked)
     setattr(kind, name, tied)
@@ -146,7 +148,6 @@ def _upload_by_new_name(
     overwrite: bool = False,
 ) -> None:
     del log_level
-    warn_of_old_name("log_file_artifact", "upload_file", stacklevel=4)
     call(state, artifact_name, file_path, overwrite=overwrite)
 
 
@@ -159,21 +160,15 @@ def _download_by_old_name(
 def _download_by_new_name(
     call: Callable[..., Any], artifact_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True
 ) -> None:
-    warn_of_old_name("get_file_artifact", "download_file", stacklevel=4)
     call(artifact_name, destination, overwrite, progress_bar)
 
 
-def _ask_by_old_name(call: Callable[[], bool]) -> bool:
-    return call()
-
-
-def _ask_by_new_name(call: Callable[[], bool]) -> bool:
-    warn_of_old_name("can_log_file_artifacts", "can_upload_files", stacklevel=4)
+def _ask(call: Callable[[], bool]) -> bool:
     return call()
 
 
 _PAIRS = (
     _Pair("upload_file", "log_file_artifact", _upload_by_old_name, _upload_by_new_name),
     _Pair("download_file", "get_file_artifact", _download_by_old_name, _download_by_new_name),
-    _Pair("can_upload_files", "can_log_file_artifacts", _ask_by_old_name, _ask_by_new_name),
+    _Pair("can_upload_files", "can_log_file_artifacts", _ask, _ask),
 )

@@ -126,11 +126,9 @@ class BaseLogger(ABC, Generic[ConfigT]):
 
     def _interval_s(self, state: State) -> float:
         config = self.config
-        own = config.write_train_every_n_seconds if state.phase == "train" else config.write_val_every_n_seconds
-        for interval_s in (own, config.write_every_n_seconds):
-            if interval_s is not None:
-                return interval_s
-        return self.default_write_every_n_seconds(state)
+        own_s = config.write_train_every_n_seconds if state.phase == "train" else config.write_val_every_n_seconds
+        interval_s = config.write_every_n_seconds if own_s is None else own_s
+        return self.default_write_every_n_seconds(state) if interval_s is None else interval_s
 
     @abstractmethod
     def write(self, state: State) -> None:

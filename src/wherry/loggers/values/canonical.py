@@ -5,7 +5,7 @@
 | scalar | a number, or anything of one element | float |
 | image | (H,W), (C,H,W), (H,W,C); C of 1, 3 or 4 | (C,H,W) uint8 |
 | images | an image, (B,H,W), (B,C,H,W), (B,H,W,C), or a sequence of images | a list of (C,H,W) uint8 |
-| mask | (H,W), (1,H,W), (H,W,1) of whole numbers | (H,W) whole numbers |
+| mask | (H,W), (1,H,W), (H,W,1) of whole numbers 0..255 | (H,W) whole numbers |
 | audio | (T), (C,T), (T,C); C of 1 or 2 | (T) float32, -1..1 |
 | video | (T,H,W), (T,C,H,W), (T,H,W,C); C of 1, 3 or 4 | (T,C,H,W) uint8 |
 | histogram | any shape | `HistogramData` |
@@ -35,6 +35,7 @@ from typing import Any
 
 from wherry.errors import MissingExtraError
 from wherry.loggers.values.arrays import is_tensor
+from wherry.loggers.values.masks import LAST_LABEL
 from wherry.loggers.values.size_limits import check_bytes
 
 try:
@@ -75,12 +76,20 @@ class HistogramData:
     n_inf: int = 0
 
 
-def to_numpy(value: object) -> NDArray[Any]:
+def to_numpy(value: object, *, copy: bool = True) -> NDArray[Any]:
     """A copy of an array, a tensor (any device, layout, with or without gradient), a number or nested sequences of these.
 
-    Types that numpy does not have, such as bfloat16, become float32. ValueError for ragged sequences.
+    Types that numpy does not have, such as bfloat16, become float32. ValueError for ragged sequences. Without `copy`, the array
+    may share memory with `value`.
     """
-    return _array(value, copy=True)
+    if is_tensor(value):
+        return _from_torch(value, copy=copy)
+    if isinstance(value, (list, tuple)):
+        array = np.array([item if isinstance(item, _PLAIN) else to_numpy(item, copy=False) for item in value])
+    else:
+        array = np.array(value) if copy else np.asarray(value)
+    # For numpy, bfloat16 and float8 of ml_dtypes, which jax uses, are of kind V but no records
+    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.names is None else array
 
 
 def to_scalar(value: object, name: str) -> float:
@@ -130,19 +139,22 @@ def _images(value: object, name: str, channels_last: bool | None) -> list[NDArra
 
 
 def to_mask(value: object, name: str, height: int, width: int) -> NDArray[np.integer[Any]]:
-    """The labels of an image of that size, as (H,W) of whole numbers; booleans become 0 and 1."""
+    """The labels of an image of that size, as (H,W) of whole numbers from 0 to 255; booleans become 0 and 1."""
     shapes = f"({height},{width}), as its image has"
     array = _numbers(value, name, "a mask", shapes)
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
+    wrong = array[~((array >= 0) & (array <= LAST_LABEL) & (array == np.trunc(array)))]
+    if wrong.size:
+        raise ValueError(
+            f"{name}: a mask has labels that are whole numbers from 0 to {LAST_LABEL}, and this one has {wrong[0].item()}; "
+            f"map an ignore label such as -100 to {LAST_LABEL}, and renumber others"
+        )
     if array.ndim == 3 and 1 in (array.shape[0], array.shape[-1]):
         array = array[0] if array.shape[0] == 1 else array[..., 0]
     if array.shape != (height, width):
         raise _wrong(name, "a mask", array, shapes)
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)
-        if not (np.isfinite(array).all() and (array == np.trunc(array)).all() and np.abs(array).max() < 2**62):
-            raise ValueError(f"{name}: a mask labels each pixel with a whole number, and this one has others")
-        return array.astype(np.int64)
-    return array.astype(np.uint8 if array.dtype.kind == "b" else array.dtype)
+    return array.astype(np.int64 if array.dtype.kind == "f" else array.dtype)
 
 
 def to_audio(value: object, name: str) -> NDArray[np.float32]:
@@ -231,8 +243,8 @@ def to_histogram(value: object, name: str, n_bins: int = 64) -> HistogramData:
     # The width of a range such as -1e308..1e308 overflows. Divided by 4 it does not, and numbers so large lose no precision.
     unit = 4.0 if max(abs(low), abs(high)) > _LARGEST / 4 else 1.0
     edges = _edges(low / unit, high / unit, n_bins, limit=_LARGEST / unit)
-    for start in range(0, values.size, _BLOCK):
-        block = values[start : start + _BLOCK].astype(np.float64)
+    for part in _blocks(values):
+        block = part.astype(np.float64)
         finite = block[np.isfinite(block)]
         n += finite.size
         n_nan += int(np.isnan(block).sum())
@@ -245,17 +257,6 @@ def to_histogram(value: object, name: str, n_bins: int = 64) -> HistogramData:
 
 
 # arrays
-
-
-def _array(value: object, *, copy: bool) -> NDArray[Any]:
-    if is_tensor(value):
-        return _from_torch(value, copy=copy)
-    if isinstance(value, (list, tuple)):
-        array = np.array([item if isinstance(item, _PLAIN) else _array(item, copy=False) for item in value])
-    else:
-        array = np.array(value) if copy else np.asarray(value)
-    # For numpy, bfloat16 and float8 of ml_dtypes, which jax uses, are of kind V but no records
-    return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.names is None else array
 
 
 def _from_torch(tensor: Any, *, copy: bool) -> NDArray[Any]:
@@ -274,7 +275,7 @@ def _numbers(value: object, name: str, kind: str, accepted: str) -> NDArray[Any]
     """`value` as an array, perhaps sharing its memory. ValueError if it is none, empty or not of real numbers."""
     check_bytes(value, name)
     try:
-        array = _array(value, copy=False)
+        array = to_numpy(value, copy=False)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged; of another kind; a tensor without content
         raise ValueError(f"{name}: {kind} cannot be read from a {type(value).__name__} ({error}); give {accepted}") from error
     if array.dtype.kind not in "biuf":

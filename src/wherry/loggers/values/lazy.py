@@ -19,14 +19,10 @@ class Lazy(Generic[_T]):
     def __init__(self, function: Callable[[], _T], report: Callable[[Exception], None] | None = None) -> None:
         self._function: Callable[[], _T] | None = function
         self._report = report
+        self.reports_itself = report is not None  # so sinks need not report the error
         self._value: _T
         self._error: Exception | None = None
         self._lock = threading.RLock()
-
-    @property
-    def reports_itself(self) -> bool:
-        """Whether sinks need not report the error."""
-        return self._report is not None
 
     def __call__(self) -> _T:
         """Its value."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OPACITY = 0.5
 #: The largest label that indexed PNGs and W&B accept.
-_LAST_LABEL = 255
+LAST_LABEL = 255
 
 
 def mask_overlay(
@@ -37,7 +37,7 @@ def mask_overlay(
 def mask_legend(labels: Mapping[int, str] | None) -> str:
     """The colour of each class in one line; empty without names."""
     colours = mask_palette()
-    named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= _LAST_LABEL)
+    named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= LAST_LABEL)
     return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
 
 
@@ -80,19 +80,4 @@ def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> l
         masks = [array] if array.ndim == 2 else list(array)
     if len(masks) != len(images):
         raise ValueError(f"{name}: {len(masks)} masks for {len(images)} images; give one mask for each image")
-    for mask in masks:
-        _check_labels(mask, name)
     return [to_mask(mask, name, *image.shape[1:]) for mask, image in zip(masks, images, strict=True)]
-
-
-def _check_labels(mask: NDArray[Any], name: str) -> None:
-    import numpy as np
-
-    if mask.dtype.kind not in "iuf":  # booleans are valid; to_mask() refuses anything else
-        return
-    wrong = mask[~((mask >= 0) & (mask <= _LAST_LABEL) & (mask == np.trunc(mask)))]
-    if wrong.size:
-        raise ValueError(
-            f"{name}: a mask has labels that are whole numbers from 0 to {_LAST_LABEL}, and this one has {wrong[0].item()}; "
-            f"map an ignore label such as -100 to {_LAST_LABEL}, and renumber others"
-        )
