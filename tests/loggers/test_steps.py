@@ -10,7 +10,7 @@ import pytest
 
 from large import of_torch
 from wherry.loggers import ConsoleLogger, InMemoryLogger, LoggerDestination, RunFolderLogger, TensorBoardLogger
-from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.checks import to_step
 
 DESTINATIONS: dict[str, Callable[[Path], LoggerDestination]] = {
     "console": lambda folder: ConsoleLogger(),

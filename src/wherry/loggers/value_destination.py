@@ -6,16 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
+from wherry.loggers.values.checks import to_step
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
-from wherry.loggers.values.steps import to_step
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 _Self = TypeVar("_Self", bound="ValueDestination")
 #: Log method -> the kind of value that it makes, and the places of `name` and `step` among its arguments.

@@ -15,8 +15,7 @@ from wherry.loggers.capture.terminal import is_terminal, is_watched, printable
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.values.arrays import to_number
-from wherry.loggers.values.checks import check_amounts, check_counts
-from wherry.loggers.values.steps import to_step
+from wherry.loggers.values.checks import check_amounts, check_counts, to_step
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import as_text, format_json
 from wherry.loggers.warn_once import WarnOnce

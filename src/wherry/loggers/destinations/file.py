@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from wherry.errors import ConfigError
 from wherry.loggers.capture.capture import Capture
@@ -21,15 +21,13 @@ from wherry.loggers.capture.terminal import printable
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import FreeNames
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.tables import check_table
 from wherry.loggers.values.text import format_json, format_log_data_value
 from wherry.loggers.warn_once import WarnOnce
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 _Self = TypeVar("_Self", bound="FileLogger")
 

@@ -9,14 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wherry.errors import PermanentError, UploadFailed
 from wherry.loggers.destinations.remote_names import FreeNames, RunNames
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import escaped
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 log = logging.getLogger("wherry")
 
@@ -95,7 +92,13 @@ class Handover:
                 patience_s = HASTE_S if in_haste else self._patience_s
                 self._changed.wait_for(lambda: self._thread is None, patience_s if left_s is None else min(left_s, patience_s))
                 self._is_over = True
-                self._hand_over_aside(logger)
+                is_said = False
+                while self._waiting:
+                    aside = self._names.aside(logger, self._waiting[0][0])
+                    if not is_said:
+                        is_said, name = True, logger.state.fill(aside)
+                        log.warning("the store did not say what it has of this run: what waits is uploaded as %s ...", name)
+                    self._take(logger, aside)
             self._upload = False
             self._raise()
 
@@ -125,9 +128,7 @@ class Handover:
                     found = self._names.find(logger, name)
             except Exception as caught:
                 error = caught
-                if isinstance(
-                    caught, UploadFailed
-                ):  # of other files: with `Config.on_failure` the next call of anybody raises it
+                if isinstance(caught, UploadFailed):  # of other files: with `Config.on_failure` anybody's next call raises it
                     self._failed = self._failed or caught
             with self._changed:
                 if found is not None and not self._is_over:
@@ -144,15 +145,6 @@ class Handover:
                     log.warning("files wait until the store says what it has of this run, and it is asked again: %s", error)
                 pause_s = _FIRST_PAUSE_S if self._is_ending else min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._changed.wait(pause_s)  # finish() ends it
-
-    def _hand_over_aside(self, logger: Logger) -> None:
-        has_said = False
-        while self._waiting:
-            aside = self._names.aside(logger, self._waiting[0][0])
-            if not has_said:
-                has_said, filled = True, logger.state.fill(aside)
-                log.warning("the store did not say what it has of this run: what waits is uploaded as %s ...", filled)
-            self._take(logger, aside)
 
     def _take(self, logger: Logger, remote: str) -> None:
         """Hand over the first file that waits; the caller's thread raises what is wrong with that."""

@@ -6,14 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State, sample_state
 from wherry.mirror import Mirror, MirrorConfig
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 _Self = TypeVar("_Self", bound="MirrorLogger")
 

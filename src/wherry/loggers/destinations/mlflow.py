@@ -104,6 +104,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     """
 
     package = "mlflow"
+    _config: MLflowConfig
 
     def __init__(
         self,
@@ -113,8 +114,7 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
         state: State | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._config = config or MLflowConfig()
-        super().__init__(self._config, state)
+        super().__init__(config or MLflowConfig(), state)
         self._experiment = experiment
         self._now = now
         self._waiting: deque[tuple[str, float, int, int]] = deque()  # name, value, ms since 1970, step

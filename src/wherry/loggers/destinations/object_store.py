@@ -53,7 +53,9 @@ class ObjectStoreLogger(LoggerDestination):
         from wherry.uploader import Uploader  # late: half of what importing this class would cost
 
         super().__init__()
-        _check_name_format(name_format)
+        one, other = (sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other"))
+        if one == other:
+            raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")
         self._name_format = name_format
         self._state = state or State()
         self._check_is_due = check
@@ -185,10 +187,3 @@ class ObjectStoreLogger(LoggerDestination):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.uploader.__exit__(kind, error, trace)
-
-
-def _check_name_format(name_format: str) -> None:
-    """ConfigError for a bad format, now and not after the first epoch."""
-    one, other = (sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other"))
-    if one == other:
-        raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")

@@ -9,24 +9,20 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wherry.errors import AlreadyExistsError, PermanentError, UploadFailed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.object_store import ObjectStoreLogger
 from wherry.loggers.destinations.tracker import TrackerLogger
-from wherry.loggers.run.state import escaped
+from wherry.loggers.logger import Logger
+from wherry.loggers.run.state import State, escaped
 from wherry.posix.atomic_write import AtomicFiles
 from wherry.posix.fork import temporary_folder
 from wherry.spool.handle import UploadHandle
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
-    from wherry.loggers.run.state import State
 
 log = logging.getLogger("wherry")
 
@@ -75,7 +71,8 @@ class RunNames:
         destinations = destinations_to_ask(logger)
         known = self._known()
         mine = known or _Record()
-        for attempt in _attempts(mine.attempt):
+        known_first = [mine.attempt] if mine.attempt else []
+        for attempt in chain(known_first, [""], (f"attempt-{number}" for number in count(2))):
             if known is None or attempt != mine.attempt:
                 mine = replace(mine, attempt=attempt, claimed=())
                 self._keep(mine)
@@ -123,8 +120,7 @@ class RunNames:
         ]
 
     def _known(self) -> _Record | None:
-        path = self._root() / _RECORD
-        return _read_record(path) if path.exists() else None
+        return _read_record(self._root() / _RECORD)
 
     def _keep(self, record: _Record) -> None:
         path = self._root() / _RECORD
@@ -180,13 +176,6 @@ def destinations_to_ask(logger: Logger) -> list[LoggerDestination]:
     ]
 
 
-def _attempts(known: str) -> Iterator[str]:
-    if known:
-        yield known
-    yield ""
-    yield from (f"attempt-{number}" for number in count(2))
-
-
 def _split(name: str) -> tuple[str, int, str]:
     """``a/log.0002.txt`` is ("a/log", 2, ".txt"): as `RolledFile` numbers its files."""
     path = Path(name)
@@ -202,14 +191,14 @@ def _has(destination: LoggerDestination, state: State, name: str) -> bool:
         if isinstance(destination, ObjectStoreLogger):
             return destination.exists(state, name)
         with temporary_folder() as folder:
-            _download(destination, state, name, folder / "file")
+            destination.download_file(_given(destination, state, name), str(folder / "file"), progress_bar=False)
             return True
     except (FileNotFoundError, PermissionError):
         return False
 
 
-def _download(destination: LoggerDestination, state: State, name: str, path: Path) -> None:
-    destination.download_file(name if destination.formats_names else state.fill(name), str(path), progress_bar=False)
+def _given(destination: LoggerDestination, state: State, name: str) -> str:
+    return name if destination.formats_names else state.fill(name)
 
 
 def _holder(destination: LoggerDestination, state: State, name: str) -> str | None:
@@ -219,7 +208,7 @@ def _holder(destination: LoggerDestination, state: State, name: str) -> str | No
     with temporary_folder() as folder:
         path = folder / _RECORD
         try:
-            _download(destination, state, name, path)
+            destination.download_file(_given(destination, state, name), str(path), progress_bar=False)
         except (FileNotFoundError, PermissionError):
             return None
         found = _read_record(path)
@@ -230,9 +219,8 @@ def _is_claimed(destination: LoggerDestination, state: State, name: str, record:
     """Whether the object of that name holds our id. It is created if there is none."""
     holder = _holder(destination, state, name)
     if holder is None:
-        given = name if destination.formats_names else state.fill(name)
         try:
-            handle = destination.upload_file(state, given, record, overwrite=False)
+            handle = destination.upload_file(state, _given(destination, state, name), record, overwrite=False)
         except AlreadyExistsError:  # another process of our spool was faster
             return _holder(destination, state, name) == own_id
         if isinstance(handle, UploadHandle):
@@ -253,5 +241,5 @@ def _read_record(path: Path) -> _Record | None:
     try:
         found = json.loads(path.read_bytes())
         return _Record(str(found["id"]), str(found["attempt"]), str(found["host"]), tuple(map(str, found["claimed"])))
-    except (ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

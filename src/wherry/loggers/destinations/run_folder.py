@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wherry.loggers.destinations.handover import Handover
 from wherry.loggers.destinations.remote_names import RunNames
@@ -18,6 +17,7 @@ from wherry.loggers.files.background import Background
 from wherry.loggers.files.json_lines import json_line
 from wherry.loggers.files.media_index import Media
 from wherry.loggers.files.run_files import RunFiles, RunPlace
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values import encode
@@ -26,9 +26,6 @@ from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
 from wherry.posix.fork import call_in_children
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 #: The fields that every line has. A metric or column with such a name gets a "_" appended.
 _OURS = frozenset({"t", "step", "phase"})
@@ -173,7 +170,9 @@ class RunFolderLogger(ValueDestination):
             case Table():
                 self._later(partial(_write_table, table=value, line=line), value)
             case Histogram():
-                self._later(partial(_write_histogram, value=value, line=line, n_bins=self._config.n_histogram_bins), value)
+                line |= {"key": value.name}
+                n_bins = self._config.n_histogram_bins
+                self._later(lambda run: run.lines("histograms.jsonl").append(json_line(line | value.record(n_bins))), value)
             case _:
                 self._later(partial(self._write_media, value=value, step=step, t=t), value)
 
@@ -351,7 +350,3 @@ def _write_table(run: RunFiles, table: Table, line: Mapping[str, object]) -> Non
     lines = (json_line({**line, **dict(zip(columns, row, strict=True))}) for row in table.rows)
     if text := b"".join(lines):
         run.append_table(table.name, text)
-
-
-def _write_histogram(run: RunFiles, value: Histogram, line: Mapping[str, object], n_bins: int) -> None:
-    run.lines("histograms.jsonl").append(json_line({**line, "key": value.name, **value.record(n_bins)}))

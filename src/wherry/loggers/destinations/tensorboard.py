@@ -8,23 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from wherry.loggers.event_files import summaries
 from wherry.loggers.event_files.event_file import EventFile
 from wherry.loggers.files.background import Background
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.encode import png_bytes
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
-from wherry.loggers.values.markdown import code_block, markdown_table
 from wherry.loggers.values.masks import mask_legend, mask_overlay
-from wherry.loggers.values.text import as_text
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
+from wherry.loggers.values.text import as_text, code_block, markdown_table
 
 _HYPERPARAMETERS = "hyperparameters"
 

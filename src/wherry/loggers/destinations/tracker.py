@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from wherry.config import default_spool_folder
 from wherry.errors import (
@@ -29,6 +29,7 @@ from wherry.errors import (
     WherryError,
 )
 from wherry.loggers.files.background import Background
+from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
@@ -37,9 +38,6 @@ from wherry.loggers.values.kinds import Value
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import temporary_folder
 from wherry.uri import check_name
-
-if TYPE_CHECKING:
-    from wherry.loggers.logger import Logger
 
 log = logging.getLogger("wherry")
 
@@ -90,7 +88,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
             raise MissingExtraError(
                 f"{type(self).__name__} needs {self.package}, which is not installed: pip install 'wherry[{self.package}]'"
             )
-        self._common = config
+        self._config = config
         self.rank_zero_only = config.rank_zero_only
         self._run: _Run | None = None
         self._refusal: Exception | None = None
@@ -183,7 +181,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         """A copy in a new folder, named by the last part of the remote name, and its size."""
         if not source.exists():
             raise FileNotFoundError(f"{source} does not exist, so it is not uploaded as {name}")
-        parent = Path(self._common.staging_folder or default_spool_folder().parent)
+        parent = Path(self._config.staging_folder or default_spool_folder().parent)
         folder: Path | None = None
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +195,7 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         except OSError as error:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-            config = f"{type(self._common).__name__}.staging_folder"
+            config = f"{type(self._config).__name__}.staging_folder"
             raise SpoolError(
                 f"{source} cannot be copied to {parent} for its upload: {error} ({config} names the place)"
             ) from error
@@ -254,11 +252,11 @@ class TrackerLogger(ValueDestination, Generic[_Run]):
         return super()._is_taking() and not self._is_left_out()
 
     def _is_left_out(self) -> bool:
-        return self._common.rank_zero_only and self._known_state().rank > 0
+        return self._config.rank_zero_only and self._known_state().rank > 0
 
     def _run_name(self) -> str:
         state = self._known_state()
-        return state.run_name if self._common.rank_zero_only else f"{state.run_name}-rank{state.rank}".lstrip("-")
+        return state.run_name if self._config.rank_zero_only else f"{state.run_name}-rank{state.rank}".lstrip("-")
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

@@ -127,10 +127,10 @@ class WandbLogger(TrackerLogger["Run"]):
     """
 
     package = "wandb"
+    _config: WandbConfig
 
     def __init__(self, project: str | None = None, *, config: WandbConfig | None = None, state: State | None = None) -> None:
-        self._config = config or WandbConfig()
-        super().__init__(self._config, state)
+        super().__init__(config or WandbConfig(), state)
         self._project = project
         self._is_ours = True
         self._row = WandbRow(self._config.step_metric)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.failures import raise_first
 from wherry.loggers.logger import Logger
 from wherry.loggers.route import Destination
 from wherry.loggers.run.event import Event
@@ -74,10 +75,7 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         calls += [partial(logger.log_histogram, values, name(where), step) for where, values in found.histograms.items()]
         calls += [partial(logger.log_point_cloud, points, name(where), step) for where, points in found.point_clouds.items()]
         errors = [error for error in map(_error_of, calls) if error is not None]
-        for error in errors[1:]:
-            self._warnings.each(f"{type(error).__name__}: {error}", error)
-        if errors:
-            raise errors[0]
+        raise_first(errors, state, self._warnings.each, is_asked_for=True)
 
     def close(self) -> None:
         """Write what was not written, and close the `Logger` if it is the sink's own. Closing again does nothing."""

@@ -198,7 +198,8 @@ class MultiLogger:
         """Pass what was logged since the last call to all sinks. A sink that raises is reported once; the others go on."""
         with _never_written_lock:
             _never_written.discard(self)
-        aggregating = {id(sink) for sink in sinks if _aggregates(sink)}
+        # A configuration of somebody else may lack the field.
+        aggregating = {id(sink) for sink in sinks if getattr(getattr(sink, "config", None), "aggregate", "last") != "last"}
         with self._lock:
             values, self._values = self._values, {}
             replaced, self._replaced = self._replaced, {}
@@ -255,11 +256,6 @@ def check_rate(frames_per_s: float) -> None:
     """ConfigError unless `frames_per_s` is a positive number."""
     if not 0 < frames_per_s < math.inf:
         raise ConfigError(f"frames_per_s is {frames_per_s!r}: it must be a number above 0")
-
-
-def _aggregates(sink: BaseLogger[Any]) -> bool:
-    """Whether the sink wants all values of a scalar. Its configuration may lack the field."""
-    return getattr(getattr(sink, "config", None), "aggregate", "last") != "last"
 
 
 def _grid() -> Any:

@@ -118,17 +118,15 @@ class BaseLogger(ABC, Generic[ConfigT]):
         phase "train" and the val interval in others; without it the common one, and without that
         default_write_every_n_seconds().
         """
-        now_s, last_s = state.elapsed_s, self._last_write_s.get(state.phase)
-        if last_s is not None and 0 <= now_s - last_s < self._interval_s(state):
+        config, now_s, last_s = self.config, state.elapsed_s, self._last_write_s.get(state.phase)
+        own_s = config.write_train_every_n_seconds if state.phase == "train" else config.write_val_every_n_seconds
+        interval_s = config.write_every_n_seconds if own_s is None else own_s
+        if interval_s is None:
+            interval_s = self.default_write_every_n_seconds(state)
+        if last_s is not None and 0 <= now_s - last_s < interval_s:
             return False
         self._last_write_s[state.phase] = now_s
         return True
-
-    def _interval_s(self, state: State) -> float:
-        config = self.config
-        own_s = config.write_train_every_n_seconds if state.phase == "train" else config.write_val_every_n_seconds
-        interval_s = config.write_every_n_seconds if own_s is None else own_s
-        return self.default_write_every_n_seconds(state) if interval_s is None else interval_s
 
     @abstractmethod
     def write(self, state: State) -> None:

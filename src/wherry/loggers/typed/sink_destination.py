@@ -13,12 +13,11 @@ from wherry.loggers.run.state import State
 from wherry.loggers.typed.multi import at_rate
 from wherry.loggers.typed.sink import BaseLogger
 from wherry.loggers.value_destination import ValueDestination
+from wherry.loggers.values.checks import to_step
 from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.lazy import Lazy
-from wherry.loggers.values.markdown import markdown_table
-from wherry.loggers.values.steps import to_step
-from wherry.loggers.values.text import as_text
+from wherry.loggers.values.text import as_text, markdown_table
 from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
@@ -84,7 +83,7 @@ class SinkDestination(ValueDestination):
             case Images():
                 for number in range(len(value.shapes)):
                     one = name if len(value.shapes) == 1 else f"{name}_{number}"
-                    self._log(sink.log_image, one, partial(_image, value, number), step)
+                    self._log(sink.log_image, one, partial(lambda at: value.images[at], number), step)
             case Histogram():
                 self._log(sink.log_histogram, name, lambda: value.values, step)
             case Audio():
@@ -181,10 +180,6 @@ class SinkDestination(ValueDestination):
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError(f"SinkDestination of {type(self.sink).__name__} is closed: make a new one to go on logging")
-
-
-def _image(value: Images, number: int) -> Any:
-    return value.images[number]
 
 
 def _to_scalar(value: object, name: str) -> float:

@@ -35,8 +35,7 @@ from typing import Any
 
 from wherry.errors import MissingExtraError
 from wherry.loggers.values.arrays import is_tensor
-from wherry.loggers.values.masks import LAST_LABEL
-from wherry.loggers.values.size_limits import check_bytes
+from wherry.loggers.values.size_limits import LAST_LABEL, check_bytes
 
 try:
     import numpy as np

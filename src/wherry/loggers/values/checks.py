@@ -1,14 +1,17 @@
-"""Checks of numbers in a destination's config: ConfigError that names the field."""
+"""Checks of numbers: those of a destination's config, and the step of a log call."""
 
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any, SupportsInt, cast
 
 from wherry.errors import ConfigError
 
+_MOST_STEPS = 2**63 - 1
+
 
 def check_counts(config: object, least: int, *names: str) -> None:
-    """These fields must be whole numbers of at least `least`, or None where that is the default."""
+    """ConfigError unless these fields are whole numbers of at least `least`, or None where that is the default."""
     for name in names:
         value = getattr(config, name)
         if value is None and _takes_none(config, name):
@@ -18,12 +21,27 @@ def check_counts(config: object, least: int, *names: str) -> None:
 
 
 def check_amounts(config: object, *names: str, may_be_zero: bool = False) -> None:
-    """These fields, sizes and times, must be numbers above 0, or at least 0; infinity is accepted."""
+    """ConfigError unless these fields, sizes and times, are numbers above 0, or at least 0; infinity is accepted."""
     for name in names:
         value = getattr(config, name)
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if not is_number or not (value >= 0 if may_be_zero else value > 0):
             raise _wrong(config, name, "a number, at least 0" if may_be_zero else "a number, more than 0")
+
+
+def to_step(step: object, name: str) -> int:
+    """A step as an int, from an int or a whole number of numpy or torch. ValueError, which begins with `name`, for others.
+
+    It fits into the 64 bits in which TensorBoard, MLflow and pandas store it.
+    """
+    try:
+        number = int(cast("SupportsInt", step))
+        is_whole = not isinstance(step, (str, bytes)) and bool(cast("Any", step) == number)
+    except (TypeError, ValueError, OverflowError):
+        is_whole, number = False, 0
+    if not is_whole or not -_MOST_STEPS <= number <= _MOST_STEPS:
+        raise ValueError(f"{name}: the step is {step!r}: it must be a whole number of at most 63 bits")
+    return number
 
 
 def _takes_none(config: object, name: str) -> bool:

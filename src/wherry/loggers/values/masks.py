@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wherry.loggers.values.encode import mask_palette
-from wherry.loggers.values.size_limits import check_bytes
+from wherry.loggers.values.size_limits import LAST_LABEL, check_bytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _OPACITY = 0.5
-#: The largest label that indexed PNGs and W&B accept.
-LAST_LABEL = 255
 
 
 def mask_overlay(

@@ -8,6 +8,8 @@ from wherry.loggers.values.arrays import is_tensor
 MAX_BYTES = 4 * 2**30
 #: The cells of a table; a cell takes about 100 bytes.
 MAX_CELLS = 10_000_000
+#: The largest label of a mask that indexed PNGs and W&B accept.
+LAST_LABEL = 255
 #: The size of a number in a list as numpy stores it, and of a float of a type that numpy does not have.
 _NUMBER_BYTES, _FLOAT_BYTES = 8, 4
 

@@ -1,10 +1,11 @@
-"""Logged data as text, in two formats: Composer's, which only looks like JSON, and JSON."""
+"""Logged data as text: in Composer's format, which only looks like JSON, as JSON, and as Markdown for TensorBoard."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from wherry.loggers.values.arrays import is_tensor, n_elements
 
@@ -12,6 +13,9 @@ from wherry.loggers.values.arrays import is_tensor, n_elements
 _MAX_ELEMENTS = 64
 #: Python refuses to write longer integers in decimal (sys.get_int_max_str_digits() is 4300 digits), but not in hex.
 _MAX_DECIMAL_BITS = 14_000
+#: Markdown's special characters, which get a backslash; those of HTML become entities.
+_MARKUP = re.compile(r"[\\`*_{}\[\]()#+!|~]")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def format_log_data_value(data: object, /) -> str:
@@ -61,6 +65,34 @@ def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
     except Exception:  # data that is still being changed, nested without end, or whose own methods raise
         return json.dumps(_text(data))
     return text
+
+
+def markdown_table(columns: Sequence[object], rows: Sequence[Sequence[object]], *, max_rows: int | None = None) -> str:
+    """A table of rows: n x len(columns). Rows after `max_rows` are left out, and their number is said.
+
+    Values that are no text are written as `format_json` does.
+    """
+    shown = rows if max_rows is None else rows[:max_rows]
+    lines = [_row(columns), "|" + " --- |" * max(len(columns), 1), *map(_row, shown)]
+    if len(shown) < len(rows):
+        lines += ["", f"{len(rows) - len(shown)} more rows are not shown."]
+    return "\n".join(lines)
+
+
+def code_block(text: str) -> str:
+    """A text shown verbatim: indented, as a fence could be closed by the text."""
+    return "\n".join(f"    {line}" for line in text.splitlines() or [""])
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(map(_cell, cells)) + " |"
+
+
+def _cell(value: object) -> str:
+    text = as_text(value)
+    for character, entity in _ENTITIES.items():
+        text = text.replace(character, entity)
+    return "<br>".join(_MARKUP.sub(r"\\\g<0>", text).splitlines())
 
 
 def _plain(value: object, digits: int | None, above: tuple[int, ...]) -> object:
