@@ -22,6 +22,9 @@ from wherry.uri import StoreURI, hide_login, parse_uri
 if TYPE_CHECKING:
     from wherry.uploader import Uploader
 
+#: A store, and its storage options.
+Target = tuple[StoreURI, dict[str, object]]
+
 UriArgument = Annotated[
     str, typer.Argument(metavar="URI", help="s3://bucket/name, gs://..., a local path, any fsspec URL.", show_default=False)
 ]
@@ -141,7 +144,7 @@ def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str 
     return options
 
 
-def open_target(uri: str, pairs: Sequence[str] | None, options_file: str | None) -> tuple[StoreURI, dict[str, object]]:
+def open_target(uri: str, pairs: Sequence[str] | None, options_file: str | None) -> Target:
     """The URI of a command, and its storage options."""
     target = parse_target(uri)
     return target, storage_options(target.scheme, pairs, options_file)

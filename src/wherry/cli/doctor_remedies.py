@@ -14,6 +14,11 @@ from wherry.store.registry import backend_for
 from wherry.uri import StoreURI
 
 _LOOK_S = 3.0
+_FOR_THE_NETWORK = {
+    socket.gaierror: "the host name is not known (DNS): check its spelling and this machine's network",
+    ConnectionRefusedError: "nothing listens there: check host and port, and whether the server is running",
+    TimeoutError: "no answer: check the address, firewalls and proxies",
+}
 #: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 _FOR_ANOTHER_HOST = (62, 64)
 
@@ -21,7 +26,10 @@ _FOR_ANOTHER_HOST = (62, 64)
 def remedy_for(error: BaseException, uri: StoreURI, options: Mapping[str, object]) -> str:
     """What to do next; empty if there is no advice."""
     hint = error.hint if isinstance(error, StoreError) else ""
-    return _for_tls(error, uri, options) or _for_the_network(error) or _for_permissions(error, uri, hint) or hint
+    if isinstance(error, AccessDeniedError) and not hint:
+        hint = backend_for(uri.scheme).hint_if_denied.format(bucket=uri.root)
+    network = (text for cause in _causes(error) for kind, text in _FOR_THE_NETWORK.items() if isinstance(cause, kind))
+    return _for_tls(error, uri, options) or next(network, hint)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
@@ -62,20 +70,3 @@ def _speaks_tls(host: str | None, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _for_the_network(error: BaseException) -> str:
-    for cause in _causes(error):
-        if isinstance(cause, socket.gaierror):
-            return "the host name is not known (DNS): check its spelling and this machine's network"
-        if isinstance(cause, ConnectionRefusedError):
-            return "nothing listens there: check host and port, and whether the server is running"
-        if isinstance(cause, TimeoutError):
-            return "no answer: check the address, firewalls and proxies"
-    return ""
-
-
-def _for_permissions(error: BaseException, uri: StoreURI, hint: str) -> str:
-    if isinstance(error, AccessDeniedError) and not hint:
-        return backend_for(uri.scheme).hint_if_denied.format(bucket=uri.root)
-    return ""

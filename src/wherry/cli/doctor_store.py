@@ -50,7 +50,6 @@ class _Probe:
         return key
 
     def file(self, name: str, data: bytes) -> Path:
-        """A local file with these bytes."""
         path = self.folder / name
         path.write_bytes(data)
         return path

@@ -30,6 +30,7 @@ from wherry.cli.arguments import (
     SealOption,
     SegmentOption,
     SpoolOption,
+    Target,
     UriArgument,
     YesOption,
     confirm,
@@ -119,7 +120,7 @@ def start(
     given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
     config = _config(rule, seal, given)
     with _signals() as ended:
-        mirror = _open(folder, uri, writer, spool, option, options_file, config)
+        mirror = _open(folder, open_target(uri, option, options_file), writer, spool, config)
         if not as_json:
             print_err(_plan(mirror))
         is_shown = sys.stderr.isatty() and not as_json
@@ -159,7 +160,7 @@ def resume(
     folder.stat()
     config = _config(rule, seal, {"compression": compress})
     with _signals() as ended:
-        mirror = _open(folder, uri, writer, spool, option, options_file, config)
+        mirror = _open(folder, open_target(uri, option, options_file), writer, spool, config)
         _close(mirror, as_json=as_json)
     if ended.is_set():
         raise typer.Exit(Exit.INTERRUPTED)
@@ -327,24 +328,15 @@ def _config(rule: list[str] | None, seal: bool, given: Mapping[str, object]) -> 
     )
 
 
-def _open(
-    folder: Path,
-    uri: str,
-    writer: str,
-    spool: Path | None,
-    option: list[str] | None,
-    options_file: str | None,
-    config: MirrorConfig,
-) -> Mirror:
+def _open(folder: Path, target: Target, writer: str, spool: Path | None, config: MirrorConfig) -> Mirror:
     from wherry.mirror import Mirror
 
     logging.getLogger("wherry.mirror").setLevel(logging.INFO)
-    target, options = open_target(uri, option, options_file)
-    return Mirror(folder, str(target), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
+    uri, options = target
+    return Mirror(folder, str(uri), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
 
 
 def _plan(mirror: Mirror) -> str:
-    """What a starting mirror will do, in one line."""
     config = mirror.config
     most = config.max_requests_per_hour
     budget = "3,600 to 36,000 requests an hour, by the number of files" if most is None else f"{most:,} requests an hour"
@@ -356,7 +348,6 @@ def _plan(mirror: Mirror) -> str:
 
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:
-    """Send the rest, seal, and print the result."""
     from wherry.cli.words import size_text
 
     mirror.close()  # it prints what it could not send

@@ -42,7 +42,7 @@ def pull(
     """
     from wherry.mirror.reader.pull import pull as pulled
 
-    target, options = open_target(uri, option, options_file)
+    _, options = open_target(uri, option, options_file)
     shows_progress = follow and not as_json and sys.stderr.isatty()
 
     def tell(report: PullReport) -> None:
@@ -56,13 +56,7 @@ def pull(
     try:
         try:
             report = pulled(
-                str(target),
-                folder,
-                follow=follow,
-                interval_s=interval,
-                overwrite=overwrite,
-                storage_options=options,
-                on_report=tell,
+                uri, folder, follow=follow, interval_s=interval, overwrite=overwrite, storage_options=options, on_report=tell
             )
         finally:
             if shows_progress:

@@ -194,7 +194,6 @@ def _say_what_is_left(failures: Sequence[Job], waiting: Sequence[Waiting], held:
 
 
 def _session(spool: Spool, secrets: Mapping[int, dict[str, object]]) -> Session:
-    """A session of the spool that gives the agent these secrets."""
     from wherry.agent.session import Session
     from wherry.config import AgentConfig
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.config import TERMINAL_RETRY
@@ -58,8 +59,7 @@ def _first_taken(store: ObjectStore, target: StoreURI, sources: Sequence[tuple[P
 
 
 def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
+    with suppress(NotFoundError):
         store.head(key)
-    except NotFoundError:
-        return False
-    return True
+        return True
+    return False

@@ -143,7 +143,6 @@ class _Demo:
         self._account(first, second, restored, second.trained)
 
     def clear(self) -> None:
-        """Remove the demo's objects from the destinations."""
         for uri, options in self._destinations:
             with self._uploader(uri, options) as uploader:
                 for meta in list(uploader.list(f"{self._run_name}/")):
@@ -154,7 +153,6 @@ class _Demo:
         return Uploader(uri, storage_options=options, spool=self._spool.folder, config=CONFIG)
 
     def _train(self, orders: Orders, name: str) -> _Run:
-        """Run the training script and print its reports."""
         folder = self._folder / name
         folder.mkdir()
         command = [sys.executable, "-m", "wherry.demo.train"]
@@ -233,20 +231,16 @@ class _Demo:
         counts = journal.queries.counts()
         sent = sum(job.size_bytes for job in journal.queries.jobs(states=[JobState.DONE], kind=JobKind.PUT))
         blocked_ms = [1000 * seconds for one in first.accepted + second.accepted for seconds in one.blocked_s]
+        blocked = f"median {statistics.median(blocked_ms):.2f} ms, longest {max(blocked_ms):.1f} ms"
+        took = f"{restored.seconds * 1000:.0f} ms for {_size(restored.size_bytes)}, SHA-256 as handed over"
         table = Table(show_header=False, box=None, padding=(0, 2))
         for name, value in (
             ("model", trained.description),
             ("destinations", "\n".join(uri for uri, _ in self._destinations)),
-            (
-                "training was blocked, per upload",
-                f"median {statistics.median(blocked_ms):.2f} ms, longest {max(blocked_ms):.1f} ms",
-            ),
+            ("training was blocked, per upload", blocked),
             ("uploaded and verified", f"{counts.done} files, {_size(sent)}; {counts.superseded} gave way to newer versions"),
             ("attempts beyond the first", str(counts.retries)),
-            (
-                "time to restore by name",
-                f"{restored.seconds * 1000:.0f} ms for {_size(restored.size_bytes)}, SHA-256 as handed over",
-            ),
+            ("time to restore by name", took),
             ("accuracy at the end", f"{trained.accuracy:.4f}, with the kill and without"),
             ("parameters at the end", "equal, bit for bit, to those of the run that was never killed"),
         ):

@@ -12,31 +12,9 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import Protocol
 
 
-class Model(Protocol):
-    """What the demo's training loop needs of a model."""
-
-    description: str
-
-    def train_epoch(self, epoch: int) -> float:
-        """Train on all data once, in the order of `epoch`; the mean loss."""
-
-    def accuracy(self) -> float:
-        """The share of right answers on data that it was not trained on."""
-
-    def save(self, path: Path, epoch: int) -> None:
-        """Write a checkpoint: parameters, the optimizer's state, and the epoch that has ended."""
-
-    def load(self, path: Path) -> int:
-        """Go on from a checkpoint; the epoch that it ended. Nothing in the file is executed."""
-
-    def digest(self) -> str:
-        """The SHA-256 of the parameters' bytes."""
-
-
-def make_model() -> Model:
+def make_model() -> _TorchModel | _PlainModel:
     """The torch one if torch and scikit-learn are installed, else the plain one."""
     has_torch = all(importlib.util.find_spec(name) is not None for name in ("torch", "sklearn", "numpy"))
     return _TorchModel() if has_torch else _PlainModel()
@@ -45,6 +23,7 @@ def make_model() -> Model:
 class _TorchModel:
     """A network with one hidden layer on 8 x 8 images of digits, by Adam."""
 
+    # The other model has the same attributes and methods: the training loop uses either.
     description = "a torch network on scikit-learn's digits"
 
     def __init__(self) -> None:
@@ -61,6 +40,7 @@ class _TorchModel:
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=1e-3)
 
     def train_epoch(self, epoch: int) -> float:
+        """Train on all data once, in the order of `epoch`; the mean loss."""
         import torch
 
         order = torch.randperm(self._n_train, generator=torch.Generator().manual_seed(epoch))
@@ -75,6 +55,7 @@ class _TorchModel:
         return total / len(batches)
 
     def accuracy(self) -> float:
+        """The share of right answers on data that it was not trained on."""
         import torch
 
         with torch.no_grad():
@@ -82,11 +63,13 @@ class _TorchModel:
         return float((guessed == self._y[self._n_train :]).float().mean())
 
     def save(self, path: Path, epoch: int) -> None:
+        """Write a checkpoint: parameters, the optimizer's state, and the epoch that has ended."""
         import torch
 
         torch.save({"epoch": epoch, "model": self._net.state_dict(), "optimizer": self._optimizer.state_dict()}, path)
 
     def load(self, path: Path) -> int:
+        """Go on from a checkpoint; the epoch that it ended. Nothing in the file is executed."""
         import torch
 
         saved = torch.load(path, weights_only=True)
@@ -95,6 +78,7 @@ class _TorchModel:
         return int(saved["epoch"])
 
     def digest(self) -> str:
+        """The SHA-256 of the parameters' bytes."""
         total = hashlib.sha256()
         for parameter in self._net.parameters():
             total.update(parameter.detach().numpy().tobytes())

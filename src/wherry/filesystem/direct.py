@@ -31,7 +31,6 @@ class _DirectFileSystem(WherryFileSystem):
         self._uploaders = Uploaders(self._place, self._opened, private_folder, in_caller)
 
     def unstrip_protocol(self, name: str) -> str:
-        """The full URL of a path, as fsspec.open() takes it."""
         return f"{self.protocol}://{self._strip_protocol(name)}"
 
 

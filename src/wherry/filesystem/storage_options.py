@@ -92,9 +92,7 @@ def strip_scheme(scheme: str, url: str) -> str:
     ours = SCHEMES.get(scheme)
     if ours == "file":
         return os.path.abspath(rest)
-    if ours is not None:
-        return rest.rstrip("/")
-    if scheme not in available_protocols():  # a third party's backend
+    if ours is not None or scheme not in available_protocols():  # the latter: a third party's backend
         return rest.rstrip("/")
     return str(get_filesystem_class(scheme)._strip_protocol(url))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.integrations.attached import Attached
-from wherry.loggers import Event, LoggerDestination, Timestamp
+from wherry.loggers import Event, Timestamp
 
 try:
     from lightning.pytorch import Callback
@@ -48,13 +48,9 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
     ``save_last="link"`` makes is uploaded at the next hook, as the file that it leads to.
     """
 
-    def __init__(
-        self, *destinations: LoggerDestination, run_name: str = "", remote_folder: str = "{run_name}/checkpoints"
-    ) -> None:
-        super().__init__(*destinations, run_name=run_name, remote_folder=remote_folder)
-        self.error: BaseException | None = None
-        self._trainers: list[Any] = []
-        self._links: dict[str, tuple[int, int]] = {}
+    error: BaseException | None = None
+    _trainers: tuple[Any, ...] = ()
+    _links: Mapping[str, tuple[int, int]] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin the run."""
@@ -62,7 +58,7 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
             raise ConfigError("AsyncCheckpointIO does not report when a checkpoint is written: leave it out")
         self.begin(trainer.global_rank, trainer.local_rank, trainer.world_size, trainer.strategy.broadcast)
         if trainer not in self._trainers:  # there is no hook for a checkpoint that was written, so the method is wrapped
-            self._trainers.append(trainer)
+            self._trainers += (trainer,)
             trainer.save_checkpoint = self._uploading(trainer, trainer.save_checkpoint)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -81,9 +77,10 @@ class WherryCallback(Attached, Callback):  # type: ignore[misc]  # Lightning's c
         """Upload the links of ``save_last="link"`` that were made since the last call. There is no hook for them."""
         for path in {getattr(one, "last_model_path", "") for one in trainer.checkpoint_callbacks}:
             if trainer.is_global_zero and os.path.islink(path):
-                made = os.lstat(path)
-                if self._links.get(path) != (made.st_ino, made.st_mtime_ns):
-                    self._links[path] = (made.st_ino, made.st_mtime_ns)
+                about = os.lstat(path)
+                made = about.st_ino, about.st_mtime_ns
+                if self._links.get(path) != made:
+                    self._links = {**self._links, path: made}
                     self.upload_checkpoint(path)
 
     def _notify(self, trainer: Any, pl_module: Any, event: Event, phase: str) -> None:

@@ -110,7 +110,7 @@ class Route:
         if self.is_disabled or (state.rank and self.destination.rank_zero_only):
             return
         if self.is_open or not self._keep(state, what, arguments, errors, is_own=is_own):
-            self.call(what, arguments, errors)
+            self.attempt(what, partial(getattr(self.destination, what), *arguments), errors)
 
     def takes_files(self, path: Path) -> bool:
         """Whether the destination can upload files. One that can, but not here (for example on this rank), is reported once."""
@@ -129,10 +129,6 @@ class Route:
         if leads_to_old_name(upload):  # it has a parameter for the level
             arguments, upload = (state, level, name, path), self.destination.log_file_artifact
         self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
-
-    def call(self, what: str, arguments: tuple[object, ...], errors: list[Exception]) -> None:
-        """Call the destination's method `what` now."""
-        self.attempt(what, lambda: getattr(self.destination, what)(*arguments), errors)
 
     def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> None:
         """Call the destination. `what` names the call in messages."""
@@ -168,7 +164,7 @@ class Route:
                 while self._kept:  # includes what the destination itself logs meanwhile; other threads wait for the lock
                     what, arguments = self._kept.popleft()
                     if not self.is_disabled:
-                        self.call(what, arguments, errors)
+                        self.attempt(what, partial(getattr(self.destination, what), *arguments), errors)
             finally:
                 self._is_replaying = False
             self.is_open = True

@@ -183,7 +183,6 @@ class Capture:
                     self._send(end, "p", piece)
 
     def _pieces(self, text: str) -> list[bytes]:
-        """The text in pieces that fit into one message each."""
         data = text.encode("utf-8", "backslashreplace")
         most = select.PIPE_BUF - len(self._mark) - 5
         return [data[at : at + most] for at in range(0, len(data), most)]

@@ -80,15 +80,17 @@ def before_traceback(call: _Call) -> Callable[[], None]:
     """
     with _lock:
         if not _calls:
-            _hook.install()
+            if sys.excepthook is not _hook:
+                _hook.before, sys.excepthook = sys.excepthook, _hook
+            _hook.pid = os.getpid()
         _calls.append(call)
 
     def undo() -> None:
         with _lock:
             if call in _calls:
                 _calls.remove(call)
-                if not _calls:
-                    _hook.remove()
+                if not _calls and sys.excepthook is _hook:  # otherwise another hook calls ours, which calls the previous
+                    sys.excepthook = _hook.before
 
     return undo
 
@@ -97,27 +99,17 @@ class _Hook:
     """The ``sys.excepthook`` that calls the registered functions."""
 
     def __init__(self) -> None:
-        self._before = sys.excepthook
-        self._pid = 0
-
-    def install(self) -> None:
-        if sys.excepthook is not self:
-            self._before = sys.excepthook
-            sys.excepthook = self
-        self._pid = os.getpid()
-
-    def remove(self) -> None:
-        if sys.excepthook is self:  # otherwise another hook calls this one, which calls the previous
-            sys.excepthook = self._before
+        self.before = sys.excepthook
+        self.pid = 0
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if self._pid == os.getpid() and not hasattr(sys, "ps1"):
+        if self.pid == os.getpid() and not hasattr(sys, "ps1"):
             for call in reversed(_calls.copy()):
                 try:
                     call(error)
                 except Exception as trouble:  # noqa: PERF203  one must not stop the next
-                    self._before(type(trouble), trouble, trouble.__traceback__)
-        self._before(kind, error, trace)
+                    self.before(type(trouble), trouble, trouble.__traceback__)
+        self.before(kind, error, trace)
 
 
 _hook = _Hook()

@@ -163,7 +163,6 @@ class RolledFile:
         self.reply("r", self._open_path)
 
     def _replace_removed(self) -> None:
-        """Begin a new file after somebody removed the open one."""
         os.close(self._fd)
         self._fd, self._size = -1, 0
         self._number -= 1  # its name is free

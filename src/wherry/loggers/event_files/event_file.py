@@ -215,7 +215,6 @@ class _OpenFile:
         self.is_unfinished = False
 
     def append(self, record: bytes) -> None:
-        """Write the whole record, or nothing."""
         self.is_unfinished = True
         left = memoryview(record)
         try:

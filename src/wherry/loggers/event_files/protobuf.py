@@ -7,7 +7,6 @@ default value means the same as no field, so callers may leave such fields out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _ONE_BYTE = [bytes([number]) for number in range(128)]
@@ -50,11 +49,6 @@ def binary(field: int, content: bytes) -> bytes:
 def string(field: int, text: str) -> bytes:
     """A string. Readers drop a message whose string is not UTF-8, so lone surrogates become question marks."""
     return binary(field, text.encode("utf-8", "replace"))
-
-
-def packed_integers(field: int, numbers: Iterable[int]) -> bytes:
-    """A repeated int32, int64 or enum."""
-    return binary(field, b"".join(map(varint, numbers)))
 
 
 def float32(number: float) -> bytes:

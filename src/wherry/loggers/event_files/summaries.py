@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from wherry.loggers.event_files.protobuf import binary, double, float32, float_field, integer, packed_integers, string
+from wherry.loggers.event_files.protobuf import binary, double, float_field, integer, string, varint
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.tables import joined_names
 from wherry.loggers.values.text import format_json
@@ -42,19 +42,14 @@ _POINT_SIZE = 1 / 150
 HParam = bool | int | float | str
 
 
-def scalar(tag: str, number: float) -> bytes:
-    """A point of a curve; kept as a float, so to seven digits."""
-    return scalar_prefix(tag) + float32(number)
-
-
 def scalar_prefix(tag: str) -> bytes:
-    """All of scalar() but the four bytes of its number at the end."""
+    """A point of a curve without the four bytes of its number at the end."""
     return string(1, tag) + b"\x15"  # simple_value = 2, fixed 32 bits
 
 
-def text(tag: str, markdown: str, description: str = "") -> bytes:
+def text(tag: str, markdown: str) -> bytes:
     """A text, which TensorBoard renders as Markdown."""
-    return _value(tag, "text", b"", _strings((), [markdown.encode("utf-8", "replace")]), description)
+    return _value(tag, "text", b"", integer(1, _STRING) + _shape(()) + string(8, markdown))
 
 
 def image(tag: str, shape_chw: Sequence[int], encoded: bytes, description: str = "") -> bytes:
@@ -64,21 +59,21 @@ def image(tag: str, shape_chw: Sequence[int], encoded: bytes, description: str =
     return _old_value(tag, "images", b"", _BLOBS, binary(4, content), description)
 
 
-def audio(tag: str, wav: bytes, sample_rate_hz: float, n_samples: int, description: str = "") -> bytes:
+def audio(tag: str, wav: bytes, sample_rate_hz: float, n_samples: int) -> bytes:
     """One clip of one channel."""
     content = float_field(1, sample_rate_hz) + integer(2, 1) + integer(3, n_samples) + binary(4, wav) + string(5, "audio/wav")
-    return _old_value(tag, "audio", integer(2, _WAV), _BLOBS, binary(6, content), description)
+    return _old_value(tag, "audio", integer(2, _WAV), _BLOBS, binary(6, content))
 
 
-def histogram(tag: str, found: HistogramData, description: str = "") -> bytes:
+def histogram(tag: str, found: HistogramData) -> bytes:
     """A distribution: upper edge and count of each bin. TensorBoard takes the least and greatest value for the outer edges."""
     figures = (float(found.edges[0]), float(found.edges[-1]), float(found.n), found.sum, found.sum_squares)
     content = b"".join(double(field, figure) for field, figure in enumerate(figures, 1))
     content += binary(6, found.edges[1:].astype("<f8").tobytes()) + binary(7, found.counts.astype("<f8").tobytes())
-    return _old_value(tag, "histograms", b"", _TENSOR, binary(5, content), description)
+    return _old_value(tag, "histograms", b"", _TENSOR, binary(5, content))
 
 
-def point_cloud(tag: str, points: NDArray[np.float32], description: str = "") -> bytes:
+def point_cloud(tag: str, points: NDArray[np.float32]) -> bytes:
     """Clouds of points: batch x n x 3. A point that is nowhere (NaN) would take the camera with it; it is put onto another."""
     import numpy as np
 
@@ -88,10 +83,10 @@ def point_cloud(tag: str, points: NDArray[np.float32], description: str = "") ->
         points = np.where(is_somewhere[..., None], points, np.asarray(others, np.float32)[:, None, :])
     extent = float(np.linalg.norm(np.ptp(points.reshape(-1, 3).astype(np.float64), axis=0))) if points.size else 0.0
     scene = json.dumps({"material": {"cls": "PointsMaterial", "size": extent * _POINT_SIZE or 1.0}})
-    shape, parts = packed_integers(6, points.shape), integer(7, 1 << _VERTEX)
+    shape, parts = binary(6, b"".join(map(varint, points.shape))), integer(7, 1 << _VERTEX)
     plugin_data = b"".join((string(2, tag), integer(3, _VERTEX), string(5, scene), shape, parts))
     tensor = _tensor(_FLOAT, points.shape, points.astype("<f4").tobytes())
-    return _value(f"{tag}_VERTEX", "mesh", plugin_data, tensor, description)
+    return _value(f"{tag}_VERTEX", "mesh", plugin_data, tensor)
 
 
 def session_start(settings: Mapping[str, HParam], started_at_s: float) -> bytes:
@@ -124,7 +119,7 @@ def _leaf(value: object) -> HParam:
 
 
 def _hparams(tag: str, plugin_data: bytes) -> bytes:
-    return _value(tag, "hparams", plugin_data, _tensor(_FLOAT, (0,), b""), "")
+    return _value(tag, "hparams", plugin_data, _tensor(_FLOAT, (0,), b""))
 
 
 def _protobuf_value(value: HParam) -> bytes:
@@ -134,25 +129,22 @@ def _protobuf_value(value: HParam) -> bytes:
     return string(3, value) if isinstance(value, str) else double(2, value)
 
 
-def _old_value(tag: str, plugin: str, plugin_data: bytes, data_class: int, content: bytes, description: str) -> bytes:
+def _old_value(tag: str, plugin: str, plugin_data: bytes, data_class: int, content: bytes, description: str = "") -> bytes:
     """A value in the field of its kind. TensorBoard's fast loader takes our metadata for it if they say the class of data."""
-    return string(1, tag) + binary(9, _metadata(plugin, plugin_data, description) + integer(4, data_class)) + content
+    about = string(3, description) if description else b""
+    return string(1, tag) + binary(9, _plugin(plugin, plugin_data) + about + integer(4, data_class)) + content
 
 
-def _value(tag: str, plugin: str, plugin_data: bytes, tensor: bytes, description: str) -> bytes:
-    return b"".join((string(1, tag), binary(9, _metadata(plugin, plugin_data, description)), binary(8, tensor)))
+def _value(tag: str, plugin: str, plugin_data: bytes, tensor: bytes) -> bytes:
+    return b"".join((string(1, tag), binary(9, _plugin(plugin, plugin_data)), binary(8, tensor)))
 
 
-def _metadata(plugin: str, plugin_data: bytes, description: str) -> bytes:
-    return binary(1, string(1, plugin) + binary(2, plugin_data)) + (string(3, description) if description else b"")
+def _plugin(name: str, data: bytes) -> bytes:
+    return binary(1, string(1, name) + binary(2, data))
 
 
 def _tensor(kind: int, shape: Sequence[int], content: bytes) -> bytes:
     return integer(1, kind) + _shape(shape) + binary(4, content)
-
-
-def _strings(shape: Sequence[int], content: Sequence[bytes]) -> bytes:
-    return b"".join((integer(1, _STRING), _shape(shape), *(binary(8, one) for one in content)))
 
 
 def _shape(shape: Sequence[int]) -> bytes:

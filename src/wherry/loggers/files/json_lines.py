@@ -93,7 +93,9 @@ class JsonLines:
             while written < len(lines):  # a disk that gets full takes a part
                 written += os.write(descriptor, lines[written:])
         except OSError as error:
-            self._take_back(descriptor, written)
+            end = os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of what was written, as the file is in append mode
+            if written and os.fstat(descriptor).st_size == end:
+                os.ftruncate(descriptor, end - written)
             text = f"{error.strerror}; these lines are lost, the file is whole without them, and later calls are tried again"
             raise OSError(error.errno, text, str(self.path)) from error
 
@@ -129,12 +131,6 @@ class JsonLines:
             raise
         self._descriptor = descriptor
         return descriptor
-
-    @staticmethod
-    def _take_back(descriptor: int, n_bytes: int) -> None:
-        end = os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of what was written, as the file is in append mode
-        if n_bytes and os.fstat(descriptor).st_size == end:
-            os.ftruncate(descriptor, end - n_bytes)
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:

@@ -8,10 +8,7 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Any
 
 #: So many rows are in memory at a time, and in a row group.
 _ROWS = 50_000
@@ -39,7 +36,9 @@ def write_parquet(source: Path, destination: Path) -> int:
     with pq.ParquetWriter(destination, schema, compression="zstd") as writer:
         records = _records(source)
         while rows := list(islice(records, _ROWS)):
-            writer.write_table(_table(pa, schema, kinds, rows))
+            cells = ([_cell(row.get(key), kind) for row in rows] for key, kind in kinds.items())
+            columns = [pa.array(column, type_) for column, type_ in zip(cells, schema.types, strict=True)]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             n_rows += len(rows)
     return n_rows
 
@@ -82,12 +81,6 @@ def _joined(one: str, other: str) -> str:
     if one == "none":
         return other
     return "text" if "text" in (one, other) else "float"
-
-
-def _table(pa: Any, schema: pa.Schema, kinds: dict[str, str], rows: list[dict[str, object]]) -> pa.Table:
-    kinds_and_types = zip(kinds.items(), schema.types, strict=True)
-    columns = [pa.array([_cell(row.get(key), kind) for row in rows], type_) for (key, kind), type_ in kinds_and_types]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _cell(value: object, kind: str) -> object:

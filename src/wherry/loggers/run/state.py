@@ -105,15 +105,8 @@ class State:
 
     def name_fields(self) -> dict[str, str | int]:
         """The fields of name templates: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
-        return {
-            "run_name": self.run_name,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "world_size": self.world_size,
-            "local_world_size": self.local_world_size,
-            "node_rank": self.node_rank,
-            **asdict(self.timestamp),
-        }
+        own = ("run_name", "rank", "local_rank", "world_size", "local_world_size", "node_rank")
+        return {**{name: getattr(self, name) for name in own}, **asdict(self.timestamp)}
 
     def fill(self, template: str, **more: str) -> str:
         """Fill a template with the name fields and `more`. ConfigError for an unknown field, or for a run without a name."""
