@@ -21,8 +21,7 @@ import google.auth
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
-from google.oauth2 import credentials as user_account
-from google.oauth2 import service_account
+from google.oauth2 import credentials as user_account, service_account
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool

@@ -9,9 +9,7 @@ import pytest
 
 from mirror_fuzz import play
 from servers.real import fast_folder
-from wherry.mirror.writer import due as due_tasks
-from wherry.mirror.writer import joining
-from wherry.mirror.writer import segment_sender as sender
+from wherry.mirror.writer import due as due_tasks, joining, segment_sender as sender
 
 
 @pytest.fixture

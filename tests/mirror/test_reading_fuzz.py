@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hostile import GOOD, WRITER, Bucket, Planted, check_all_is_read, check_all_is_there, manifest_with, rebuilt
 from wherry.backends.memory import MemoryStore

@@ -176,8 +176,7 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
     Example: wherry mirror status s3://my-bucket/runs/7
     """
     from wherry.cli.words import age_text, size_text
-    from wherry.mirror.report import first_few
-    from wherry.mirror.report import printable as shown_name
+    from wherry.mirror.report import first_few, printable as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, _):
         found = reader.snapshot()
@@ -236,8 +235,7 @@ def verify(
     Example: wherry mirror verify s3://my-bucket/runs/7 runs/7
     """
     from wherry.mirror.format.rules import DEFAULT_RULES, Rules
-    from wherry.mirror.reader.verify import summary
-    from wherry.mirror.reader.verify import verify as verified
+    from wherry.mirror.reader.verify import summary, verify as verified
     from wherry.mirror.report import printable as shown_name
 
     findings: list[Finding] = []
@@ -275,8 +273,7 @@ def seal(
     Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
     from wherry.cli.words import size_text
-    from wherry.mirror.reader.seal_remote import Unsealed, writers
-    from wherry.mirror.reader.seal_remote import seal as sealed
+    from wherry.mirror.reader.seal_remote import Unsealed, seal as sealed, writers
     from wherry.mirror.report import printable as shown_name
 
     with _reader(uri, option, options_file) as (reader, target, store):

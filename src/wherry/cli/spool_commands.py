@@ -68,8 +68,7 @@ def status(
 
     from wherry.cli.status import STUCK_AFTER_S, snapshot
     from wherry.cli.status_text import status_json, status_lines
-    from wherry.cli.status_watch import REFRESH_S
-    from wherry.cli.status_watch import watch as watch_status
+    from wherry.cli.status_watch import REFRESH_S, watch as watch_status
 
     folder = spool_folder(spool)
     if name is not None and (watch or check):

@@ -27,8 +27,7 @@ from wherry.mirror.reader.local_names import check_local_path, file_name_problem
 from wherry.mirror.reader.pull_state import Copied, PullState
 from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.snapshot import Snapshot
-from wherry.mirror.report import PullReport as PullReport
-from wherry.mirror.report import first_few, printable
+from wherry.mirror.report import PullReport as PullReport, first_few, printable
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.options import MOST_IN_FLIGHT
