@@ -98,9 +98,7 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
     if endpoint is not None and not _GOOGLES_HOST.search(urlsplit(endpoint).hostname or ""):
         return
     try:
-        if len(bucket) > 222:
-            raise ConfigError(f"the bucket name {bucket!r} has more than 222 characters")
-        check_domain_like(bucket, "._-")
+        check_domain_like(bucket, "._-", 222)
     except ConfigError as error:
         raise ConfigError(f"{error}, which Google Cloud Storage does not allow: correct the URI") from None
 

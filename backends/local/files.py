@@ -30,16 +30,7 @@ ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset(
-    {
-        errno.EAGAIN,
-        errno.EBUSY,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-    }
+    {errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
 )
 
 _FILE_ABOVE = "a file has the name of one of the folders above"

@@ -44,24 +44,23 @@ class DigestError(TransientError):
 
 
 _KEYS = "check the access key, its secret and its rights on the bucket"
-_OVER = "these credentials are over: supply new ones"
 _LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
 #: Where the answer says which region it is, botocore goes there by itself.
 _REGION = "give the bucket's region as storage option 'region'"
 _PORTAL = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
+#: No final answer where the credentials come from a place that is read anew: a role, a file that someone refreshes.
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+_PASSING = ("IncompleteBody", "OperationAborted", "RequestTimeout", "RequestTimeoutException", "XAmzContentSHA256Mismatch")
+_SLOWER = ("BandwidthLimitExceeded", "RequestLimitExceeded", "SlowDown", "Throttling")
 #: Code -> our error and the next step. What is not here is judged by its HTTP status. From "Error responses" of the Amazon S3 API
 #: Reference, and from what MinIO and SeaweedFS add.
 _RULES: dict[str, tuple[type[StoreError], str]] = {
     "NoSuchBucket": (BucketNotFoundError, "create the bucket, or correct the URI or the endpoint"),
-    "ExpiredToken": (CredentialsExpiredError, _OVER),
-    "ExpiredTokenException": (CredentialsExpiredError, _OVER),
-    "TokenRefreshRequired": (CredentialsExpiredError, _OVER),
+    **dict.fromkeys(_EXPIRED, (CredentialsExpiredError, "these credentials are over: supply new ones")),
     "InvalidToken": (AccessDeniedError, "the session token does not belong to the key, or is missing"),
-    "InvalidAccessKeyId": (AccessDeniedError, _KEYS),
-    "SignatureDoesNotMatch": (AccessDeniedError, _KEYS),
-    "RequestTimeTooSkewed": (ClockSkewedError, _CLOCK),
-    "RequestExpired": (ClockSkewedError, _CLOCK),
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), (AccessDeniedError, _KEYS)),
+    **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), (ClockSkewedError, _CLOCK)),
     "AuthorizationHeaderMalformed": (PermanentError, _REGION),
     "PermanentRedirect": (PermanentError, f"{_REGION}, or correct the endpoint"),
     "EntityTooLarge": (PermanentError, "an object of this size goes in parts"),
@@ -69,20 +68,10 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
     "XMinioInvalidResourceName": (PermanentError, "use another name: this server keeps objects as files, and cannot keep it"),
     "XMinioObjectExistsAsDirectory": (PermanentError, "use another name: names of other objects begin with this one and '/'"),
     "XMinioParentIsObject": (PermanentError, "use another name: what stands before a '/' in it is an object"),
-    "BadDigest": (DigestError, ""),
-    "XAmzContentChecksumMismatch": (DigestError, ""),
-    "XAmzContentSHA256Mismatch": (TransientError, ""),
     "ConditionalRequestConflict": (TransientError, "another writer was at it at the same moment"),
-    "IncompleteBody": (TransientError, ""),
-    "OperationAborted": (TransientError, ""),
-    "RequestTimeout": (TransientError, ""),
-    "RequestTimeoutException": (TransientError, ""),
-    "BandwidthLimitExceeded": (ThrottledError, ""),
-    "RequestLimitExceeded": (ThrottledError, ""),
-    "SlowDown": (ThrottledError, ""),
-    "Throttling": (ThrottledError, ""),
-    "ThrottlingException": (ThrottledError, ""),
-    "TooManyRequestsException": (ThrottledError, ""),
+    **dict.fromkeys(("BadDigest", "XAmzContentChecksumMismatch"), (DigestError, "")),
+    **dict.fromkeys(_PASSING, (TransientError, "")),
+    **dict.fromkeys((*_SLOWER, "ThrottlingException", "TooManyRequestsException"), (ThrottledError, "")),
 }
 _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
     **dict.fromkeys((301, 308), (PermanentError, f"{_REGION}, or correct the endpoint")),
@@ -98,8 +87,6 @@ _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
     503: (ThrottledError, ""),
     507: (TransientError, "the server's disk is full"),
 }
-#: No final answer where the credentials come from a place that is read anew: a role, a file that someone refreshes.
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 #: Amazon refuses a request whose time is this far from its own ("RequestTimeTooSkewed").
 _SKEW_S = 900.0
 

@@ -130,9 +130,7 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
     if not _BOTOCORES_BUCKET.fullmatch(bucket):
         raise ConfigError(f"the bucket name {bucket!r} is not of 1 to 255 letters, digits, dots, '-' and '_': correct the URI")
     try:
-        if len(bucket) > 63:
-            raise ConfigError(f"the bucket name {bucket!r} has more than 63 characters")
-        check_domain_like(bucket, ".-")
+        check_domain_like(bucket, ".-", 63)
     except ConfigError as error:
         given = S3Options.read(options)
         if given.server() is None and given.addressing_style != "path":

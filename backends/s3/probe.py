@@ -109,16 +109,12 @@ class Trial:
         metadata = {name.lower(): text for name, text in described["Metadata"].items()}
         checks = checks and crc32c_of(described) == _CRC32C and described["ContentLength"] == len(_RIGHT)
         conditional = self._is_conditional()
-        multipart, joins, conditional_complete, copies = self._tries_parts(checks)
         return Findings(
             takes_unsigned=unsigned,
             metadata=metadata.get(TOKEN_METADATA) == _TOKEN,
             checks_crc32c=checks,
             conditional_put=conditional,
-            multipart=multipart,
-            joins_crc32c=joins,
-            conditional_complete=conditional_complete,
-            copies_parts=copies,
+            **self._tries_parts(checks),
         )
 
     def _takes_unsigned(self) -> bool:
@@ -161,12 +157,12 @@ class Trial:
             return False
         return False
 
-    def _tries_parts(self, checks: bool) -> tuple[bool, bool, bool, bool]:
-        """Whether parts work, their CRC32C is checked and joined, completing keeps the condition, and copies can be parts."""
+    def _tries_parts(self, checks: bool) -> dict[str, bool]:
+        """What is found about parts, by the names in `Findings`."""
         try:
             upload_id, joins = self._begin(checks)
         except PermanentError:
-            return False, False, False, False
+            return {"multipart": False}
         joins = joins and self._is_refused(lambda: self._put_part(upload_id, _WRONG, joins))
         etag = self._put_part(upload_id, _RIGHT, joins)
         # Under a free name first, for a server may refuse the header itself.
@@ -175,25 +171,18 @@ class Trial:
             if joins and self._is_refused(lambda: self._complete(upload_id, etag, joins)):
                 joins = False
             if not joins and self._is_refused(lambda: self._complete(upload_id, etag, joins)):
-                return False, False, False, False
-        described = self._head("parts")
-        joins = joins and crc32c_of(described) == _CRC32C
+                return {"multipart": False}
+        joins = joins and crc32c_of(self._head("parts")) == _CRC32C
         copies = joins and self._copies_parts()
-        return True, joins, is_conditional and self._keeps_what_is_there(), copies
+        is_conditional = is_conditional and self._keeps_what_is_there()
+        return {"joins_crc32c": joins, "conditional_complete": is_conditional, "copies_parts": copies}
 
     def _copies_parts(self) -> bool:
         """An upload whose one part is a copy of what has just been joined, under the same name."""
         upload_id, _ = self._begin(True)
-        key = self._keys["parts"]
+        source = {"Bucket": self._bucket, "Key": self._keys["parts"]}
         try:
-            with self._errors.translated("join", key, 1):
-                answer = self._client().upload_part_copy(
-                    Bucket=self._bucket,
-                    Key=key,
-                    UploadId=upload_id,
-                    PartNumber=1,
-                    CopySource={"Bucket": self._bucket, "Key": key},
-                )
+            answer = self._ask("join", "upload_part_copy", "parts", UploadId=upload_id, PartNumber=1, CopySource=source)
         except (PermanentError, DigestError):
             return False
         etag = answer.get("CopyPartResult", {}).get("ETag")
@@ -264,18 +253,18 @@ class Trial:
             return True
         return False
 
+    def _ask(self, operation: str, request: str, name: str, **given: Any) -> Mapping[str, Any]:
+        """Make a request, by its name in boto3, about one of our objects."""
+        with self._errors.translated(operation, self._keys[name], given.get("PartNumber")):
+            call: Callable[..., Mapping[str, Any]] = getattr(self._client(), request)
+            return call(Bucket=self._bucket, Key=self._keys[name], **given)
+
     def _put(self, name: str, body: bytes, **extra: Any) -> Mapping[str, Any]:
-        key = self._keys[name]
-        with self._errors.translated("put", key):
-            answer = self._client().put_object(
-                Bucket=self._bucket, Key=key, Body=body, Metadata={TOKEN_METADATA: _TOKEN}, **extra
-            )
-        return self._noted(key, answer)
+        answer = self._ask("put", "put_object", name, Body=body, Metadata={TOKEN_METADATA: _TOKEN}, **extra)
+        return self._noted(name, answer)
 
     def _head(self, name: str) -> Mapping[str, Any]:
-        key = self._keys[name]
-        with self._errors.translated("head", key):
-            answer = self._client().head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+        answer = self._ask("head", "head_object", name, ChecksumMode="ENABLED")
         etag_of(answer.get("ETag"))
         return answer
 
@@ -289,38 +278,29 @@ class Trial:
         return self._create(name)["UploadId"], False
 
     def _create(self, name: str, **extra: Any) -> Mapping[str, Any]:
-        key = self._keys[name]
-        with self._errors.translated("begin", key):
-            answer = self._client().create_multipart_upload(Bucket=self._bucket, Key=key, **extra)
-            if not answer.get("UploadId"):
+        answer = self._ask("begin", "create_multipart_upload", name, **extra)
+        if not answer.get("UploadId"):
+            with self._errors.about("begin", self._keys[name]):
                 raise TransientError("the answer names no upload")
         return answer
 
     def _put_part(self, upload_id: str, body: bytes, checks: bool, name: str = "parts") -> str:
-        key = self._keys[name]
         extra: dict[str, Any] = {"ChecksumCRC32C": encode_crc32c(_CRC32C)} if checks else {}
-        with self._errors.translated("put_part", key, 1):
-            answer = self._client().upload_part(
-                Bucket=self._bucket, Key=key, UploadId=upload_id, PartNumber=1, Body=body, **extra
-            )
+        answer = self._ask("put_part", "upload_part", name, UploadId=upload_id, PartNumber=1, Body=body, **extra)
         return etag_of(answer.get("ETag"))
 
     def _complete(self, upload_id: str, etag: str, joins: bool, name: str = "parts", **extra: Any) -> None:
-        key = self._keys[name]
         if joins:
             extra = {"ChecksumType": "FULL_OBJECT", "ChecksumCRC32C": encode_crc32c(_CRC32C), **extra}
         parts: Any = {"Parts": [{"PartNumber": 1, "ETag": f'"{etag}"'}]}
-        with self._errors.translated("complete", key):
-            answer = self._client().complete_multipart_upload(
-                Bucket=self._bucket, Key=key, UploadId=upload_id, MultipartUpload=parts, **extra
-            )
-        self._noted(key, answer if answer.get("ETag") else {**answer, "ETag": self._head(name).get("ETag")})
+        answer = self._ask("complete", "complete_multipart_upload", name, UploadId=upload_id, MultipartUpload=parts, **extra)
+        self._noted(name, answer if answer.get("ETag") else {**answer, "ETag": self._head(name).get("ETag")})
 
-    def _noted(self, key: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _noted(self, name: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a write, which must be one of S3; the version that it made is going to be deleted."""
         etag_of(answer.get("ETag"))
         if version := answer.get("VersionId"):
-            self._versions.append((key, version))
+            self._versions.append((self._keys[name], version))
         return answer
 
     def _clean(self) -> None:

@@ -131,12 +131,13 @@ def hide_login(scheme: str, rest: str) -> str:
     return f"...@{rest.rpartition('@')[2]}" if is_login else rest
 
 
-def check_domain_like(bucket: str, allowed: str) -> None:
+def check_domain_like(bucket: str, allowed: str, most: int) -> None:
     """The rules for bucket names that Amazon S3 and Google Cloud Storage share; ConfigError that says which one is broken.
 
-    `allowed`: what may stand in it beside lower-case letters and digits.
+    `allowed`: what may stand in it beside lower-case letters and digits; it has at most `most` characters.
     """
     for is_broken, rule in (
+        (len(bucket) > most, f"has more than {most} characters"),
         (len(bucket) < 3, "has fewer than 3 characters"),
         (any(len(part) > 63 for part in bucket.split(".")), "has more than 63 characters without a dot between them"),
         (

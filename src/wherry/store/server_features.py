@@ -38,14 +38,11 @@ class _Kept:
     found_s: float
     findings: Mapping[str, bool] = field(default_factory=dict)
     failed: bool = False
+    trial: int = _TRIAL
 
     def counts(self, now_s: float) -> bool:
         """Whether it is not too old; nor of the future, as after a step of the clock."""
         return 0 <= now_s - self.found_s < (_TRY_AGAIN_S if self.failed else _KEEP_S)
-
-    def as_json(self) -> dict[str, object]:
-        """As it stands in the file."""
-        return {**asdict(self), "trial": _TRIAL}
 
 
 class Endpoints:
@@ -146,7 +143,7 @@ class Endpoints:
         """Beside what is known of others, which is as old as it was."""
         if self._path is None:
             return
-        kept = {name: one.as_json() for name, one in {**self._read(), endpoint: found}.items()}
+        kept = {name: asdict(one) for name, one in {**self._read(), endpoint: found}.items()}
         try:
             write_atomically(self._path, json.dumps(kept, indent=1).encode(), mode=0o600)  # the names of servers are private
         except OSError as error:  # a full disk: this process knows it all the same

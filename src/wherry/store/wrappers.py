@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -256,19 +255,15 @@ class LimitStore(WrappedStore):
         return int(self._limit)
 
     def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
-        with self._place():
-            return call()
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
         with self._changed:
             self._changed.wait_for(lambda: self._in_flight < self.limit)
             self._in_flight += 1
             cuts = self._cuts
         grow, throttled = False, False
         try:
-            yield
+            result = call()
             grow = True
+            return result
         except ThrottledError:
             throttled = True
             raise

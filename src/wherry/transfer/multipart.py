@@ -10,29 +10,14 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.checksum import (
-    crc32c_of_file,
-)
+from wherry.checksum import crc32c_of_file
 from wherry.config import TransferConfig
-from wherry.errors import (
-    NotFoundError,
-    PermanentError,
-    StoreError,
-    ThrottledError,
-    TransientError,
-)
+from wherry.errors import NotFoundError, PermanentError, StoreError, ThrottledError, TransientError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import LEASE_S, Job
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.parts import Parts
-from wherry.store import (
-    MultipartStore,
-    ObjectMeta,
-    ObjectStore,
-    Part,
-    PutOptions,
-    StoredPart,
-)
+from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part, PutOptions, StoredPart
 from wherry.transfer.part_sizes import part_size_for, split
 from wherry.transfer.verification import landed
 
@@ -71,12 +56,24 @@ class _Upload:
 
 
 class MultipartSender:
-    """Sends files in parts. `Sender` says what the arguments are."""
+    """Sends files in parts. `pool` runs pieces of work that wait for nothing but the store; several sends may share it.
+
+    Without a `journal` nothing is written down: an interrupted send starts again from its first byte. With one, other workers
+    may take parts of a large file; `n_workers` are those among which `parts_in_flight` are divided, `worker` is our own name,
+    `call_help` is called when there are parts to take.
+    """
 
     def __init__(
-        self, journal: Journal | None, pool: Executor, *, worker: str, n_workers: int, call_help: Callable[[], object]
+        self,
+        journal: Journal | None,
+        pool: Executor,
+        *,
+        worker: str = "",
+        n_workers: int = 1,
+        call_help: Callable[[], object] = lambda: None,
     ) -> None:
         self._journal = journal
+        self._parts = None if journal is None else journal.parts
         self._pool = pool
         self._worker = worker
         self._n_workers = n_workers
@@ -84,14 +81,8 @@ class MultipartSender:
         self._woken = threading.Condition()
         self._n_woken = 0
 
-    def send(
-        self,
-        job: Job,
-        path: Path,
-        store: MultipartStore,
-        transfer: TransferConfig,
-        begin: Callable[[], str],
-        put: PutOptions,
+    def _send_in_parts(
+        self, job: Job, path: Path, store: MultipartStore, transfer: TransferConfig, begin: Callable[[], str], put: PutOptions
     ) -> ObjectMeta:
         """Go on with the job's upload, or begin one with `begin`, send what is missing, and complete it."""
         upload_id, held = job.upload_id, list[StoredPart]()
@@ -109,12 +100,11 @@ class MultipartSender:
         try:
             if store.capabilities.sequential_parts:
                 parts = self._send_in_order(upload, held)
-            elif self._journal is None:
-                send = functools.partial(self._send_part, upload, crc32c=None)
-                numbers = [(number,) for number in range(1, upload.n_parts + 1)]
-                parts = map_at_once(self._pool, send, numbers, transfer.parts_in_flight)
+            elif self._parts is None:
+                numbers = [(upload, number, None) for number in range(1, upload.n_parts + 1)]
+                parts = map_at_once(self._pool, self._send_part, numbers, transfer.parts_in_flight)
             else:
-                parts = self._send_shared(upload, held, self._journal.parts, transfer.parts_in_flight)
+                parts = self._send_shared(upload, held, self._parts, transfer.parts_in_flight)
             return store.complete(job.key, upload_id, parts, put)
         except NotFoundError as error:
             meta = landed(self._pool, job, put.crc32c, store)
@@ -144,20 +134,19 @@ class MultipartSender:
             self._n_woken += 1
             self._woken.notify_all()
 
-    def begin(self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], put: PutOptions) -> str:
+    def _begin(self, job: Job, store: MultipartStore, part_size_bytes: int, known: list[int], put: PutOptions) -> str:
         """Begin an upload in parts. If the answer is lost there may be one that nobody knows: so it is noted first."""
-        parts = self._journal.parts if self._journal is not None else None
-        begun = parts.note_begin(job.store_id, job.key) if parts is not None else 0
+        if self._parts is None:
+            return store.begin(job.key, job.size_bytes, put)
+        begun = self._parts.note_begin(job.store_id, job.key)
         try:
             upload_id = store.begin(job.key, job.size_bytes, put)
         except (PermanentError, ThrottledError):  # it was answered: there is none
-            if parts is not None:
-                parts.forget_begin(begun)
+            self._parts.forget_begin(begun)
             raise
-        if parts is not None:
-            n_parts = 0 if store.capabilities.sequential_parts else -(-job.size_bytes // part_size_bytes)
-            crcs: list[int | None] = [*known] if len(known) == n_parts else [None] * n_parts
-            retry_until_written(lambda: parts.plan(job.id, upload_id, part_size_bytes, crcs, begun))
+        n_parts = 0 if store.capabilities.sequential_parts else -(-job.size_bytes // part_size_bytes)
+        crcs: list[int | None] = [*known] if len(known) == n_parts else [None] * n_parts
+        retry_until_written(functools.partial(self._parts.plan, job.id, upload_id, part_size_bytes, crcs, begun))
         return upload_id
 
     def _send_shared(self, upload: _Upload, held: Sequence[StoredPart], parts: Parts, in_flight: int) -> list[StoredPart]:
@@ -198,15 +187,15 @@ class MultipartSender:
                 begin = max(start, at)
                 crc = crc32c_of_file(upload.path, begin, end)
                 sent.append(upload.put(Part(len(sent) + 1, begin, end, crc)))
-                if self._journal is not None:
-                    retry_until_written(functools.partial(self._journal.parts.note_stream, upload.job.id, upload.id, end))
+                if self._parts is not None:
+                    retry_until_written(functools.partial(self._parts.note_stream, upload.job.id, upload.id, end))
         return sent
 
     def _send_part(self, upload: _Upload, number: int, crc32c: int | None) -> StoredPart:
         stored = upload.put(upload.part(number, crc32c))
-        if self._journal is not None:
-            parts = self._journal.parts
-            if not retry_until_written(lambda: parts.receive(upload.job.id, upload.id, stored)):
+        if self._parts is not None:
+            receive = functools.partial(self._parts.receive, upload.job.id, upload.id, stored)
+            if not retry_until_written(receive):
                 upload.store.abort(upload.job.key, upload.id)  # it was given up meanwhile: nothing of it may stay
                 raise TransientError("the upload in parts was given up meanwhile", operation="put_part", uri=upload.job.uri)
         return stored
@@ -220,6 +209,5 @@ class MultipartSender:
         except StoreError as error:
             log.warning("the parts of job %d are left in the store for now: %s", job.id, error)
             return
-        if self._journal is not None:
-            parts = self._journal.parts
-            retry_until_written(lambda: parts.drop(job.id))
+        if self._parts is not None:
+            retry_until_written(functools.partial(self._parts.drop, job.id))

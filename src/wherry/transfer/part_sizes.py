@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from wherry.checksum import (
-    PIECE_BYTES,
-)
+from wherry.checksum import PIECE_BYTES
 from wherry.config import MIB, TransferConfig
-from wherry.errors import (
-    PermanentError,
-)
-from wherry.store import (
-    Capabilities,
-)
+from wherry.errors import PermanentError
+from wherry.store import Capabilities
 
 #: A part is about the size of the file by this: what is in flight when a worker is killed, and sent again, is little of it.
 _PARTS_WANTED = 512

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from wherry.checksum import crc32c
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, PermanentError
-from wherry.posix.fork import temporary_folder
 from wherry.store import ObjectStore
 from wherry.uri import StoreURI, check_name
 
@@ -70,13 +69,14 @@ def read_text(store: ObjectStore, key: str, max_bytes: int) -> str:
         raise PermanentError(
             f"the object has {meta.size_bytes} bytes, a small text has at most {max_bytes}", operation="get", uri=key
         )
-    with temporary_folder() as folder:
-        path = folder / "text"
-        path.touch()
-        if meta.size_bytes:
-            store.get_file(key, path, end=meta.size_bytes, if_match=meta.etag)
-        data = path.read_bytes()
-    if len(data) != meta.size_bytes or meta.crc32c not in (None, crc32c(data)):
+    data = bytearray()
+
+    def take(block: bytes | memoryview, at: int) -> None:
+        data[at:] = block
+
+    if meta.size_bytes:
+        store.read(key, take, end=meta.size_bytes, if_match=meta.etag)
+    if len(data) != meta.size_bytes or meta.crc32c not in (None, crc32c(bytes(data))):
         raise IntegrityError(
             "the bytes that came do not fit the size and checksum that the store gives", operation="get", uri=key
         )

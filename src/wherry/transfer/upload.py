@@ -8,37 +8,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
 
-from wherry.checksum import (
-    PIECE_BYTES,
-    crc32cs_of_file,
-    format_crc32c,
-    join_crc32c,
-    range_sums,
-    regroup_crc32c,
-)
+from wherry.checksum import PIECE_BYTES, crc32cs_of_file, format_crc32c, join_crc32c, range_sums, regroup_crc32c
 from wherry.config import MIB, RetryConfig, TransferConfig
-from wherry.errors import (
-    AlreadyExistsError,
-    IntegrityError,
-    NotFoundError,
-    TransientError,
-)
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, TransientError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
-from wherry.spool.journal.journal import Journal
-from wherry.store import (
-    CRC32C_METADATA,
-    RANGES_METADATA,
-    TOKEN_METADATA,
-    MultipartStore,
-    ObjectMeta,
-    ObjectStore,
-    PutOptions,
-)
+from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, MultipartStore, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
 from wherry.transfer.multipart import MultipartSender
@@ -51,30 +29,8 @@ _SUMMED_BYTES = 32 * MIB
 POOL_THREADS = MOST_IN_FLIGHT
 
 
-class Sender:
-    """Sends files. `pool` runs pieces of work that wait for nothing but the store; several sends may share it.
-
-    Without a `journal` nothing is written down: an interrupted send starts again from its first byte. With one, other workers
-    may take parts of a large file; `n_workers` are those among which `parts_in_flight` are divided, `worker` is our own name,
-    `call_help` is called when there are parts to take.
-    """
-
-    def __init__(
-        self,
-        journal: Journal | None,
-        pool: Executor,
-        *,
-        worker: str = "",
-        n_workers: int = 1,
-        call_help: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._journal = journal
-        self._pool = pool
-        self._multipart = MultipartSender(journal, pool, worker=worker, n_workers=n_workers, call_help=call_help)
-        #: Sends one part, which was leased, of a job that another worker coordinates.
-        self.send_part = self._multipart.send_part
-        #: To be called when other workers may have sent, or given back, parts of what is being sent.
-        self.wake = self._multipart.wake
+class Sender(MultipartSender):
+    """Sends files, whole or in parts."""
 
     def send(
         self,
@@ -114,9 +70,9 @@ class Sender:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
                 is_joined = pieces and part_size_bytes % piece_bytes == 0
                 crcs = regroup_crc32c(pieces, piece_bytes, part_size_bytes, job.size_bytes) if is_joined else []
-                begin_once = functools.partial(self._multipart.begin, job, store, part_size_bytes, crcs, put)
+                begin_once = functools.partial(self._begin, job, store, part_size_bytes, crcs, put)
                 begin = functools.partial(call_with_retry, begin_once, config=retry or RetryConfig(), on_retry=on_retry)
-                meta = self._multipart.send(job, path, store, transfer, begin, put)
+                meta = self._send_in_parts(job, path, store, transfer, begin, put)
             else:
                 meta = store.put_file(job.key, path, put)
         except AlreadyExistsError:

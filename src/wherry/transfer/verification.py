@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from wherry.checksum import (
-    combine_crc32c,
-    crc32c,
-    format_crc32c,
-)
+from wherry.checksum import combine_crc32c, crc32c, format_crc32c
 from wherry.config import MIB
-from wherry.errors import (
-    AlreadyExistsError,
-    IntegrityError,
-    NotFoundError,
-)
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
-from wherry.store import (
-    ObjectMeta,
-    ObjectStore,
-)
+from wherry.store import ObjectMeta, ObjectStore
 from wherry.transfer.part_sizes import split
 
 #: Verifying by reading back takes so much at a time, by several threads.
 _READ_BACK_BYTES = 64 * MIB
-
-
-class _Sum:
-    """The CRC32C of blocks that come in order from `start` on; a call that is made again brings them again."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self.crc = 0
-
-    def take(self, block: bytes | memoryview, at: int) -> None:
-        self.crc = crc32c(block, 0 if at == self._start else self.crc)
 
 
 def verified(pool: Executor, meta: ObjectMeta, job: Job, crc: int, store: ObjectStore) -> ObjectMeta:
@@ -81,9 +59,14 @@ def read_back(pool: Executor, meta: ObjectMeta, store: ObjectStore) -> int:
     """The CRC32C of the bytes that the store gives back, summed as they come; nothing is written, as the disk may be full."""
 
     def fetch(start: int, end: int) -> int:
-        summed = _Sum(start)
-        store.read(meta.key, summed.take, start=start, end=end, if_match=meta.etag)
-        return summed.crc
+        crc = 0
+
+        def take(block: bytes | memoryview, at: int) -> None:
+            nonlocal crc
+            crc = crc32c(block, 0 if at == start else crc)  # a call that is made again brings the blocks again
+
+        store.read(meta.key, take, start=start, end=end, if_match=meta.etag)
+        return crc
 
     whole = not store.capabilities.ranged_get
     pieces = [(0, meta.size_bytes)] if whole else split(meta.size_bytes, _READ_BACK_BYTES)
