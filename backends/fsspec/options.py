@@ -10,18 +10,9 @@ from wherry.store.options import Backend, Option
 BACKEND = Backend(
     "wherry.backends.fsspec.store:FsspecStore",
     (
-        Option("account_host", is_secret=True, names_server=True),
-        Option("account_name", names_server=True),
-        Option("anon"),
-        Option("endpoint", names_server=True),
-        Option("endpoint_url", is_secret=True, names_server=True),
-        Option("host", names_server=True),
-        Option("hostname", is_secret=True, names_server=True),
-        Option("port", names_server=True),
-        Option("project"),
-        Option("protocol"),
-        Option("region"),
-        Option("username"),
+        *(Option(name, names_server=True) for name in ("account_name", "endpoint", "host", "port")),
+        *(Option(name, is_secret=True, names_server=True) for name in ("account_host", "endpoint_url", "hostname")),
+        *(Option(name) for name in ("anon", "project", "protocol", "region", "username")),
     ),
 )
 #: What fsspec's own implementations import.

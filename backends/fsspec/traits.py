@@ -57,26 +57,13 @@ class Traits:
 _OBJECTS = Traits()
 _FILES = Traits(rename=_move)
 TRAITS: dict[str, Traits] = {
-    "abfs": Traits(creates=True),  # adlfs: upload_blob(overwrite=False), If-None-Match: *
-    "abfss": Traits(creates=True),
-    "az": Traits(creates=True),
-    "dbfs": _FILES,
+    **dict.fromkeys(("gdrive", "hf", "lakefs", "oci", "ocilake", "oss", "tos", "tosfs"), _OBJECTS),
+    **dict.fromkeys(("abfs", "abfss", "az"), Traits(creates=True)),  # adlfs: upload_blob(overwrite=False), If-None-Match: *
+    **dict.fromkeys(("dbfs", "ftp", "hdfs", "webdav"), _FILES),
+    **dict.fromkeys(("sftp", "ssh"), Traits(rename=_move, rename_if_absent=_sftp_rename)),
     "file": Traits(rename=_move, rename_if_absent=_link_then_remove, shared=True),
-    "ftp": _FILES,
-    "gdrive": _OBJECTS,
-    "hdfs": _FILES,
-    "hf": _OBJECTS,
-    "lakefs": _OBJECTS,
     "memory": Traits(creates=True, in_one_piece=True, process_local=True, shared=True),
-    "oci": _OBJECTS,
-    "ocilake": _OBJECTS,
-    "oss": _OBJECTS,
-    "sftp": Traits(rename=_move, rename_if_absent=_sftp_rename),
     "smb": Traits(rename=_remove_then_move, rename_if_absent=_move, atomic=False),  # smbclient.rename() never replaces
-    "ssh": Traits(rename=_move, rename_if_absent=_sftp_rename),
-    "tos": _OBJECTS,
-    "tosfs": _OBJECTS,
-    "webdav": _FILES,
     "webhdfs": Traits(rename=_remove_then_move, atomic=False),  # HDFS refuses to rename over a file
 }
 

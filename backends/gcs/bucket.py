@@ -5,9 +5,6 @@ file in memory, twice, its download moves 8 KiB at a time, and it asks for the b
 made again is one whose token was refused and could be refreshed, inside google-auth.
 """
 
-# google-auth and google-api-core say that they are typed, but much of them is not:
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import base64
@@ -32,6 +29,7 @@ from wherry.backends.gcs.client import Connection, connect
 from wherry.backends.gcs.error_table import failed, refused, words_of
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.pages import Pages
+from wherry.backends.tally import Tally
 from wherry.errors import (
     BucketNotFoundError,
     IntegrityError,
@@ -40,6 +38,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
     WherryError,
+    absence_is_fine,
 )
 from wherry.store import ObjectMeta, PutOptions
 from wherry.uri import StoreURI
@@ -60,19 +59,16 @@ class Bucket:
         self._options = options
         self._lock = threading.Lock()
         self._made: Connection | None = None
+        #: How many requests were sent.
+        self.requests = Tally()
         #: A 404 for an object may mean that the bucket is missing. Once a call has succeeded, it does not.
         self._was_seen = False
-
-    @property
-    def n_requests(self) -> int:
-        """All requests so far."""
-        return 0 if self._made is None else self._made.requests.value
 
     def connected(self) -> Connection:
         """The connection; made at the first call because the chain of credentials may ask the network."""
         with self._lock:
             if self._made is None:
-                self._made = connect(self._options)
+                self._made = connect(self._options, self.requests)
             return self._made
 
     def close(self) -> None:
@@ -199,13 +195,8 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         """Delete an object; that it is absent is fine."""
-        try:
-            with self.translated():
-                self.ask("DELETE", name)
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return
+        with absence_is_fine(), self.translated():
+            self.ask("DELETE", name)
 
     @contextmanager
     def translated(

@@ -3,9 +3,6 @@
 google-auth's own chain of credentials is asked at the first call, unless the options give some. No message shows any of them.
 """
 
-# google-auth and google-api-core say that they are typed, but much of them is not:
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import logging
@@ -51,8 +48,6 @@ class Connection:
     endpoint: str
     authorized: AuthorizedSession
     bare: Session
-    #: How many requests were sent.
-    requests: Tally
 
     def close(self) -> None:
         """Close the connections."""
@@ -60,7 +55,7 @@ class Connection:
         self.bare.close()
 
 
-def connect(options: GCSOptions) -> Connection:
+def connect(options: GCSOptions, tally: Tally) -> Connection:
     """Make the sessions. ConfigError for a key file that google-auth cannot read, and for an emulator's address that is none."""
     credentials = _credentials(options)
     codes: tuple[int, ...] = (401,)
@@ -68,7 +63,7 @@ def connect(options: GCSOptions) -> Connection:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
         codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
-    authorized, bare, tally = AuthorizedSession(credentials, refresh_status_codes=codes), Session(), Tally()
+    authorized, bare = AuthorizedSession(credentials, refresh_status_codes=codes), Session()
     bare.auth = _with_no_credentials
     adapter = _Adapter(tally, options.verify, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
@@ -84,7 +79,7 @@ def connect(options: GCSOptions) -> Connection:
     if endpoint is None:
         endpoint = f"https://storage.{credentials.universe_domain}"
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
-    return Connection(endpoint.rstrip("/"), authorized, bare, tally)
+    return Connection(endpoint.rstrip("/"), authorized, bare)
 
 
 def _with_no_credentials(request: PreparedRequest) -> PreparedRequest:

@@ -8,8 +8,6 @@ retention policy does not let them go, and one with soft delete goes on billing 
 Source: "Composite objects" of the Cloud Storage documentation.
 """
 
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import hashlib

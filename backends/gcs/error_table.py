@@ -1,8 +1,5 @@
 """The table of errors of Google Cloud Storage: what its answers, and answers that do not come, are in our terms."""
 
-# google-auth and google-api-core say that they are typed, but much of them is not:
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ by itself, after a week, and costs nothing.
 Source: "Resumable uploads" and "Perform resumable uploads" of the Cloud Storage documentation.
 """
 
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import json

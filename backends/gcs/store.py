@@ -8,9 +8,6 @@ Sources: "Cloud Storage JSON API" reference, "Request preconditions" and "Transc
 Storage documentation.
 """
 
-# google-auth and google-api-core say that they are typed, but much of them is not:
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import builtins
@@ -80,7 +77,7 @@ class GCSStore(MultipartStore):
     @property
     def n_requests(self) -> int:
         """As the contract says; google-auth's requests for tokens are not counted."""
-        return self._bucket.n_requests
+        return self._bucket.requests.value
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says: one request, streamed from the file."""

@@ -27,13 +27,19 @@ from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta
 _NAME_MAX_BYTES = 255
 _RECORD = "user.wherry"
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_DENIED = frozenset({errno.EACCES, errno.EPERM})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PASSING = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT}
 )
 
 _FILE_ABOVE = "a file has the name of one of the folders above"
+#: errno -> our error and the next step, whether it was a read or a write.
+_RULES: dict[int, tuple[type[StoreError], str]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), (TransientError, "free some space: it is tried again until the deadline")),
+    **dict.fromkeys(_PASSING, (TransientError, "")),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), (AccessDeniedError, "")),
+    errno.EROFS: (ReadOnlyError, "make it writable: it is tried again until the deadline"),
+    errno.ENAMETOOLONG: (PermanentError, f"each part of the name has at most {_NAME_MAX_BYTES} bytes"),
+}
 #: What has the name, or a part of it, that a file is to have.
 _IN_THE_WAY = {errno.ENOTDIR: _FILE_ABOVE, errno.EEXIST: _FILE_ABOVE, errno.EISDIR: "a folder has this name"}
 
@@ -70,23 +76,15 @@ def _is_crc32c(value: object) -> bool:
 
 def translate(error: OSError, writing: bool) -> StoreError:
     """The one table from errno to our errors."""
-    code, words = error.errno, error.strerror or str(error)
-    if code in _FULL:
-        return TransientError(words, hint="free some space: it is tried again until the deadline")
-    if code in _PASSING:
-        return TransientError(words)
-    if code == errno.EROFS:
-        return ReadOnlyError(words, hint="make it writable: it is tried again until the deadline")
-    if code in _DENIED:
-        return AccessDeniedError(words)
+    code = error.errno or 0
     if writing and code in _IN_THE_WAY:
         return PermanentError(_IN_THE_WAY[code])
     if writing and code == errno.ENOENT:
         return TransientError("the folder was removed meanwhile")
     if code in ABSENT:
         return NotFoundError("there is no such file")
-    is_too_long = code == errno.ENAMETOOLONG
-    return PermanentError(words, hint=f"each part of the name has at most {_NAME_MAX_BYTES} bytes" if is_too_long else "")
+    kind, hint = _RULES.get(code, (PermanentError, ""))
+    return kind(error.strerror or str(error), hint=hint)
 
 
 def open_object(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.errors import PermanentError
@@ -13,20 +14,18 @@ _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 _DELETED = " (deleted)"
 
 
+@dataclass(frozen=True)
 class Root:
-    """A folder, which need not be there yet. It may be reached through links itself; those below it must not lead out of it.
+    """A folder, which need not be there yet. It may be reached through links itself; those below it must not lead out of it."""
 
-    `hint` is the remedy that errors name.
-    """
-
-    def __init__(self, folder: str, hint: str) -> None:
-        self._folder = folder
-        self._hint = hint
+    folder: str
+    #: The remedy that errors name.
+    hint: str
 
     @property
     def key(self) -> str:
         """The folder's own path as the start of keys."""
-        return self._folder.strip("/")
+        return self.folder.strip("/")
 
     def holds(self, path: str | Path) -> bool:
         """Whether what a path leads to, through whatever links, is in the folder or the folder itself."""
@@ -34,7 +33,7 @@ class Root:
 
     def require(self, path: Path) -> None:
         """Raise PermanentError unless the folder that `path` is in lies in this one."""
-        if self._folder == "/":
+        if self.folder == "/":
             return
         folder, _, name = os.fspath(path).rpartition("/")
         self._require(_real(folder or "/"), name)
@@ -51,15 +50,15 @@ class Root:
         self._require(real)
 
     def _contains(self, real: str) -> bool:
-        if self._folder == "/":
+        if self.folder == "/":
             return True
-        folder = _real(self._folder)
+        folder = _real(self.folder)
         return real == folder or real.startswith(f"{folder.rstrip('/')}/")
 
     def _require(self, real: str, name: str = "") -> None:
         if not self._contains(real):
             leads_to = os.path.join(real, name) if name else real
-            raise PermanentError(f"this leads to {leads_to}, outside of the store's folder {self._folder}", hint=self._hint)
+            raise PermanentError(f"this leads to {leads_to}, outside of the store's folder {self.folder}", hint=self.hint)
 
 
 def _real(folder: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wherry.backends.s3.error_table import Translator
@@ -21,19 +22,17 @@ DELETED_AT_ONCE = 1000
 _NOT_IN_XML = frozenset([*map(chr, range(0x20)), "\x7f", "\ufffe", "\uffff"])
 
 
+@dataclass
 class Deleter:
     """Deletes for one store. `delete_one` is the store's delete()."""
 
-    def __init__(
-        self, client: Callable[[], S3Client], bucket: str, errors: Translator, delete_one: Callable[[str], None]
-    ) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._errors = errors
-        self._delete_one = delete_one
-        #: False once the server has refused. Some know no DeleteObjects; others want an MD5 with it, which botocore (1.36 on) no
-        #: longer sends. That is not mended here: JuiceFS (1.2), given one, leaves folders behind that break its listings.
-        self._takes_many = True
+    client: Callable[[], S3Client]
+    bucket: str
+    errors: Translator
+    delete_one: Callable[[str], None]
+    #: False once the server has refused. Some know no DeleteObjects; others want an MD5 with it, which botocore (1.36 on) no
+    #: longer sends. That is not mended here: JuiceFS (1.2), given one, leaves folders behind that break its listings.
+    takes_many: bool = True
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are absent are no error."""
@@ -41,20 +40,20 @@ class Deleter:
         singly = [key for key in keys if not _NOT_IN_XML.isdisjoint(key)]
         for start in range(0, len(plain), DELETED_AT_ONCE):
             page = plain[start : start + DELETED_AT_ONCE]
-            singly += page if len(page) == 1 or not self._takes_many else self._delete_page(page)
-        each_at_once(self._delete_one, singly)
+            singly += page if len(page) == 1 or not self.takes_many else self._delete_page(page)
+        each_at_once(self.delete_one, singly)
 
     def _delete_page(self, keys: list[str]) -> list[str]:
         """Send one request; the keys that it has not deleted, which are to be deleted one by one."""
         try:
-            with self._errors.translated("delete_many", keys[0]):
-                answer = self._client().delete_objects(
-                    Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            with self.errors.translated("delete_many", keys[0]):
+                answer = self.client().delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
                 )
         except (TransientError, BucketNotFoundError, AccessDeniedError):
             raise
         except (PermanentError, NotFoundError) as error:
-            self._takes_many = False
+            self.takes_many = False
             log.info("objects are deleted one by one from here on: the server does not take many at once (%s)", error)
             return keys
         # A key that was refused is tried by itself: delete() has the words for why, and for whether to try again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
+@dataclass(frozen=True)
 class Reader:
     """Reads objects of one bucket. `client` returns the current client, `head` describes an object."""
 
-    def __init__(
-        self, client: Callable[[], S3Client], bucket: str, errors: Translator, head: Callable[[str], ObjectMeta]
-    ) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._errors = errors
-        self._head = head
+    client: Callable[[], S3Client]
+    bucket: str
+    errors: Translator
+    head: Callable[[str], ObjectMeta]
 
     def read(self, key: str, take: TakeBlock, start: int, end: int | None, if_match: str | None) -> None:
         """Hand bytes [start, end) of the object to `take`, block by block, each with its offset."""
-        with self._errors.translated("get", key):
+        with self.errors.translated("get", key):
             if start == end or start < 0 or (end is not None and end < start):
                 self._check_range(key, start, end, if_match)  # no header can ask for no bytes
             else:
@@ -45,7 +44,7 @@ class Reader:
         if (start, end) != (0, None):  # Range: bytes=0- is an error for an object without bytes
             extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         try:
-            answer: Mapping[str, Any] = self._client().get_object(Bucket=self._bucket, Key=key, **extra)
+            answer: Mapping[str, Any] = self.client().get_object(Bucket=self.bucket, Key=key, **extra)
         except sdk.ClientError as error:
             if status_of(error) != 416:
                 raise
@@ -72,11 +71,11 @@ class Reader:
             if at > stop and match:
                 raise IntegrityError(f"{at - stop} bytes more came than were asked for")
         if if_match is not None and not answer.get("ETag"):
-            _check_version(self._head(key).etag, if_match)
+            _check_version(self.head(key).etag, if_match)
 
     def _check_range(self, key: str, start: int, end: int | None, if_match: str | None) -> None:
         """Allow a range without bytes inside of the object, and no other."""
-        meta = self._head(key)
+        meta = self.head(key)
         _check_version(meta.etag, if_match)
         stop = meta.size_bytes if end is None else end
         if not 0 <= start == stop <= meta.size_bytes:

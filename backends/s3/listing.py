@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from botocore.utils import parse_timestamp
@@ -28,25 +29,23 @@ _MOST_FOLDERS = 4
 _DATE = re.compile(rb"<LastModified>(?!" + _DAY + rb"T" + _TIME + rb"</LastModified>)([^<]*)</LastModified>")
 
 
+@dataclass(frozen=True)
 class Listings:
-    """What a bucket has. `client` gives the client of the moment.
+    """What a bucket has. `client` gives the client of the moment."""
 
-    `only_folders`: the server can be asked for folders only, as a directory bucket ("ListObjectsV2", API Reference).
-    """
-
-    def __init__(self, client: Callable[[], S3Client], bucket: str, errors: Translator, *, only_folders: bool) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._errors = errors
-        self._only_folders = only_folders
+    client: Callable[[], S3Client]
+    bucket: str
+    errors: Translator
+    #: The server can be asked for folders only, as a directory bucket ("ListObjectsV2", API Reference).
+    only_folders: bool
 
     def objects(self, prefix: str, start_after: str = "") -> Iterator[ObjectMeta]:
         """The objects whose key starts with `prefix`, in the server's order; those after `start_after` if the server heeds it."""
         asked, pages = self._askable(prefix), Pages()
         extra: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
-        with self._errors.translated("list", prefix):
+        with self.errors.translated("list", prefix):
             while True:
-                answer = self._client().list_objects_v2(Bucket=self._bucket, Prefix=asked, **extra)
+                answer = self.client().list_objects_v2(Bucket=self.bucket, Prefix=asked, **extra)
                 yield from (_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix))
                 if not answer.get("IsTruncated"):
                     return
@@ -62,7 +61,7 @@ class Listings:
         `start_after` begins with `prefix`. Such a server has listed ``a/b`` before it comes to ``a-b``, so it is asked for the
         folder ``a/`` as well. SeaweedFS (4.48) leaves out the folder ``a/`` with the key ``a``, so it is asked to start earlier.
         """
-        if not start_after or self._only_folders:  # "not supported for directory buckets" ("ListObjectsV2", API Reference)
+        if not start_after or self.only_folders:  # "not supported for directory buckets" ("ListObjectsV2", API Reference)
             return self.objects(prefix)
         start, folders = start_in_any_order(prefix, start_after)
         found = {meta.key: meta for folder in folders for meta in self.objects(folder)}
@@ -82,9 +81,9 @@ class Listings:
         """
         asked, pages = self._askable(prefix), Pages()
         markers: dict[str, Any] = {}
-        with self._errors.translated("list_uploads", prefix):
+        with self.errors.translated("list_uploads", prefix):
             while True:
-                answer = self._client().list_multipart_uploads(Bucket=self._bucket, Prefix=asked, MaxUploads=page_size, **markers)
+                answer = self.client().list_multipart_uploads(Bucket=self.bucket, Prefix=asked, MaxUploads=page_size, **markers)
                 for upload in answer.get("Uploads", []):
                     if upload["Key"].startswith(prefix):
                         yield upload["Key"], upload["UploadId"], upload["Initiated"].timestamp()
@@ -101,9 +100,9 @@ class Listings:
         """The parts of an upload, by number; `upload_id` is the server's own."""
         parts: list[StoredPart] = []
         marker = 0
-        with self._errors.translated("list_parts", key):
+        with self.errors.translated("list_parts", key):
             while True:
-                answer = self._client().list_parts(Bucket=self._bucket, Key=key, UploadId=upload_id, PartNumberMarker=marker)
+                answer = self.client().list_parts(Bucket=self.bucket, Key=key, UploadId=upload_id, PartNumberMarker=marker)
                 parts += [
                     StoredPart(part["PartNumber"], part["Size"], etag_of(part.get("ETag")), crc32c_of(part))
                     for part in answer.get("Parts", [])
@@ -115,7 +114,7 @@ class Listings:
                 marker = parts[-1].number
 
     def _askable(self, prefix: str) -> str:
-        return prefix[: prefix.rfind("/") + 1] if self._only_folders else prefix
+        return prefix[: prefix.rfind("/") + 1] if self.only_folders else prefix
 
 
 def _endless() -> PermanentError:

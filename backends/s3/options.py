@@ -36,9 +36,7 @@ class S3Options(StorageOptions):
     )
     #: Else the environment's or the profile's; a server with an `endpoint_url` gets us-east-1 when there is none.
     region: str | None = option(
-        None,
-        variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
-        aliases=("client_kwargs.region_name", "config_kwargs.region_name"),
+        None, variables=("AWS_REGION", "AWS_DEFAULT_REGION"), aliases=("client_kwargs.region_name", "config_kwargs.region_name")
     )
     profile: str | None = option(None, names_credentials=True, variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"))
     #: "path", "virtual" or "auto". Default: "path" with an endpoint of one's own, which seldom has a name for each bucket.
@@ -52,11 +50,7 @@ class S3Options(StorageOptions):
     #: Send no credentials at all: public buckets.
     anonymous: bool = option(False, names_credentials=True, aliases=("anon",))
     aws_access_key_id: str | None = option(
-        None,
-        is_secret=True,
-        is_needed=True,
-        variables=("AWS_ACCESS_KEY_ID",),
-        aliases=("key", "client_kwargs.aws_access_key_id"),
+        None, is_secret=True, is_needed=True, variables=("AWS_ACCESS_KEY_ID",), aliases=("key", "client_kwargs.aws_access_key_id")
     )
     aws_secret_access_key: str | None = option(
         None,

@@ -19,7 +19,15 @@ import google_crc32c
 
 from wherry.backends.s3.digests import crc32c_of, encode_crc32c, etag_of
 from wherry.backends.s3.error_table import DigestError, Translator, status_of
-from wherry.errors import AlreadyExistsError, BucketNotFoundError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.errors import (
+    AlreadyExistsError,
+    BucketNotFoundError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    TransientError,
+    absence_is_fine,
+)
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import TOKEN_METADATA
 
@@ -326,12 +334,8 @@ class Trial:
                         self._client().abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
     def _delete(self, key: str, **extra: Any) -> None:
-        try:
+        with absence_is_fine():
             with self._errors.translated("delete", key):
                 answer = self._client().delete_object(Bucket=self._bucket, Key=key, **extra)
             if not extra and (mark := answer.get("VersionId")):
                 self._versions.append((key, mark))
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return

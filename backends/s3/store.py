@@ -38,6 +38,7 @@ from wherry.errors import (
     PermanentError,
     StoreError,
     TransientError,
+    absence_is_fine,
 )
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import (
@@ -179,13 +180,8 @@ class S3Store(MultipartStore):
 
     def delete(self, key: str) -> None:
         """As the contract says."""
-        try:
-            with self._errors.translated("delete", key):
-                self._client.delete_object(Bucket=self._bucket, Key=key)
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return  # Amazon answers 204 for what is not there, some others 404
+        with absence_is_fine(), self._errors.translated("delete", key):  # Amazon answers 204 for it, some others 404
+            self._client.delete_object(Bucket=self._bucket, Key=key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """As the contract says: a request for a thousand where the server takes that, else one for each, several at once."""
@@ -290,13 +286,8 @@ class S3Store(MultipartStore):
 
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
-        try:
-            with self._errors.translated("abort", key):
-                self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=_split_id(upload_id)[1])
-        except BucketNotFoundError:
-            raise
-        except NotFoundError:
-            return
+        with absence_is_fine(), self._errors.translated("abort", key):
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=_split_id(upload_id)[1])
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is what a killed trial has left."""

@@ -88,6 +88,16 @@ def about(operation: str, uri: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def absence_is_fine() -> Iterator[None]:
+    """Pass over a NotFoundError, but not one about the bucket."""
+    try:
+        yield
+    except NotFoundError as error:
+        if isinstance(error, BucketNotFoundError):
+            raise
+
+
 class TransientError(StoreError):
     """The call may succeed when it is made again: a reset, a time-out, a 5xx answer."""
 

@@ -20,6 +20,7 @@ from servers.tls import make_certificates
 from wherry.backends.gcs.client import connect
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.store import GCSStore
+from wherry.backends.tally import Tally
 from wherry.checksum import crc32c
 from wherry.errors import (
     AccessDeniedError,
@@ -129,7 +130,7 @@ def test_the_universe_of_a_key_names_the_endpoint() -> None:
         "refresh_token": "r",
         "universe_domain": "example.goog",
     }
-    connection = connect(GCSOptions(credentials_json=key))
+    connection = connect(GCSOptions(credentials_json=key), Tally())
     assert "https://storage.example.goog" == connection.endpoint
     connection.close()
 

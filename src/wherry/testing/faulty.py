@@ -63,18 +63,16 @@ class FaultyStore(WrappedStore):
                     self._seen[place] += 1
                     if fault.nth <= self._seen[place] < fault.nth + fault.times:
                         due.append(fault)
-        for fault in due:
-            if not fault.after:
-                _happen(fault)
+        _happen(due, after=False)
         result = call()
-        for fault in due:
-            if fault.after:
-                _happen(fault)
+        _happen(due, after=True)
         return result
 
 
-def _happen(fault: Fault) -> None:
-    if fault.act is not None:
-        fault.act()
-    if fault.error is not None:
-        raise copy.copy(fault.error)  # a copy: whoever catches it may add to it
+def _happen(faults: Sequence[Fault], *, after: bool) -> None:
+    for fault in faults:
+        if fault.after == after:
+            if fault.act is not None:
+                fault.act()
+            if fault.error is not None:
+                raise copy.copy(fault.error)  # a copy: whoever catches it may add to it

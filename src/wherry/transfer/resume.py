@@ -24,7 +24,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from wherry.errors import IntegrityError, NotFoundError
@@ -62,30 +62,31 @@ class Version:
         return start, min(start + self.range_size_bytes, self.size_bytes)
 
 
+@dataclass
 class Partial:
-    """A file on its way, at `path`. `recorded` says which ranges an earlier call has written: number -> CRC32C, unverified."""
+    """A file on its way. `recorded` says which ranges an earlier call has written: number -> CRC32C, unverified."""
 
-    def __init__(self, path: Path, version: Version, record: int | None = None, recorded: dict[int, int] | None = None) -> None:
-        self.path = path
-        self.version = version
-        self.recorded = recorded or {}
-        self._record = record
+    path: Path
+    version: Version
+    #: The record beside it, open and locked; None: nothing is kept for a later call.
+    record: int | None = None
+    recorded: dict[int, int] = field(default_factory=dict)
 
     def note(self, number: int, crc32c: int) -> None:
         """Remember, for a later call, that a range was written. Safe from several threads."""
-        if self._record is not None:
-            os.write(self._record, b"%d %08x\n" % (number, crc32c))
+        if self.record is not None:
+            os.write(self.record, b"%d %08x\n" % (number, crc32c))
             self.recorded[number] = crc32c
 
     def close(self, *, keep: bool) -> None:
         """Let the next call have the pair, or remove it. The record goes last, so that no other file is without one."""
-        if self._record is None:
+        if self.record is None:
             return
         if not (keep and self.recorded):
             self.path.unlink(missing_ok=True)
             _record_of(self.path).unlink(missing_ok=True)
-        unlock(self._record)  # a child that was forked meanwhile has the file open, too
-        os.close(self._record)
+        unlock(self.record)  # a child that was forked meanwhile has the file open, too
+        os.close(self.record)
 
 
 @contextmanager

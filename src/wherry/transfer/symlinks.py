@@ -31,7 +31,6 @@ def resolve(store: ObjectStore, uri: StoreURI, name: str) -> str:
     candidates: Sequence[str] = (uri.key_for(name),)
     followed: list[str] = []
     while True:
-        pointer = ""
         for key in candidates:
             if not key.endswith(SYMLINK_SUFFIX):
                 if _is_there(store, key):
@@ -40,7 +39,7 @@ def resolve(store: ObjectStore, uri: StoreURI, name: str) -> str:
             if _is_there(store, key):
                 pointer = key
                 break
-        if not pointer:
+        else:
             raise _missing(uri, candidates, followed)
         if pointer in followed:
             circle = [uri.uri_for(key) for key in (*followed[followed.index(pointer) :], pointer)]

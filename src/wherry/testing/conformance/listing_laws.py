@@ -19,8 +19,6 @@ from wherry.testing.conformance.support import at_once, get, new_file, same, som
 class ListingLaws(StoreSuite):
     """Laws of head, list and delete, of many threads, and of what is left."""
 
-    # head, list, delete
-
     def test_missing_object(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """What is not there is a NotFoundError, also where a longer key is there."""
         store.put_file(f"{prefix}/folder/object", new_file(tmp_path, b"data"))
@@ -168,8 +166,6 @@ class ListingLaws(StoreSuite):
         assert after_put is not None
         assert after_put > after_head
 
-    # many threads
-
     def test_threads_share_a_store(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """Eight threads put, get, list and delete side by side."""
 
@@ -212,8 +208,6 @@ class ListingLaws(StoreSuite):
         at_once(lambda part: part(), [write, read])
         assert versions[-1] == get(store, key, tmp_path)
         assert {key} == self.raw_names(store, prefix)
-
-    # the end
 
     def test_nothing_temporary_is_left(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """After puts, refused puts and replacements there is what list() shows, and no more."""

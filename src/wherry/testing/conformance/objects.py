@@ -40,8 +40,6 @@ _ODD_NAMES = (
 class ObjectLaws(StoreSuite):
     """Laws of puts, gets and ranges."""
 
-    # put and get
-
     @pytest.mark.parametrize("size", _SIZES)
     def test_put_then_get(self, store: ObjectStore, prefix: str, tmp_path: Path, size: int) -> None:
         """When a put returns, the whole object is there."""
@@ -132,8 +130,6 @@ class ObjectLaws(StoreSuite):
             assert get(store, key, tmp_path) == b"longer"
             assert key in {meta.key for meta in store.list(f"{prefix}/")}
 
-    # if_absent
-
     def test_if_absent_keeps_the_first(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """The second put is refused and the first object is untouched."""
         key = f"{prefix}/object"
@@ -169,8 +165,6 @@ class ObjectLaws(StoreSuite):
             else:
                 assert found in contents
         assert {f"{prefix}/{round_}" for round_ in range(20)} == self.raw_names(store, prefix)
-
-    # ranges
 
     def test_ranges_join_to_the_whole(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """Ranges may be fetched side by side, in any order and again; bytes outside of them are left alone."""
