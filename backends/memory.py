@@ -15,7 +15,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError, about
 from wherry.store import (
     TEMPORARY_MARK,
     Capabilities,
@@ -91,15 +91,12 @@ class MemoryStore(MultipartStore):
 
     def _range(self, key: str, start: int, end: int | None, if_match: str | None) -> bytes:
         meta, data = self._object("get", key)
-        if if_match is not None and meta.etag != if_match:
-            raise IntegrityError(
-                f"the object is another by now: etag {meta.etag}, not {if_match}", operation="get", uri=self._uri.uri_for(key)
-            )
         end = len(data) if end is None else end
-        if not 0 <= start <= end <= len(data):
-            raise IntegrityError(
-                f"bytes {start} to {end} were asked for, the object has {len(data)}", operation="get", uri=self._uri.uri_for(key)
-            )
+        with about("get", self._uri.uri_for(key)):
+            if if_match not in (None, meta.etag):
+                raise IntegrityError(f"the object is another by now: etag {meta.etag}, not {if_match}")
+            if not 0 <= start <= end <= len(data):
+                raise IntegrityError(f"bytes {start} to {end} were asked for, the object has {len(data)}")
         return data[start:end]
 
     def head(self, key: str) -> ObjectMeta:
@@ -152,12 +149,8 @@ class MemoryStore(MultipartStore):
             if part.number not in held or held[part.number][0].etag != part.etag:
                 raise PermanentError(f"part {part.number} is not held", operation="complete", uri=self._uri.uri_for(key))
         data = b"".join(held[number][1] for number in sorted(part.number for part in parts))
-        meta = self._store(
-            "complete",
-            key,
-            data,
-            replace(upload.put, if_absent=put.if_absent, crc32c=upload.put.crc32c if put.crc32c is None else put.crc32c),
-        )
+        crc = upload.put.crc32c if put.crc32c is None else put.crc32c
+        meta = self._store("complete", key, data, replace(upload.put, if_absent=put.if_absent, crc32c=crc))
         self.abort(key, upload_id)
         return meta
 

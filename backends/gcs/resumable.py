@@ -56,7 +56,7 @@ class SessionUploads:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._lock = threading.Lock()
+        #: By id, for several threads at once: each step on it is one call of the dictionary.
         self._streams: dict[str, _Stream] = {}
 
     @staticmethod
@@ -143,13 +143,13 @@ class SessionUploads:
                 raise TransientError("the server has not got to the end of what was sent")
             with self._bucket.translated(secret=True):
                 meta = self._bucket.described(key, answer.json())
-        self._forget(upload_id)
+        self._streams.pop(upload_id, None)
         self._bucket.check(meta, size, put.crc32c)
         return meta
 
     def abort(self, key: str, upload_id: str) -> None:
         """Cancel the session. An object that it has become stays."""
-        self._forget(upload_id)
+        self._streams.pop(upload_id, None)
         with self._bucket.translated(secret=True):
             answer = self._bucket.connected().bare.delete(
                 f"{self._bucket.endpoint}{upload_id}", timeout=self._bucket.timeout_s, allow_redirects=False
@@ -164,7 +164,7 @@ class SessionUploads:
     def _held(self, upload_id: str, answer: Response) -> int:
         """How many bytes the server says that it holds, by its answer 308."""
         if answer.status_code != 308:
-            self._forget(upload_id)
+            self._streams.pop(upload_id, None)
             raise NotFoundError("the upload is over: the object was made")
         match = _HELD.fullmatch(answer.headers.get("Range", ""))
         return int(match[1]) + 1 if match else 0
@@ -180,7 +180,7 @@ class SessionUploads:
                 allow_redirects=False,  # 308 means something else here
             )
             if answer.status_code in _GONE:
-                self._forget(upload_id)
+                self._streams.pop(upload_id, None)
                 words = f"the upload session is gone ({answer.status_code}): it was completed, aborted, or is over a week old"
                 raise NotFoundError(words)
             if answer.status_code not in (200, 201, 308):
@@ -190,12 +190,7 @@ class SessionUploads:
             return answer
 
     def _stream(self, upload_id: str) -> _Stream:
-        with self._lock:
-            return self._streams.setdefault(upload_id, _Stream())
-
-    def _forget(self, upload_id: str) -> None:
-        with self._lock:
-            self._streams.pop(upload_id, None)
+        return self._streams.setdefault(upload_id, _Stream())
 
 
 def _joined(parts: Sequence[StoredPart]) -> int:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -85,16 +84,6 @@ def translate(error: OSError, writing: bool) -> StoreError:
         return NotFoundError("there is no such file")
     kind, hint = _RULES.get(code, (PermanentError, ""))
     return kind(error.strerror or str(error), hint=hint)
-
-
-def open_object(path: Path) -> int:
-    """Open an object to read; IsADirectoryError for whatever is no regular file."""
-    # O_NONBLOCK: opening a named pipe would wait for a writer
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    return fd
 
 
 def open_temporary(target: Path, o_tmpfile: int, mark: str) -> tuple[int, Path | None]:

@@ -32,7 +32,6 @@ from wherry.backends.local.files import (
     etag,
     make_folders,
     mark_for,
-    open_object,
     open_temporary,
     publish,
     sync_folder,
@@ -259,10 +258,12 @@ class LocalStore(MultipartStore):
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        """The file of an object, open for reading."""
+        """The file of an object, open for reading; IsADirectoryError for whatever is no regular file."""
         path = self._path(key)
-        fd = open_object(path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe would wait for a writer
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             self._root.require_open(fd, path)
             yield fd
         finally:

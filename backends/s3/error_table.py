@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import responses
 
@@ -105,6 +106,7 @@ _SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...
 )
 
 
+@dataclass(frozen=True)
 class Translator:
     """Turns what botocore raises about one store into our errors.
 
@@ -112,14 +114,11 @@ class Translator:
     are for words.
     """
 
-    def __init__(
-        self, uri: StoreURI, renew: Callable[[], bool], timeout_s: float, server: str, now: Callable[[], float] = time.time
-    ) -> None:
-        self._uri = uri
-        self._renew = renew
-        self._timeout_s = timeout_s
-        self._server = server
-        self._now = now
+    uri: StoreURI
+    renew: Callable[[], bool]
+    timeout_s: float
+    server: str
+    now: Callable[[], float] = time.time
 
     @contextmanager
     def translated(self, operation: str, key: str, part: int | None = None) -> Iterator[None]:
@@ -130,7 +129,7 @@ class Translator:
             except sdk.ClientError as error:
                 raise self._answered(error, operation) from error
             except (sdk.BotoCoreError, HTTPError) as error:
-                raise self._without_answer(error, f"{operation} {self._uri.uri_for(key)}", part) from error
+                raise self._without_answer(error, f"{operation} {self.uri.uri_for(key)}", part) from error
             except ShortFile as error:
                 raise IntegrityError(str(error)) from error
             except (ValueError, RuntimeError) as error:  # botocore's parsers and Python's: a date or a number that cannot be
@@ -140,7 +139,7 @@ class Translator:
 
     def about(self, operation: str, key: str) -> AbstractContextManager[None]:
         """Have errors of ours in the block name the call and the object."""
-        return about(operation, self._uri.uri_for(key))
+        return about(operation, self.uri.uri_for(key))
 
     def _answered(self, error: sdk.ClientError, operation: str) -> StoreError:
         """The error for an answer."""
@@ -149,13 +148,13 @@ class Translator:
             return taken()
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         kind, hint = _rule_for(code, status)
-        if code in _EXPIRED and self._renew():
+        if code in _EXPIRED and self.renew():
             kind, hint = TransientError, "the credentials are read anew for the next attempt"
-        elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self._now())) > _SKEW_S):
+        elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self.now())) > _SKEW_S):
             hint = self._clock_hint(headers)
         made = kind(self._words(error, kind), hint=hint)
         if isinstance(made, ThrottledError):
-            made.retry_after_s = _retry_after_s(headers, self._now())
+            made.retry_after_s = _retry_after_s(headers, self.now())
         return made
 
     def _words(self, error: sdk.ClientError, kind: type[StoreError]) -> str:
@@ -170,10 +169,10 @@ class Translator:
             text = f"{text.rstrip('.')} (to {where[:200]})"
         if is_s3s and not issubclass(kind, (BucketNotFoundError, AccessDeniedError)) and not 300 <= status < 400:
             return text
-        return f"{text.rstrip('.')}, says {self._server}"
+        return f"{text.rstrip('.')}, says {self.server}"
 
     def _clock_hint(self, headers: Mapping[str, str]) -> str:
-        ahead_s = _ahead_s(headers, self._now())
+        ahead_s = _ahead_s(headers, self.now())
         by = f" by {abs(ahead_s):.0f} s, it is {'fast' if ahead_s > 0 else 'slow'}" if abs(ahead_s) >= 1 else ""
         return _CLOCK.replace(":", f"{by}:")
 
@@ -191,7 +190,7 @@ class Translator:
             return ConfigError(f"{call}: {text}")
         if isinstance(error, sdk.ReadTimeoutError):  # a URLLib3 one too: botocore's is both
             what = f" of part {part}" if part is not None else ""
-            return TransientError(f"no byte{what} went through for {self._timeout_s:g} s: {self._server} is silent")
+            return TransientError(f"no byte{what} went through for {self.timeout_s:g} s: {self.server} is silent")
         kind, hint = next(((kind, hint) for types, kind, hint in _SDK_RULES if isinstance(error, types)), (PermanentError, ""))
         return kind(text, hint=hint)
 

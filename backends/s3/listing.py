@@ -29,7 +29,7 @@ _MOST_FOLDERS = 4
 _DATE = re.compile(rb"<LastModified>(?!" + _DAY + rb"T" + _TIME + rb"</LastModified>)([^<]*)</LastModified>")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Listings:
     """What a bucket has. `client` gives the client of the moment."""
 

@@ -85,6 +85,7 @@ class S3Store(MultipartStore):
         self._options = S3Options.read(options)
         self._uri = uri
         self._bucket = uri.root
+        self._is_directory_bucket = uri.root.endswith(DIRECTORY_BUCKET)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._retired: builtins.list[Connection] = []
@@ -203,15 +204,10 @@ class S3Store(MultipartStore):
         checked, raw_id = _split_id(upload_id)
 
         def copy(part: tuple[int, str]) -> None:
-            number, source = part
-            with self._errors.translated("join", source, number):
-                self._client.upload_part_copy(
-                    Bucket=self._bucket,
-                    Key=key,
-                    UploadId=raw_id,
-                    PartNumber=number,
-                    CopySource={"Bucket": self._bucket, "Key": source},
-                )
+            number, name = part
+            source: Any = {"Bucket": self._bucket, "Key": name}
+            with self._errors.translated("join", name, number):
+                self._client.upload_part_copy(Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=number, CopySource=source)
 
         try:
             with self._errors.about("join", key):
@@ -345,10 +341,6 @@ class S3Store(MultipartStore):
             if renewable:
                 self._retire()
             return renewable
-
-    @property
-    def _is_directory_bucket(self) -> bool:
-        return self._bucket.endswith(DIRECTORY_BUCKET)
 
     def _capable(self, found: Findings) -> Capabilities:
         return Capabilities(

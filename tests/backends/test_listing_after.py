@@ -101,7 +101,7 @@ def test_s3_server_that_ignores_or_refuses_the_key_is_listed_whole(flaws: tuple[
 def test_directory_bucket_is_not_asked_to_start_after_a_key(file: Path) -> None:
     """StartAfter is "not supported for directory buckets" ("ListObjectsV2", API Reference)."""
     with lax_server() as server, store_at(server.server_port) as store:
-        store._listings._only_folders = True
+        store._listings.only_folders = True
         for name in ("b", "a"):
             store.put_file(f"run/{name}", file)
         assert ["run/b"] == [meta.key for meta in store.list("run/", start_after="run/a")]

@@ -31,11 +31,11 @@ from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.database import JournalDamaged
 from wherry.spool.journal.jobs import LEASE_S
 from wherry.spool.journal.journal import retry_until_written
+from wherry.spool.journal.queries import secrets_here
 from wherry.spool.leftovers import sweep
 from wherry.spool.presence import living_sessions
 from wherry.spool.recovery import open_journal, remove_unneeded_reserve
 from wherry.spool.spool import Spool
-from wherry.store.environment import secrets_here
 from wherry.transfer.resume import clean_stale_downloads
 
 log = logging.getLogger("wherry.agent.agent")

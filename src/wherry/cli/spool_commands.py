@@ -217,7 +217,7 @@ def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]
 
 def _secrets_here(journal: Journal) -> dict[int, dict[str, object]]:
     """The secrets that their first user had in the environment, as far as this process's environment has them as well."""
-    from wherry.store.environment import secrets_here
+    from wherry.spool.journal.queries import secrets_here
 
     found = secrets_here(journal.queries.stores().values(), os.environ)
     for options in found.values():

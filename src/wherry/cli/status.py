@@ -13,9 +13,10 @@ from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.overview import Reason, StoreWait
+from wherry.spool.journal.queries import secrets_here
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
-from wherry.store.environment import secrets_here, variables_of
+from wherry.store.environment import variables_of
 
 OPEN = (JobState.QUEUED, JobState.LEASED)
 _REASONS = {

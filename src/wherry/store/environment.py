@@ -7,23 +7,9 @@ public ones in the journal, the secret ones in memory. For schemes without a bac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from wherry.store.options import Option
 from wherry.store.registry import own_backend
-
-
-class RecordedStore(Protocol):
-    """What is asked here of the journal's record of a store."""
-
-    @property
-    def id(self) -> int: ...  # noqa: D102  as in StoreRecord
-    @property
-    def scheme(self) -> str: ...  # noqa: D102
-    @property
-    def secret_names(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def settings(self) -> Mapping[str, Mapping[str, float]]: ...  # noqa: D102
 
 
 def with_environment(scheme: str, options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
@@ -48,16 +34,6 @@ def variables_for(scheme: str) -> tuple[str, ...]:
     vendors = (variable for each in secrets for variable in each.variables)
     flat = ([alias for alias in each.aliases if "." not in alias] or [each.name] for each in secrets)
     return (*vendors, *(f"FSSPEC_{scheme}_{name}".upper() for names in flat for name in names))
-
-
-def secrets_here(stores: Iterable[RecordedStore], environ: Mapping[str, str]) -> dict[int, dict[str, str]]:
-    """The secrets of those stores whose first user had them in the environment, as far as this one has them, too: by store."""
-    found: dict[int, dict[str, str]] = {}
-    for store in stores:
-        here = secrets_from_environment(store.scheme, environ)
-        if "secrets" in store.settings and set(store.secret_names) <= set(here):
-            found[store.id] = {name: here[name] for name in store.secret_names}
-    return found
 
 
 def variables_of(scheme: str, secret_names: Iterable[str]) -> list[str]:

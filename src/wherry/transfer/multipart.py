@@ -111,11 +111,8 @@ class MultipartSender:
             self._give_up(job, store, upload_id)  # what may be left of it
             if meta is not None:
                 return meta
-            raise TransientError(
-                f"the store does not know the upload in parts any more ({error.message}): it begins again",
-                operation="complete",
-                uri=job.uri,
-            ) from error
+            words = f"the store does not know the upload in parts any more ({error.message}): it begins again"
+            raise TransientError(words, operation="complete", uri=job.uri) from error
         except PermanentError as error:
             if error.waits_for is None:  # else the job goes on with the parts that are there
                 self._give_up(job, store, upload_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from wherry.spool.journal.jobs import Counts, End, Job, JobId, JobKind, JobState, Schedule
 from wherry.spool.journal.role import Role
+from wherry.store.environment import secrets_from_environment
 from wherry.store.registry import endpoint_key
 
 _OWN = [column.name for column in fields(Job) if column.name not in ("schedule", "end")]
@@ -33,6 +34,16 @@ class StoreRecord:
     def endpoint_key(self) -> str:
         """Which of the servers that have such a URI it is on."""
         return endpoint_key(self.scheme, self.options)
+
+
+def secrets_here(stores: Iterable[StoreRecord], environ: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """The secrets of those stores whose first user had them in the environment, as far as this one has them, too: by store."""
+    found: dict[int, dict[str, str]] = {}
+    for store in stores:
+        here = secrets_from_environment(store.scheme, environ)
+        if "secrets" in store.settings and set(store.secret_names) <= set(here):
+            found[store.id] = {name: here[name] for name in store.secret_names}
+    return found
 
 
 class Queries(Role):
