@@ -10,9 +10,10 @@ import pytest
 
 from support import new_job, store_id
 from wherry.clock import Clock
-from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.jobs import JobId, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.overview import Reason
+from wherry.spool.journal.work import TRY_AGAIN_S
 
 
 @dataclass
@@ -41,7 +42,14 @@ def put_off(journal: Journal, worker: str = "w") -> JobId | None:
     """Lease a job, and find that its store needs an operator."""
     job = journal.work.lease(worker, 60.0)
     if job is not None:
-        journal.work.put_off(job.id, worker, "credentials", "ExpiredToken: they are over", "CredentialsExpiredError")
+        journal.work.requeue(
+            job.id,
+            worker,
+            wait_s=TRY_AGAIN_S,
+            error="ExpiredToken: they are over",
+            kind="CredentialsExpiredError",
+            waits_for=WaitsFor.CREDENTIALS,
+        )
     return None if job is None else job.id
 
 
@@ -92,7 +100,7 @@ def test_new_secrets_have_all_of_them_tried_at_once(journal: Journal, all_stores
     workers = [journal.work.lease(f"w{n}", 60.0) for n in range(3)]
     for n, job in enumerate(workers):
         assert job is not None
-        journal.work.put_off(job.id, f"w{n}", "credentials", "over")
+        journal.work.requeue(job.id, f"w{n}", wait_s=TRY_AGAIN_S, error="over", waits_for=WaitsFor.CREDENTIALS)
     assert 0 == journal.work.ready()[0]
     assert workers[0] is not None
     assert journal.work.resume(None if all_stores else [workers[0].store_id])
@@ -115,7 +123,14 @@ def test_a_file_that_cannot_be_written_does_not_hold_up_the_others_of_its_store(
     for _ in range(30):
         while (job := journal.work.lease("w", 60.0)) is not None:
             if job.id == bad:
-                journal.work.put_off(job.id, "w", "destination", "Read-only file system", "ReadOnlyError")
+                journal.work.requeue(
+                    job.id,
+                    "w",
+                    wait_s=TRY_AGAIN_S,
+                    error="Read-only file system",
+                    kind="ReadOnlyError",
+                    waits_for=WaitsFor.DESTINATION,
+                )
             else:
                 journal.work.ack(job.id, "w", None)
                 done.append(job.id)
@@ -165,9 +180,9 @@ def test_a_wait_is_over_for_flush_when_nothing_else_is_under_way(journal: Journa
     second = journal.work.lease("w2", 60.0)
     assert first is not None
     assert second is not None
-    journal.work.put_off(first.id, "w1", "clock", "RequestTimeTooSkewed")
+    journal.work.requeue(first.id, "w1", wait_s=TRY_AGAIN_S, error="RequestTimeTooSkewed", waits_for=WaitsFor.CLOCK)
     assert [] == journal.overview.held_up("me")  # the other is on its way
-    journal.work.put_off(second.id, "w2", "clock", "RequestTimeTooSkewed")
+    journal.work.requeue(second.id, "w2", wait_s=TRY_AGAIN_S, error="RequestTimeTooSkewed", waits_for=WaitsFor.CLOCK)
     assert (
         ids
         == [failure.job_id for failure in journal.overview.held_up("me")]
@@ -183,7 +198,7 @@ def test_what_waits_for_an_upload_that_waits_is_not_under_way(journal: Journal) 
     job = journal.work.lease("w", 60.0)
     assert job is not None
     other = journal.uploads.submit("me", store_id(journal, "two"), [new_job("m", requires=("shard",), root="s3://bucket")])[0][0]
-    journal.work.put_off(job.id, "w", "destination", "Read-only file system")
+    journal.work.requeue(job.id, "w", wait_s=TRY_AGAIN_S, error="Read-only file system", waits_for=WaitsFor.DESTINATION)
     assert [first, other] == [failure.job_id for failure in journal.overview.held_up("me")]
     free = journal.uploads.submit("me", store_id(journal, "two"), [new_job("free", root="s3://two")])[0][0]
     assert [] == journal.overview.held_up("me")

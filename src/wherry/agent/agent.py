@@ -57,12 +57,9 @@ _STOPPED_S = 15.0
 class Agent:
     """The agent's loop. Its workers are forked from it and share its lock, which is free only when all of them are gone."""
 
-    def __init__(
-        self, spool: Spool, config: AgentConfig, lock: int, *, stay: bool, environ: Mapping[str, str], clock: Clock | None
-    ) -> None:
+    def __init__(self, spool: Spool, config: AgentConfig, *, stay: bool, environ: Mapping[str, str], clock: Clock | None) -> None:
         self._spool = spool
         self._config = config
-        self._lock = lock
         self._stay = stay
         self._environ = environ
         self._journal = open_journal(spool, checkpoints=True, thorough=True, clock=clock)

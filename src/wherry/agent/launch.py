@@ -119,7 +119,7 @@ def run_agent(
         log.info("another agent has the spool %s", spool.folder)
         return 0
     try:
-        return Agent(spool, AgentConfig(**settings), lock, stay=stay, environ=environ or {}, clock=clock).run()  # type: ignore[arg-type]
+        return Agent(spool, AgentConfig(**settings), stay=stay, environ=environ or {}, clock=clock).run()  # type: ignore[arg-type]
     finally:
         os.close(lock)
 

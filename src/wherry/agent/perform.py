@@ -14,7 +14,7 @@ from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.wakeup import notify
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.spool.abandoned_uploads import clean_known_uploads
-from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.work import TRY_AGAIN_S
@@ -98,7 +98,7 @@ class Performer:
                 if n_learned != self.stores.n_learned(job.store_id):  # newer secrets came meanwhile
                     self._again(job, error, wait_s=0.0)
                 else:
-                    self._put_off(job, error, error.waits_for)
+                    self._again(job, error, wait_s=TRY_AGAIN_S, waits_for=WaitsFor(error.waits_for))
             elif not isinstance(error, TransientError):
                 self._fail(job, error)
             else:
@@ -126,30 +126,21 @@ class Performer:
             if None not in (meta.crc32c, wanted.crc32c) and meta.crc32c != wanted.crc32c:
                 raise NotReadyError(f"it requires {wanted.key}, which has another checksum", operation="put", uri=job.uri)
 
-    def _again(self, job: Job, error: StoreError, *, wait_s: float, counts: bool = True) -> None:
+    def _again(
+        self, job: Job, error: StoreError, *, wait_s: float, counts: bool = True, waits_for: WaitsFor | None = None
+    ) -> None:
+        """Give the job back. `waits_for`: it waits for an operator, and so do the others of its store, one of which is tried."""
         if self._is_over(job, error, wait_s if job.kind is JobKind.CHECK else 0.0):  # who asked for a check waits for it
             return
-        wait_s = min(wait_s, self._last_try_in_s(job))
+        # At most until its deadline: then it has one more try.
+        wait_s = min(wait_s, max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0]))
         text = self._text(error)
-        if counts:
+        if waits_for is not None:
+            log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for.value, text)
+        elif counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
-        requeue = partial(
-            self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error), counts=counts
-        )
-        retry_until_written(requeue)
-
-    def _put_off(self, job: Job, error: StoreError, waits_for: str) -> None:
-        """The job waits for an operator; so do the others of its store, of which one at a time is tried."""
-        if self._is_over(job, error):
-            return
-        wait_s = min(TRY_AGAIN_S, self._last_try_in_s(job))
-        text = self._text(error)
-        log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for, text)
-        retry_until_written(lambda: self.journal.work.put_off(job.id, self.worker, waits_for, text, kind_of(error), wait_s))
-
-    def _last_try_in_s(self, job: Job) -> float:
-        """A job waits until its deadline at most, and then has one more try."""
-        return max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0])
+        requeue = partial(self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error))
+        retry_until_written(partial(requeue, counts=counts, waits_for=waits_for))
 
     def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:
         """Whether the job's deadline has passed, or will have after `wait_s`, so that it has failed."""

@@ -44,11 +44,7 @@ class Worker:
         self._jobs = ThreadPoolExecutor(config.jobs_in_flight, thread_name_prefix="job")
         self._pieces = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="piece")
         self._sender = Sender(
-            journal,
-            self._pieces,
-            worker=name,
-            n_workers=config.n_workers,
-            call_help=lambda: notify(spool.inside("bell")),
+            journal, self._pieces, worker=name, n_workers=config.n_workers, call_help=lambda: notify(spool.inside("bell"))
         )
         self._performer = Performer(spool, journal, self._stores, name, self._sender)
         self._running: set[Future[None]] = set()

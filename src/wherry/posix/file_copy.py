@@ -16,7 +16,6 @@ from wherry.errors import ConfigError, SourceChangedError
 _FICLONE = 0x40049409
 #: linkat(2), rename(2) and FICLONE say these where they cannot do it on this pair of files; then the next way is taken.
 CANNOT = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.ETXTBSY}
-_COPY_CHUNK_BYTES = 2**30
 
 
 def require_regular(path: Path, found: os.stat_result) -> None:
@@ -65,31 +64,7 @@ def copy_and_sum(
     return tuple(pieces)
 
 
-def _copy_bytes(source: int, target: int, size_bytes: int) -> None:
-    """Copy a staged file, in the kernel where it can."""
-    copied = 0
-    in_kernel = hasattr(os, "copy_file_range")
-    while copied < size_bytes:
-        left = min(_COPY_CHUNK_BYTES, size_bytes - copied)
-        if in_kernel:
-            try:
-                n = os.copy_file_range(source, target, left)
-            except OSError as error:
-                if error.errno not in CANNOT:
-                    raise
-                in_kernel = False
-                continue
-        else:
-            block = os.read(source, min(left, 2**20))
-            n = len(block)
-            while block:
-                block = block[os.write(target, block) :]
-        if n == 0:
-            raise SourceChangedError(f"the file shrank while it was being copied: {copied} of {size_bytes} bytes were there")
-        copied += n
-
-
 def copy_out(staged: int, target: int) -> None:
     """Copy an open staged file, from its start, into the open, empty file `target`: reflink where possible."""
     if not reflink(staged, target):
-        _copy_bytes(staged, target, os.fstat(staged).st_size)
+        copy_and_sum(staged, target, os.fstat(staged).st_size)

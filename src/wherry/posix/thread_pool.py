@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -94,21 +95,15 @@ class DaemonThreadPool(Executor):
             self._is_shut = True
             threads = list(self._threads)
         if cancel_futures:
-            self._cancel_waiting()
+            with suppress(queue.Empty):
+                while True:
+                    if (call := self._calls.get_nowait()) is not None:
+                        call.future.cancel()
         for _ in threads:
             self._calls.put(None)
         if wait:
             for thread in threads:
                 thread.join()
-
-    def _cancel_waiting(self) -> None:
-        while True:
-            try:
-                call = self._calls.get_nowait()
-            except queue.Empty:
-                return
-            if call is not None:
-                call.future.cancel()
 
     def __del__(self) -> None:
         """End the threads of a pool that is dropped without shutdown(), as ThreadPoolExecutor does."""

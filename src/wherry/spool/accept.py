@@ -77,13 +77,7 @@ class Acceptance:
         return True
 
     def accept(
-        self,
-        sources: Sequence[Source],
-        requires: Sequence[str],
-        *,
-        overwrite: bool,
-        move: bool,
-        advance: Callable[[int], object],
+        self, sources: Sequence[Source], requires: Sequence[str], *, overwrite: bool, move: bool, advance: Callable[[int], object]
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
@@ -148,20 +142,21 @@ class Acceptance:
             accepted = self._journal.uploads.submit(self.owner, self._store_id, new, shared=shared)
         if not self._has_accepted:
             self._has_accepted = True
-            self.mark_lost_as_reported()
+            self._seen_replacements = self._journal.replacements
         return accepted
 
-    def lost(self) -> list[JobFailure]:
-        """A failure that says that the journal was damaged and put aside, if it was. What was not uploaded by then is unknown."""
+    def lost(self, *, mark: bool = True) -> list[JobFailure]:
+        """A failure that says that the journal was damaged and put aside, if it was; with `mark` once.
+
+        What was not uploaded by then is unknown.
+        """
         if self._journal.replacements == self._seen_replacements or not self._has_accepted:
             return []
+        if mark:
+            self._seen_replacements = self._journal.replacements
         where = self._spool.folder / "quarantine"
         text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
         return [JobFailure(0, str(self._uri), 0, text, "JournalError")]
-
-    def mark_lost_as_reported(self) -> None:
-        """What lost() has said up to now has been told to the user."""
-        self._seen_replacements = self._journal.replacements
 
     def _uri_for(self, name: str) -> str:
         return self._uri.uri_for(self._uri.key_for(check_name(name)))

@@ -31,11 +31,9 @@ class Failures:
     def report(self, *, raising: bool) -> None:
         """Raise UploadFailed for failures that were not raised before, or log those that were not logged."""
         checks = self._journal.uploads.failures(self._owner, kind=JobKind.CHECK)
-        puts = [*self._acceptance.lost(), *self._journal.uploads.failures(self._owner, mark=raising)]
-        if raising:
-            self._acceptance.mark_lost_as_reported()
-            if checks or puts:
-                raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
+        puts = [*self._acceptance.lost(mark=raising), *self._journal.uploads.failures(self._owner, mark=raising)]
+        if raising and (checks or puts):
+            raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
         for failure in [*checks, *puts]:
             if failure.job_id not in self._logged:
                 self._logged.add(failure.job_id)
@@ -52,10 +50,8 @@ class Failures:
         failures = self._journal.uploads.failures(self._owner)
         if held:
             raise UploadFailed([*failures, *held], remedy=self.remedy_for_waiting(len(held)))
-        if lost := self._acceptance.lost():
-            self._acceptance.mark_lost_as_reported()
-        if lost or failures:
-            raise upload_failed([*lost, *failures], remedy=self._remedy([*lost, *failures]))
+        if failures := [*self._acceptance.lost(), *failures]:
+            raise upload_failed(failures, remedy=self._remedy(failures))
 
     def unfinished(self, target: object, why: str, where: str) -> str:
         """What a wait that is given up leaves, why, and the command that finishes it."""

@@ -11,14 +11,7 @@ from wherry.spool.journal.journal import Journal
 from wherry.store import ObjectMeta
 
 #: The state of a folder is that of its least finished file.
-_LEAST_FINISHED = (
-    JobState.LEASED,
-    JobState.QUEUED,
-    JobState.FAILED,
-    JobState.DISCARDED,
-    JobState.SUPERSEDED,
-    JobState.DONE,
-)
+_LEAST_FINISHED = (JobState.LEASED, JobState.QUEUED, JobState.FAILED, JobState.DISCARDED, JobState.SUPERSEDED, JobState.DONE)
 
 
 class UploadHandle:
@@ -69,7 +62,7 @@ class UploadHandle:
         if self._made is not None:
             return JobState.DONE
         states = {job.state for job in self._journal.queries.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
-        return next((state for state in _LEAST_FINISHED if state in states), JobState.DONE)
+        return min(states, key=_LEAST_FINISHED.index)
 
     @property
     def is_exclusive(self) -> bool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from wherry.errors import ConfigError
@@ -17,17 +16,12 @@ def sources_of(path: Path, name: str) -> list[Source]:
     """The file `path` under `name`, or all files of the folder `path` below `name`. ConfigError for what cannot be uploaded."""
     if not path.is_dir():
         return [(path, name)]
-    sources = [(file, check_new_name(f"{name}/{file.relative_to(path).as_posix()}")) for file in _files_below(path)]
-    _require_distinct(sources)
-    return sources
-
-
-def _require_distinct(sources: Sequence[Source]) -> None:
-    """Two names that differ by their Unicode form only become one: neither file is to replace the other."""
-    seen: dict[str, Path] = {}
-    for file, name in sources:
-        if (other := seen.setdefault(name, file)) is not file:
-            raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {name!r}: rename one")
+    found: dict[str, Path] = {}
+    for file in _files_below(path):
+        new = check_new_name(f"{name}/{file.relative_to(path).as_posix()}")
+        if (other := found.setdefault(new, file)) is not file:  # neither is to replace the other
+            raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {new!r}: rename one")
+    return [(file, new) for new, file in found.items()]
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -180,32 +180,32 @@ class Work(Role):
             return unneeded(db, [row[0]]) if state is not JobState.FAILED else []
 
     def requeue(
-        self, job_id: JobId, worker: str, *, wait_s: float, error: str, kind: str | None = None, counts: bool = True
+        self,
+        job_id: JobId,
+        worker: str,
+        *,
+        wait_s: float,
+        error: str,
+        kind: str | None = None,
+        counts: bool = True,
+        waits_for: WaitsFor | None = None,
     ) -> None:
-        """Give the job back, to be tried again after `wait_s`. `counts=False`: it was not an attempt, it only had to wait."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET state = 'queued', due_s = ?, error = ?, error_kind = ?, attempts = attempts - ?, lease_owner = NULL,"
-                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
-                (self._time.elapsed_s(db) + wait_s, error, kind, 0 if counts else 1, job_id, worker),
-            )
+        """Give the job back, to be tried again after `wait_s`. `counts=False`: it was not an attempt, it only had to wait.
 
-    def put_off(
-        self, job_id: JobId, worker: str, waits_for: str, error: str, kind: str | None = None, wait_s: float = TRY_AGAIN_S
-    ) -> None:
-        """Give a job back whose store can take nothing until an operator has mended what `waits_for` says."""
+        `waits_for`: its store can take nothing until an operator has mended that.
+        """
         with self._transaction() as db:
             now_s = self._time.elapsed_s(db)
             cursor = db.execute(
-                "UPDATE jobs SET state = 'queued', due_s = ?, waits_for = ?, error = ?, error_kind = ?, lease_owner = NULL,"
-                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
-                (now_s + wait_s, WaitsFor(waits_for).value, error, kind, job_id, worker),
+                "UPDATE jobs SET state = 'queued', due_s = ?, waits_for = ?, error = ?, error_kind = ?, attempts = attempts - ?,"
+                " lease_owner = NULL, lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
+                (now_s + wait_s, waits_for, error, kind, 0 if counts else 1, job_id, worker),
             )
-            if cursor.rowcount:
+            if waits_for is not None and cursor.rowcount:
                 db.execute(
                     "UPDATE stores SET due_s = CASE WHEN waits_for IS NULL THEN ? ELSE due_s END, refusals = MAX(refusals, 1),"
                     " waits_for = ?, error = ?, error_kind = ? WHERE id = (SELECT store_id FROM jobs WHERE id = ?)",
-                    (now_s + wait_after_s(1), WaitsFor(waits_for).value, error, kind, job_id),
+                    (now_s + wait_after_s(1), waits_for, error, kind, job_id),
                 )
 
     def note_error(self, store_id: int, key: str, error: str, kind: str | None) -> None:
