@@ -1,4 +1,5 @@
 # The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
+from .checkpoints.checkpoints import Checkpoints as Checkpoints
 from .config import (
     AgentConfig as AgentConfig,
     Config as Config,

@@ -110,7 +110,7 @@ class Reader(ABC):
             return ObjectMeta(job.key, job.size_bytes, crc32c=job.crc32c)
         note_download(self.spool, dest.absolute().parent)
         return download(
-            self._own_store().inner,  # download() retries range by range
+            self.store.inner,  # download() retries range by range
             key,
             dest,
             uri=self.uri.uri_for(key),
@@ -148,10 +148,11 @@ class Reader(ABC):
 
     def view(self) -> QueuedOverlay:
         """The store of this uploader, by keys and not by names, with what is still queued shown as if it were stored."""
-        return QueuedOverlay(self._own_store(), self.uri, self._endpoint, self.journal, self.spool)
+        return QueuedOverlay(self.store, self.uri, self._endpoint, self.journal, self.spool)
 
-    def _own_store(self) -> RetryStore:
-        """The store, opened in this process on first use, for reading."""
+    @property
+    def store(self) -> RetryStore:
+        """The store, by keys and without what is queued, opened in this process on first use."""
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
             self._store = RetryStore(LimitStore(store, max_in_flight=MOST_IN_FLIGHT), self.config.retry)

@@ -26,7 +26,7 @@ from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.posix.file_copy import require_regular
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
-from wherry.spool.accept import Acceptance
+from wherry.spool.accept import Acceptance, FollowUp
 from wherry.spool.drain import Patience, wait_until_drained
 from wherry.spool.failures import Failures, drain_command
 from wherry.spool.file_system import file_system_warnings
@@ -208,6 +208,11 @@ class Uploader(Reader):
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 
+    def follow_up(self, name: str, jobs: Sequence[FollowUp]) -> UploadHandle:
+        """Accept jobs whose objects the agent makes itself, as of a checkpoint set; the handle is of all but deputies."""
+        self._check_open()
+        return self._accepted(name, self._acceptance.submit_follow_ups(jobs))
+
     def _accepted(self, name: str, ids: Sequence[JobId]) -> UploadHandle:
         handle = UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)
         self._waiter.start(ids)
@@ -223,7 +228,7 @@ class Uploader(Reader):
                 self._wait_for_name(self.uri_for(file_name))
                 uri, key = self.uri_for(file_name), self.uri.key_for(file_name)
                 job = job_sent_at_once(uri, key, file.stat().st_size, owner=self._session.name, overwrite=overwrite)
-                made.append(sender.send(job, file, self._own_store(), self.config.transfer, frozen=False))
+                made.append(sender.send(job, file, self.store, self.config.transfer, frozen=False))
                 if move:
                     file.unlink()
         uri = self.uri_for(name)
@@ -359,7 +364,7 @@ class Uploader(Reader):
     def delete(self, name: str) -> None:
         """Remove the object, and take back uploads of it that are queued; no error when there is none."""
         self.withdraw(name)
-        self._own_store().delete(self.uri.key_for(check_name(name)))
+        self.store.delete(self.uri.key_for(check_name(name)))
 
     def withdraw(self, name: str) -> None:
         """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""

@@ -38,7 +38,7 @@ def test_a_file_system_that_cannot_decide_is_said_to(tmp_path: Path) -> None:
     with Uploader(f"memory://{uuid.uuid4().hex}", spool=tmp_path / "spool", config=CALLER) as uploader:
         handle = uploader.put(file_of(tmp_path / "file", 10), "file")
         handle.result()
-        assert uploader._own_store().capabilities.conditional_put is handle.is_exclusive
+        assert uploader.store.capabilities.conditional_put is handle.is_exclusive
 
 
 def test_of_a_folder_of_files_the_weakest_counts(tmp_path: Path) -> None:

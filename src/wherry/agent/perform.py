@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from wherry.agent.open_stores import OpenStore, Stores
+from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
 from wherry.agent.wakeup import notify
+from wherry.checkpoints.protocol.commit import IncompleteSetError
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, WaitsFor
@@ -70,31 +72,18 @@ class Performer:
         n_learned = self.stores.n_learned(job.store_id)
         try:
             opened = self.stores.open(self.record(job.store_id))
-            if job.kind is JobKind.CHECK:
-                check(job, opened)
-                etag = None
-            else:
-                self._require(job, opened)
-                learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
-                trial = None if self.in_caller else learn()
-                path = self.spool.staged_path(job.object_id)
-                # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
-                frozen = not self.journal.queries.is_shared(job.object_id)
-                on_retry = functools.partial(opened.on_retry, job.key)
-                meta = self.sender.send(
-                    job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen
-                )
-                etag = meta.etag
-                if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
-                    learn(aside=False)
-                elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
-                    trial.join(_TRIAL_S)
+            etag, note = self._carry_out(job, opened)
             exclusive = None if job.overwrite else _decides_races(opened, job)
-            retry_until_written(lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive)))
+            retry_until_written(
+                lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive, note=note))
+            )
         except NotReadyError as error:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
+        except IncompleteSetError as error:
+            wait_s = wait_before_next_look_s(self.journal.work.time_left_s(job)[1])
+            self._again(job, error, wait_s=wait_s, counts=False)
         except StoreError as error:
-            if error.waits_for is not None and job.kind is JobKind.PUT:
+            if error.waits_for is not None and job.kind is not JobKind.CHECK:
                 if n_learned != self.stores.n_learned(job.store_id):  # newer secrets came meanwhile
                     self._again(job, error, wait_s=0.0)
                 else:
@@ -112,6 +101,34 @@ class Performer:
             log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
             self._fail(job, error)
         self._notify_sessions()
+
+    def _carry_out(self, job: Job, opened: OpenStore) -> tuple[str | None, str | None]:
+        """Do what the job is for: (the etag of its object, what the user has to be told)."""
+        if job.kind is JobKind.CHECK:
+            check(job, opened)
+            return None, None
+        if job.kind is JobKind.PUT:
+            return self._send(job, opened), None
+        plan = SetPlan.read(self.spool.staged_path(job.object_id))
+        if job.kind is JobKind.RECEIPT:
+            return write_receipt(plan, self.journal.work.requirements(job.id), opened.store), None
+        return None, commit_set(plan, self.journal.work.time_left_s(job)[1], opened.store)
+
+    def _send(self, job: Job, opened: OpenStore) -> str | None:
+        """Send the staged file: the object's etag."""
+        self._require(job, opened)
+        learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
+        trial = None if self.in_caller else learn()
+        path = self.spool.staged_path(job.object_id)
+        # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
+        frozen = not self.journal.queries.is_shared(job.object_id)
+        on_retry = functools.partial(opened.on_retry, job.key)
+        meta = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen)
+        if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
+            learn(aside=False)
+        elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
+            trial.join(_TRIAL_S)
+        return meta.etag
 
     def _require(self, job: Job, opened: OpenStore) -> None:
         for wanted in self.journal.work.requirements(job.id):

@@ -130,7 +130,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     """
     from wherry.cli.status import waiting_for_secrets
     from wherry.spool.drain import wait_until_drained
-    from wherry.spool.journal.jobs import JobKind, JobState
+    from wherry.spool.journal.jobs import JobState
     from wherry.spool.presence import pid_of_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
@@ -166,7 +166,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     counts = journal.queries.counts()
     held = journal.overview.held_up(closed=closed)
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
-    failures = journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT)
+    failures = journal.queries.jobs(states=[JobState.FAILED], checks=False)
     journal.close()
     n_left = counts.queued + counts.leased
     typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
@@ -327,7 +327,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
     """The journal, and the failed uploads that the user named. ConfigError for a number that is no failed upload's."""
-    from wherry.spool.journal.jobs import JobId, JobKind, JobState
+    from wherry.spool.journal.jobs import JobId, JobState
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
 
@@ -336,7 +336,7 @@ def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journa
     if not (folder / "journal.db").exists():
         raise ConfigError(f"{_NOTHING}: {folder} has no journal; is it the right --spool?")
     journal = open_journal(Spool(folder))
-    jobs = [job for job in journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT) if all_ or job.id in (ids or ())]
+    jobs = [job for job in journal.queries.jobs(states=[JobState.FAILED], checks=False) if all_ or job.id in (ids or ())]
     if unknown := set(ids or ()) - {job.id for job in jobs}:
         raise ConfigError(
             f"no failed upload has the number {min(unknown)}: {command('status', folder)} lists those that have failed"

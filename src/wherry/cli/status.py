@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wherry.cli.words import age_text
 from wherry.spool.file_system import file_system_warnings
-from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.overview import Reason, StoreWait
 from wherry.spool.journal.queries import secrets_here
@@ -131,7 +131,7 @@ def snapshot(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStat
             True,
             journal.queries.counts(),
             agent_pid,
-            tuple(journal.queries.jobs(states=[JobState.FAILED], kind=JobKind.PUT)),
+            tuple(journal.queries.jobs(states=[JobState.FAILED], checks=False)),
             waiting,
             tuple(_quarantine(folder)),
             tuple(file_system_warnings(spool)),

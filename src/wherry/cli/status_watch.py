@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wherry.cli.status import OPEN, sent_bytes, snapshot
 from wherry.cli.status_text import status_lines
 from wherry.cli.words import age_text, size_text
-from wherry.spool.journal.jobs import Counts, Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
 
@@ -39,7 +39,7 @@ class Speed:
 
     def look(self, journal: Journal, counts: Counts, now_s: float) -> list[tuple[Job, int]]:
         """Take a snapshot at `now_s` since the epoch. Returns the running uploads, each with its bytes that have arrived."""
-        jobs = journal.queries.jobs(states=OPEN, kind=JobKind.PUT)
+        jobs = journal.queries.jobs(states=OPEN, checks=False)
         leased = [(job, sent_bytes(journal, job)) for job in jobs if job.state is JobState.LEASED]
         arrived = {job.id: n_bytes for job, n_bytes in leased}
         sent = {int(job.id): arrived.get(job.id, 0) for job in jobs}
@@ -49,7 +49,7 @@ class Speed:
             gone = [job_id for job_id in self._sent if job_id not in sent]
             fresh = range(self._newest + 1, self._newest + 1 + _NEW_JOBS)
             for job in journal.queries.jobs(
-                ids=[JobId(job_id) for job_id in (*gone, *fresh)], states=[JobState.DONE], kind=JobKind.PUT
+                ids=[JobId(job_id) for job_id in (*gone, *fresh)], states=[JobState.DONE], checks=False
             ):
                 if (job.end.finished_s or 0.0) > self._at_s:
                     moved += job.size_bytes - self._sent.get(job.id, 0)

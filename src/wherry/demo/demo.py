@@ -25,7 +25,7 @@ from rich.table import Table
 
 from wherry.demo.train import CONFIG, Accepted, Dying, Orders, Restored, Trained, parse, sha256
 from wherry.errors import WherryError
-from wherry.spool.journal.jobs import JobKind, JobState
+from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
@@ -199,9 +199,7 @@ class _Demo:
         counts, at_s = journal.queries.counts(), first.dying.at_s
         if counts.queued or counts.leased or counts.failed:
             raise DemoError(f"the agent left {counts.queued + counts.leased} upload(s) unfinished and {counts.failed} failed")
-        late = [
-            job for job in journal.queries.jobs(states=[JobState.DONE], kind=JobKind.PUT) if (job.end.finished_s or 0.0) > at_s
-        ]
+        late = [job for job in journal.queries.jobs(states=[JobState.DONE], checks=False) if (job.end.finished_s or 0.0) > at_s]
         last_s = max((job.end.finished_s or 0.0 for job in late), default=at_s) - at_s
         size_bytes = sum(job.size_bytes for job in late)
         self._console.print(
@@ -229,7 +227,7 @@ class _Demo:
     def _account(self, first: _Run, second: _Run, restored: Restored, trained: Trained) -> None:
         journal = Journal(self._spool.journal_path)
         counts = journal.queries.counts()
-        sent = sum(job.size_bytes for job in journal.queries.jobs(states=[JobState.DONE], kind=JobKind.PUT))
+        sent = sum(job.size_bytes for job in journal.queries.jobs(states=[JobState.DONE], checks=False))
         blocked_ms = [1000 * seconds for one in first.accepted + second.accepted for seconds in one.blocked_s]
         blocked = f"median {statistics.median(blocked_ms):.2f} ms, longest {max(blocked_ms):.1f} ms"
         took = f"{restored.seconds * 1000:.0f} ms for {_size(restored.size_bytes)}, SHA-256 as handed over"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from wherry.errors import JobFailure, SpoolError
 from wherry.spool.journal.jobs import JobId, JobKind
@@ -14,8 +16,25 @@ from wherry.spool.recovery import restore_quarantined
 from wherry.spool.shared_snapshots import shared_here
 from wherry.spool.sources import Source
 from wherry.spool.spool import Spool
-from wherry.spool.staging import Staged, stage
+from wherry.spool.staging import Staged, finish_writer, open_writer, stage
 from wherry.uri import StoreURI, check_name
+
+#: The owner of jobs that no session waits for.
+_DEPUTY = "deputy"
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """A job whose object the agent makes itself, by what `content` tells it, when the uploads that it requires have ended.
+
+    `is_deputy`: it does what another process is there for, so nobody waits for it.
+    """
+
+    kind: JobKind
+    name: str
+    content: bytes
+    requires: tuple[str, ...] = ()
+    is_deputy: bool = False
 
 
 class Acceptance:
@@ -129,17 +148,49 @@ class Acceptance:
         self._spool.free(freed)
         return ids
 
+    def submit_follow_ups(self, jobs: Sequence[FollowUp]) -> list[JobId]:
+        """Stage what these jobs are told, and make them: the ids of those that are no deputies, which are accepted together."""
+        staged = [self._stage_bytes(one.content) for one in jobs]
+        ids: list[JobId] = []
+        for is_deputy in (False, True):
+            new = [
+                NewJob(
+                    kind=job.kind,
+                    uri=self._uri_for(job.name),
+                    key=self._uri.key_for(job.name),
+                    object_id=one.object_id,
+                    size_bytes=one.size_bytes,
+                    overwrite=True,
+                    token=secrets.token_hex(16),
+                    requires=tuple((self._uri_for(r), self._uri.key_for(check_name(r))) for r in job.requires),
+                )
+                for job, one in zip(jobs, staged, strict=True)
+                if job.is_deputy == is_deputy
+            ]
+            if new:
+                accepted, _ = self._write(new, owner=_DEPUTY if is_deputy else self.owner)
+                ids += [] if is_deputy else accepted
+        return ids
+
+    def _stage_bytes(self, content: bytes) -> Staged:
+        object_id, file = open_writer(self._spool, self.owner)
+        with file, self._spool.explained("what the agent is told", len(content)):
+            file.write(content)
+            file.flush()
+            return finish_writer(self._spool, object_id, file)
+
     def submit_check(self) -> list[JobId]:
         """Make a job that only finds out whether the store lets us in."""
         key = self._uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
         return self._write([NewJob(JobKind.CHECK, self._uri.uri_for(key), key, "", 0, False, "")])[0]
 
-    def _write(self, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
+    def _write(self, new: Sequence[NewJob], *, shared: bool = False, owner: str | None = None) -> tuple[list[JobId], list[str]]:
+        submit = partial(self._journal.uploads.submit, owner or self.owner, self._store_id, new, shared=shared)
         try:
-            accepted = self._journal.uploads.submit(self.owner, self._store_id, new, shared=shared)
+            accepted = submit()
         except JournalReplaced:
             self._register()
-            accepted = self._journal.uploads.submit(self.owner, self._store_id, new, shared=shared)
+            accepted = submit()
         if not self._has_accepted:
             self._has_accepted = True
             self._seen_replacements = self._journal.replacements

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wherry.errors import AlreadyExistsError, JobFailure, UploadFailed, upload_failed
 from wherry.spool.accept import Acceptance
-from wherry.spool.journal.jobs import JobId, JobKind
+from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
 
 log = logging.getLogger("wherry")
@@ -30,7 +30,7 @@ class Failures:
 
     def report(self, *, raising: bool) -> None:
         """Raise UploadFailed for failures that were not raised before, or log those that were not logged."""
-        checks = self._journal.uploads.failures(self._owner, kind=JobKind.CHECK)
+        checks = self._journal.uploads.failures(self._owner, checks=True)
         puts = [*self._acceptance.lost(mark=raising), *self._journal.uploads.failures(self._owner, mark=raising)]
         if raising and (checks or puts):
             raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
@@ -41,7 +41,7 @@ class Failures:
 
     def raise_checks(self, ids: Sequence[JobId]) -> None:
         """Raise UploadFailed if one of these checks has failed."""
-        checks = self._journal.uploads.failures(self._owner, kind=JobKind.CHECK)
+        checks = self._journal.uploads.failures(self._owner, checks=True)
         if bad := [failure for failure in checks if failure.job_id in ids]:
             raise UploadFailed(bad)
 

@@ -42,7 +42,7 @@ _BLOCK_BYTES = 2**20
 
 
 @contextmanager
-def _file_in_memory() -> Iterator[Path]:
+def file_in_memory() -> Iterator[Path]:
     """An empty file that takes no room on a disk; where the system has none in memory (macOS), a temporary one."""
     if not hasattr(os, "memfd_create"):
         import tempfile  # late: it loads compression libraries
@@ -276,7 +276,7 @@ class ObjectStore(ABC):
         step = _READ_BYTES if self.capabilities.ranged_get else max(1, end - start)
         for first in range(start, end, step) or (start,):  # no bytes are asked for as well: the object may not be there
             last = min(first + step, end)
-            with _file_in_memory() as path:
+            with file_in_memory() as path:
                 self.get_file(key, path, start=first, end=last, if_match=if_match)
                 with open(path, "rb", buffering=0) as file:
                     for at in range(first, last, _BLOCK_BYTES):

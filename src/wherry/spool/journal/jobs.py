@@ -61,16 +61,22 @@ class WaitsFor(str, Enum):
 
 
 class JobKind(str, Enum):
-    """put: upload a staged file. check: only find out whether the store lets us in."""
+    """put: upload a staged file. check: only find out whether the store lets us in.
+
+    Of a checkpoint set, whose objects are uploads of their own (see `wherry.checkpoints.protocol`): receipt: write down what has
+    become of a rank's objects. commit: write the manifest when all receipts are there. The staged file of these says what to do.
+    """
 
     PUT = "put"
     CHECK = "check"
+    RECEIPT = "receipt"
+    COMMIT = "commit"
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its deadline
-    counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`).
+    """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its
+    deadline counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`).
     """
 
     leases_lost: int = 0

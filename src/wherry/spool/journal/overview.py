@@ -14,12 +14,12 @@ from enum import Enum
 from sqlite3 import Connection
 
 from wherry.errors import JobFailure
-from wherry.spool.journal.jobs import JobId, JobKind
+from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.queries import listed
 from wherry.spool.journal.role import Role
 
 _MOST_LISTED = 100
-_OPEN = "kind = 'put' AND state IN ('queued', 'leased')"
+_OPEN = "kind != 'check' AND state IN ('queued', 'leased')"
 
 
 class Reason(str, Enum):
@@ -117,7 +117,7 @@ class Overview(Role):
             now_s = self._time.elapsed_s(db)
             rows = db.execute(
                 "SELECT s.id, s.is_locked, s.waits_for, s.due_s, s.error, s.error_kind, SUM(t.n), SUM(t.size_bytes)"
-                " FROM stores s JOIN totals t ON t.store_id = s.id AND t.kind = 'put' AND t.state = 'queued'"
+                " FROM stores s JOIN totals t ON t.store_id = s.id AND t.kind != 'check' AND t.state = 'queued'"
                 " WHERE s.is_locked OR s.waits_for IS NOT NULL GROUP BY s.id HAVING SUM(t.n) > 0 ORDER BY s.id"
             ).fetchall()
             first_s = {row[0]: _first_try_s(db, row[0]) for row in rows}  # nothing is tried before a job is due
@@ -146,7 +146,7 @@ class Overview(Role):
             if not stores and not n_own:
                 return []
             stores += [store_id for store_id in closed if store_id not in stores]
-            of_kind = f"{whose} kind = '{JobKind.PUT.value}'"
+            of_kind = f"{whose} kind != 'check'"
             n_leased, n_queued, n_there = db.execute(
                 "SELECT COALESCE(SUM(n * (state = 'leased')), 0), COALESCE(SUM(n * (state = 'queued')), 0),"
                 f" COALESCE(SUM(n * (state = 'queued' AND store_id IN ({listed(stores)}))), 0) FROM totals WHERE {of_kind}",
@@ -171,13 +171,13 @@ class Overview(Role):
 
     def tried_in_vain(self, limit: int) -> tuple[int, list[JobId]]:
         """Uploads that wait for their next try, having failed before: (how many, the oldest of them)."""
-        which = "kind = 'put' AND state = 'queued' AND error IS NOT NULL"
+        which = "kind != 'check' AND state = 'queued' AND error IS NOT NULL"
         n = int(self._row(f"SELECT COUNT(*) FROM jobs WHERE {which}")[0])
         return n, self._ids(f"SELECT id FROM jobs WHERE {which} ORDER BY id LIMIT ?", limit) if n else []
 
     def retrying(self, limit: int) -> tuple[int, list[JobId]]:
         """Uploads that are under way after an error, of an earlier try or of a call that is made again: as `tried_in_vain`."""
-        which = "kind = 'put' AND state = 'leased' AND error IS NOT NULL"
+        which = "kind != 'check' AND state = 'leased' AND error IS NOT NULL"
         ids = self._ids(f"SELECT id FROM jobs INDEXED BY jobs_leased WHERE {which} ORDER BY id")
         return len(ids), ids[:limit]
 
@@ -193,7 +193,7 @@ class Overview(Role):
 
     def named(self, name: str, uri: str, limit: int) -> list[JobId]:
         """The newest uploads of this URI, in the order of their calls; if there is none, of names that end in ``/name``."""
-        where = "SELECT id FROM (SELECT id FROM jobs WHERE kind = 'put' AND {} ORDER BY id DESC LIMIT ?) ORDER BY id"
+        where = "SELECT id FROM (SELECT id FROM jobs WHERE kind != 'check' AND {} ORDER BY id DESC LIMIT ?) ORDER BY id"
         found = self._ids(where.format("uri = ?"), uri, limit)
         tail = f"/{name}"
         return found or self._ids(where.format("substr(uri, ?) = ?"), -len(tail), tail, limit)

@@ -93,7 +93,7 @@ class Queries(Role):
         whose, args, oldest = ("owner = ? AND", (owner,), "jobs_by_owner") if owner is not None else ("", (), "jobs_by_state")
         with self._transaction(read_only=True) as db:
             rows = db.execute(
-                f"SELECT state, SUM(n), SUM(size_bytes), SUM(retries) FROM totals WHERE {whose} kind = 'put' GROUP BY state"
+                f"SELECT state, SUM(n), SUM(size_bytes), SUM(retries) FROM totals WHERE {whose} kind != 'check' GROUP BY state"
                 " HAVING SUM(n) > 0",
                 args,
             ).fetchall()
@@ -106,7 +106,7 @@ class Queries(Role):
             ).fetchone()[0]
             first_s = [
                 db.execute(
-                    f"SELECT created_s FROM jobs INDEXED BY {oldest} WHERE {whose} state = ? AND kind = 'put' ORDER BY id LIMIT 1",
+                    f"SELECT created_s FROM jobs INDEXED BY {oldest} WHERE {whose} state = ? AND kind != 'check' ORDER BY id LIMIT 1",
                     (*args, state),
                 ).fetchone()[0]
                 for state in still
@@ -126,7 +126,7 @@ class Queries(Role):
         """(how many uploads to these stores are queued, their bytes)."""
         n, size_bytes = self._row(
             "SELECT COALESCE(SUM(n), 0), COALESCE(SUM(size_bytes), 0) FROM totals"
-            f" WHERE kind = 'put' AND state = 'queued' AND store_id IN ({listed(stores)})"
+            f" WHERE kind != 'check' AND state = 'queued' AND store_id IN ({listed(stores)})"
         )
         return int(n), int(size_bytes)
 
@@ -136,16 +136,15 @@ class Queries(Role):
         return found[0] if found else None
 
     def jobs(
-        self, *, states: Iterable[JobState] = (), ids: Sequence[JobId] | None = None, kind: JobKind | None = None
+        self, *, states: Iterable[JobState] = (), ids: Sequence[JobId] | None = None, checks: bool = True
     ) -> list[Job]:
-        """Jobs in the order of their calls, those that match everything given."""
+        """Jobs in the order of their calls, those that match everything given; without `checks` only what sends something."""
         clauses, args = ["1"], [state.value for state in states]
         if args:
             # The "+" keeps the planner from walking all jobs of these states to find a few numbers.
             clauses.append(f"{'' if ids is None else '+'}state IN ({', '.join('?' * len(args))})")
-        if kind is not None:
-            clauses.append("kind = ?")
-            args.append(kind.value)
+        if not checks:
+            clauses.append("kind != 'check'")
         if ids is not None:
             clauses.append(f"id IN ({listed(ids)})")
         rows = self._rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(clauses)} ORDER BY id", args)

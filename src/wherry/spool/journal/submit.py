@@ -132,9 +132,9 @@ class Uploads(Role):
             self._end_as(db, JobState.DISCARDED, which, uri, endpoint)
             return unneeded(db, (row[0] for row in rows))
 
-    def failures(self, owner: str, *, kind: JobKind = JobKind.PUT, mark: bool = True) -> list[JobFailure]:
-        """The owner's failures that were not reported yet; with `mark` they are from now on."""
-        which = f"owner = ? AND state = 'failed' AND kind = '{kind.value}' AND NOT reported"
+    def failures(self, owner: str, *, checks: bool = False, mark: bool = True) -> list[JobFailure]:
+        """The owner's failures, of `checks` or of all else, that were not reported yet; with `mark` they are from now on."""
+        which = f"owner = ? AND state = 'failed' AND kind {'=' if checks else '!='} 'check' AND NOT reported"
         select = f"SELECT id, uri, attempts, error, error_kind FROM jobs WHERE {which} ORDER BY id"
         rows = self._rows(select, (owner,))
         if rows and mark:
@@ -152,8 +152,8 @@ class Uploads(Role):
 
         `overwrite`: they may replace what has their names.
 
-        An overwriting job whose name got a newer version in the meantime is superseded: it must not put the older bytes back.
-        One whose name a queued job has, which must not overwrite, stays failed: it would be sent first, and that one lose the name.
+        An overwriting job whose name got a newer version in the meantime is superseded: it must not put the older bytes back. One
+        whose name a queued job has, which must not overwrite, stays failed: it would be sent first, and that one lose the name.
         """
         which = _which(ids)
         freed: list[str] = []
@@ -206,7 +206,7 @@ def name_is_held(holder: Job) -> AlreadyExistsError:
 def _note_requirements(db: Connection, job: NewJob, job_id: JobId, endpoint: str) -> None:
     for uri, key in job.requires:
         after = db.execute(
-            "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND kind = 'put' AND state != 'discarded'"
+            "SELECT id FROM jobs WHERE uri = ? AND place = ? AND id < ? AND kind != 'check' AND state != 'discarded'"
             " ORDER BY id DESC LIMIT 1",
             (uri, endpoint, job_id),
         ).fetchone()

@@ -31,6 +31,8 @@ class Requirement:
     key: str
     state: JobState | None
     crc32c: int | None
+    size_bytes: int | None = None
+    error: str | None = None
 
 
 class Work(Role):
@@ -81,8 +83,8 @@ class Work(Role):
     ) -> Job | None:
         """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
 
-        `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which
-        workers have died: one of them is worked on alone, so that the innocent are not counted with the guilty. `now`: elapsed time.
+        `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which workers
+        have died: one of them is worked on alone, so that the innocent are not counted with the guilty. `now`: elapsed time.
         """
         most_lost = (MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER) - 1
         with self._transaction() as db:
@@ -111,11 +113,11 @@ class Work(Role):
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
         rows = self._rows(
             "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
-            "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1)"
+            "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1), e.size_bytes, e.error"
             " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
             (job_id,),
         )
-        return [Requirement(key, JobState(state) if state else None, crc) for key, state, crc in rows]
+        return [Requirement(row[0], JobState(row[1]) if row[1] else None, *row[2:]) for row in rows]
 
     def pieces(self, job_id: JobId) -> tuple[int, ...]:
         """The CRC32C of each piece of PIECE_BYTES of the staged file; empty where they are not known."""
@@ -149,13 +151,16 @@ class Work(Role):
         """Keep the checksum of the staged file, and those of its pieces of PIECE_BYTES, so that they are computed once."""
         self._write("UPDATE jobs SET crc32c = ?, pieces = COALESCE(?, pieces) WHERE id = ?", (crc32c, packed(pieces), job_id))
 
-    def ack(self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None) -> list[str]:
+    def ack(
+        self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None, note: str | None = None
+    ) -> list[str]:
         """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
 
-        `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites.
+        `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites. `note`: what its
+        user has to be told all the same, kept as its error.
         """
         return self._finish(
-            job_id, worker, JobState.DONE, "etag = ?, exclusive = ?, error = NULL, error_kind = NULL", etag, exclusive
+            job_id, worker, JobState.DONE, "etag = ?, exclusive = ?, error = ?, error_kind = NULL", etag, exclusive, note
         )
 
     def fail(self, job_id: JobId, worker: str, error: str, kind: str | None = None) -> None:

@@ -1,0 +1,368 @@
+"""Checkpoints: a run's sets, saved without waiting, found proven complete, restored verified."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, TypeVar, cast
+
+from wherry.agent.set_jobs import SetPlan
+from wherry.checkpoints.choice import best_of
+from wherry.checkpoints.handle import CheckpointHandle
+from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
+from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.commit import failure_of
+from wherry.checkpoints.protocol.manifest import Manifest, Tombstone
+from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import Receipt
+from wherry.checkpoints.restore import DamagedSetError, remove_restored, restore_objects
+from wherry.checkpoints.saving import SetFolder, object_names
+from wherry.checkpoints.start import begin
+from wherry.checkpoints.state import read_state, write_state
+from wherry.checkpoints.world import World
+from wherry.config import Config
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
+from wherry.posix.fork import temporary_folder
+from wherry.spool.accept import FollowUp
+from wherry.spool.journal.jobs import JobKind, JobState
+from wherry.store import ObjectMeta
+from wherry.transfer.download import download
+from wherry.uploader import Uploader
+from wherry.uri import check_new_name
+
+log = logging.getLogger("wherry.checkpoints")
+
+#: How long a node's deputy leaves the commit to the node before it.
+_DEPUTY_S = 60.0
+_STATE_NAME = "state.pt"
+_Self = TypeVar("_Self", bound="Checkpoints")
+
+
+class Checkpoints:
+    """The checkpoint sets of the run `run_name` at `uri`::
+
+        checkpoints = wherry.Checkpoints("s3://my-bucket/project", "run1")
+        if checkpoints.latest() is not None:
+            model.load_state_dict(checkpoints.load("latest"))
+        for step in range(1000):
+            ...
+            checkpoints.save(step, model.state_dict())
+        checkpoints.close()
+
+    A set is what all ranks save at a step. It exists for readers when the objects of all ranks are verified in the store and its
+    manifest is written; what is there of it before is not shown. save() returns after a snapshot; the rest goes on in the
+    background, also when this process is killed.
+
+    `attempt`: the number of this start of the job, equal on all its ranks and higher than that of any start before; else it is
+    agreed on by torch.distributed, or by what torchrun or Slurm tell all ranks. Then the first call of all ranks that needs it is
+    the same call, as for any collective operation. `world`: this process's place among the ranks; else as torch.distributed,
+    torchrun or Slurm say. `storage_options`, `spool` and `config` are those of `Uploader`.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        run_name: str,
+        *,
+        attempt: int | None = None,
+        world: World | None = None,
+        storage_options: Mapping[str, object] | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self.run_name = check_new_name(run_name, what="run name")
+        if attempt is not None and (
+            isinstance(attempt, bool) or not isinstance(attempt, int) or not 0 < attempt <= MOST_ATTEMPTS
+        ):
+            raise ConfigError(f"attempt {attempt!r}: give a whole number from 1 to {MOST_ATTEMPTS}")
+        self.world = world if world is not None else World.of_this_process()
+        self._number = attempt
+        self._uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
+        self._base = f"{self.run_name}/checkpoints"
+        self._keys = RunKeys(self._uploader.uri.key_for(self._base))
+        self._attempt: Attempt | None = None
+        self._parent: SetName | None = None
+        self._agreed: tuple[Manifest | None] | None = None
+        self._saved: dict[int, int] = {}
+        self._last_step = -1
+        self._commits: list[CheckpointHandle] = []
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints {self._uploader.uri} {self.run_name} rank {self.world.rank} of {self.world.size}>"
+
+    # -- saving
+
+    def save(
+        self,
+        step: int,
+        source: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        overwrite: bool = False,
+    ) -> Any:
+        """Hand over this rank's part of the set of `step`: a file, a folder, or a state dict of torch. Returns a
+        CheckpointHandle.
+
+        Without a `source` it is a context manager that yields an empty folder in the spool: what is in it at the end of the block
+        is the part, moved and not copied, and its `handle` is there then::
+
+            with checkpoints.save(1000) as folder:
+                trainer.save_model(folder)
+
+        `metrics` and `metadata` (plain JSON) are those of rank 0; `restore("best:loss")` compares the former. All ranks save the
+        same steps. A step that this attempt has saved is refused with AlreadyExistsError; `overwrite=True` makes a newer set of
+        it.
+
+        Raises what `Uploader.put` raises; ConfigError for a bad step, for numbers that are not finite, and where nothing tells
+        the ranks which attempt this is.
+        """
+        metrics, metadata = _checked(metrics, metadata)
+        if source is None:
+            return SetFolder(self._uploader, partial(self._save_folder, step, metrics, metadata, overwrite))
+        name = self._new_set(step, overwrite)
+        if isinstance(source, Mapping):
+            names = [f"rank-{self.world.rank:05d}.pt" if self.world.size > 1 else _STATE_NAME]
+            with self._uploader.open(f"{self._data(name)}{names[0]}", "xb") as file:
+                write_state(source, cast("IO[bytes]", file))
+            return self._hand_over(name, "state", names, metrics, metadata)
+        path = Path(source)
+        names = object_names(path)
+        at = self._data(name).rstrip("/") if path.is_dir() else f"{self._data(name)}{names[0]}"
+        self._uploader.put(path, at)
+        return self._hand_over(name, "folder" if path.is_dir() else "file", names, metrics, metadata)
+
+    def _save_folder(
+        self, step: int, metrics: Mapping[str, float], metadata: Mapping[str, object], overwrite: bool, folder: Path
+    ) -> CheckpointHandle:
+        names = object_names(folder)
+        name = self._new_set(step, overwrite)
+        self._uploader.put(folder, self._data(name).rstrip("/"), move=True)
+        return self._hand_over(name, "folder", names, metrics, metadata)
+
+    def _new_set(self, step: int, overwrite: bool) -> SetName:
+        self._uploader.raise_failures()
+        SetName("000000000", step)  # a bad step is refused before the store is asked for anything
+        version = self._saved.get(step, 0) + 1
+        if version > 1 and not overwrite:
+            raise AlreadyExistsError(
+                f"step {step} is saved already by this attempt",
+                operation="save",
+                uri=self.run_name,
+                hint="overwrite=True makes a newer set",
+            )
+        if step < self._last_step:
+            log.warning(
+                "step %d is saved after step %d of the same attempt: the highest step stays the newest set", step, self._last_step
+            )
+        for handle in self._commits[:]:
+            if (told := handle.told()) is not None:
+                log.error("%s", told)
+        name = SetName(self.attempt.key, step, version)
+        self._saved[step] = version
+        self._last_step = max(step, self._last_step)
+        return name
+
+    def _data(self, name: SetName) -> str:
+        return f"{self._base}/data/{name}/"
+
+    def _hand_over(
+        self, name: SetName, kind: str, names: Sequence[str], metrics: Mapping[str, float], metadata: Mapping[str, object]
+    ) -> CheckpointHandle:
+        world = self.world
+        receipt = Receipt(name, world.rank, world.size, kind, (), self._parent or self.attempt.resumed_from, metrics, metadata)
+        receipt_name = f"{self._data(name)}_ranks/{world.rank:05d}-of-{world.size:05d}"
+        data = tuple(f"{self._data(name)}{one}" for one in names)
+        jobs = [FollowUp(JobKind.RECEIPT, receipt_name, self._plan(name, receipt=receipt), data)]
+        manifest = f"{self._base}/manifests/{name}.json"
+        if world.rank == 0:
+            jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan(name), (receipt_name,)))
+        elif world.local_rank == 0:
+            plan = self._plan(name, delay_s=_DEPUTY_S * max(1, world.node_order))
+            jobs.append(FollowUp(JobKind.COMMIT, manifest, plan, (receipt_name,), is_deputy=True))
+        upload = self._uploader.follow_up(manifest, jobs)
+
+        def note() -> str | None:
+            found = self._uploader.journal.queries.jobs(ids=upload.ids, states=[JobState.DONE])
+            return next((job.error for job in found if job.kind is JobKind.COMMIT and job.error), None)
+
+        store = self._uploader.store
+        handle = CheckpointHandle(
+            name, upload, partial(Catalog(store, self._keys).read, name), partial(failure_of, store, self._keys, name), note
+        )
+        self._commits = [*self._commits[-20:], handle]
+        return handle
+
+    def _plan(self, name: SetName, *, delay_s: float = 0.0, receipt: Receipt | None = None) -> bytes:
+        return SetPlan(self._keys.base, name, self.world.size, delay_s, receipt).to_bytes()
+
+    # -- the attempt
+
+    @property
+    def attempt(self) -> Attempt:
+        """The start of the job that this is; recorded in the bucket, or agreed on, when it is first needed."""
+        if self._attempt is None:
+            self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, self._newest_name)
+        return self._attempt
+
+    def _newest_name(self) -> SetName | None:
+        newest = self.catalog.newest()
+        return None if newest is None else newest.set
+
+    # -- finding and restoring
+
+    @property
+    def catalog(self) -> Catalog:
+        """The sets as the store shows them."""
+        return Catalog(self._uploader.store, self._keys)
+
+    def latest(self) -> Manifest | None:
+        """The newest set that is proven complete, or None. With several ranks: the one that all of them restore, found once.
+
+        Newest is the highest attempt that has a complete set, and in it the highest step.
+        """
+        if self.world.size == 1:
+            return self.catalog.newest()
+        if self._agreed is None:
+            self._agreed = (self._agree_on_latest(),)
+        return self._agreed[0]
+
+    def _agree_on_latest(self) -> Manifest | None:
+        if self.world.can_agree:
+            return self.world.agree(self.catalog.newest() if self.world.rank == 0 else None)
+        attempt = self.attempt
+        if self._number is not None and self.world.rank != 0:
+            attempt = read_attempt(self._uploader.store, self._keys, self._number)
+        return None if attempt.resumed_from is None else self._read(attempt.resumed_from)
+
+    def list(self) -> list[Manifest]:
+        """All committed sets, from the oldest to the newest."""
+        return self.catalog.manifests()
+
+    def find(self, which: int | str) -> Manifest:
+        """The set of a step (the newest of that step), "latest", or "best:METRIC" (the lowest; "best:METRIC:max" the highest).
+
+        NotFoundError if there is none.
+        """
+        if which == "latest":
+            found = self.latest()
+        elif isinstance(which, str) and which.startswith("best:"):
+            found = best_of(self.list(), which)
+        elif isinstance(which, int) and not isinstance(which, bool):
+            names = [name for name in self.catalog.names() if name.step == which]
+            found = next((one for name in reversed(names) if isinstance(one := self.catalog.read(name), Manifest)), None)
+        else:
+            raise ConfigError(f"{which!r} names no set: give a step, 'latest' or 'best:METRIC'")
+        if found is None:
+            raise NotFoundError(
+                f"the run {self.run_name} has no complete set {which!r}", operation="restore", uri=str(self._uploader.uri)
+            )
+        return found
+
+    def _read(self, name: SetName) -> Manifest:
+        there = self.catalog.read(name)
+        if isinstance(there, Tombstone):
+            raise NotFoundError(f"the set {name} was {there.reason}", operation="restore", uri=self._keys.manifest(name))
+        return there
+
+    def restore(self, which: int | str, folder: str | os.PathLike[str]) -> Path:
+        """Download a set into `folder`, which must not be there yet or be empty, and return it. It appears whole or not at all.
+
+        `which` is as in find(). If "latest" turns out to be damaged, one rank alone falls back to the newest set before it that
+        is whole, and says so as an error in the log. Raises NotFoundError, FileExistsError, DamagedSetError.
+        """
+        folder = Path(folder)
+        for manifest in self._candidates(which):
+            try:
+                self._restore_set(manifest, folder)
+            except DamagedSetError as error:
+                remove_restored(folder.with_name(f".{folder.name}.{manifest.set}.wherry-restore"))
+                if which != "latest" or self.world.size > 1:
+                    raise
+                log.error("the set %s is damaged, the one before it is restored: %s", manifest.set, error)
+                continue
+            self._parent = manifest.set
+            return folder
+        raise NotFoundError(f"the run {self.run_name} has no set that is whole", operation="restore", uri=str(self._uploader.uri))
+
+    def _candidates(self, which: int | str) -> Iterator[Manifest]:
+        first = self.find(which)
+        yield first
+        if which == "latest":
+            for manifest in self.catalog.newest_first():
+                if manifest.set < first.set and not self.catalog.missing(manifest):
+                    yield manifest
+
+    def _restore_set(self, manifest: Manifest, folder: Path) -> None:
+        restore_objects(self.catalog.objects(manifest), folder, set_name=str(manifest.set), fetch=self._fetch)
+
+    def _fetch(self, key: str, path: Path) -> ObjectMeta:
+        uploader = self._uploader
+        uri = uploader.uri.uri_for(key)
+        return download(
+            uploader.store.inner,
+            key,
+            path,
+            uri=uri,
+            overwrite=True,
+            transfer=uploader.config.transfer,
+            retry=uploader.config.retry,
+        )
+
+    def load(self, which: int | str, map_location: object = None) -> dict[str, Any]:
+        """The state dict of a set that save() was given one for; this rank's, of several. Nothing but tensors and plain values is
+        unpickled.
+
+        Raises as restore() does; ConfigError if the set holds other files; IntegrityError for a pickle that wants more.
+        """
+        with temporary_folder("wherry-load-") as folder:
+            self.restore(which, folder / "set")
+            names = [f"rank-{self.world.rank:05d}.pt"] if self.world.size > 1 else [_STATE_NAME]
+            for name in names:
+                if (folder / "set" / name).is_file():
+                    return read_state(folder / "set" / name, map_location)
+            found = sorted(path.name for path in (folder / "set").iterdir())
+            raise ConfigError(
+                f"the set {which!r} has no {names[0]} but {', '.join(found[:5])}: restore() it and read it yourself"
+            )
+
+    # -- the end
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all that was saved here is committed, or has failed; raises as `Uploader.flush` does."""
+        self._uploader.flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """flush(), then leave the spool; raises as `Uploader.close` does. What is unfinished goes on in the background."""
+        self._uploader.close(timeout_s)
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._uploader.end(error)
+
+
+def _checked(
+    metrics: Mapping[str, float] | None, metadata: Mapping[str, object] | None
+) -> tuple[dict[str, float], dict[str, object]]:
+    """Refuse, before anything is copied, what a receipt could not hold."""
+    checked: dict[str, float] = {}
+    for name, value in (metrics or {}).items():
+        try:
+            checked[str(name)] = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"the metric {name!r} is {value!r}: give a number") from None
+        if not math.isfinite(checked[str(name)]):
+            raise ConfigError(f"the metric {name!r} is {value!r}: leave it out, as it compares with nothing")
+    try:
+        json.dumps(dict(metadata or {}), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"metadata must be plain JSON values: {error}") from None
+    return checked, dict(metadata or {})

@@ -1,0 +1,23 @@
+"""Which set a word means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wherry.checkpoints.protocol.manifest import Manifest
+from wherry.errors import ConfigError
+
+
+def best_of(sets: Sequence[Manifest], which: str) -> Manifest | None:
+    """The set with the lowest metric, for "best:METRIC" (or :min), or the highest, for "best:METRIC:max"; of equal ones the
+    newest.
+
+    None if no set has the metric; ConfigError for a word that is none of these.
+    """
+    prefix, _, rest = which.partition(":")
+    metric, _, order = rest.rpartition(":") if rest.endswith((":min", ":max")) else (rest, "", "min")
+    if prefix != "best" or not metric:
+        raise ConfigError(f"{which!r}: write best:METRIC for the lowest, or best:METRIC:max for the highest")
+    having = [one for one in sets if metric in one.metrics]
+    sign = -1.0 if order == "max" else 1.0
+    return min(reversed(having), key=lambda one: sign * one.metrics[metric], default=None)

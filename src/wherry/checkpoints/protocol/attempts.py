@@ -1,0 +1,109 @@
+"""Attempts: the starts of a job.
+
+Each has a number, which orders what it saves, and is recorded by rank 0 before anything is saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wherry.checkpoints.protocol.documents import Document, dump, put_small, read_small
+from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName, is_attempt
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError
+from wherry.store import ObjectStore
+
+_FORMAT = "wherry-checkpoint-attempt"
+_VERSION = 1
+#: Jobs of one name that may start at the same moment.
+_MOST_RACES = 50
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job. `resumed_from`: the newest complete set at that moment, which all ranks restore as "latest"."""
+
+    key: str
+    resumed_from: SetName | None = None
+    #: What all ranks of this start have in common, where it was told to them by the launcher.
+    start: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """The record as it is stored."""
+        resumed_from = None if self.resumed_from is None else str(self.resumed_from)
+        return dump(_FORMAT, _VERSION, {"attempt": self.key, "resumed_from": resumed_from, "start": self.start})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str) -> Attempt:
+        """Read a record. DamagedDocumentError, NewerFormatError."""
+        document = Document(data, key, _FORMAT, _VERSION)
+        if not is_attempt(attempt := document.take("attempt", str)):
+            raise document.damaged(f"{attempt!r} is no attempt")
+        text = document.take_or_none("resumed_from", str)
+        resumed_from = None if text is None else SetName.parse(text)
+        if text is not None and resumed_from is None:
+            raise document.damaged(f"{text!r} is no set")
+        return cls(attempt, resumed_from, document.take_or_none("start", str))
+
+
+def attempt_numbers(store: ObjectStore, keys: RunKeys, after: int = -1) -> Iterator[int]:
+    """The numbers of the attempts after this one, in order: one request for the next thousand."""
+    start_after = keys.attempt(after) if after >= 0 else ""
+    for meta in store.list(keys.attempts, start_after=start_after):
+        text = meta.key[len(keys.attempts) :]
+        if text.endswith(".json") and len(text) == 14 and text[:9].isdecimal():
+            yield int(text[:9])
+
+
+def claim(store: ObjectStore, keys: RunKeys, resumed_from: SetName | None, start: str | None = None) -> Attempt:
+    """Record a new attempt, with the next free number. With `start` the other ranks of this start find it by find_start().
+
+    On a store without conditional writes two jobs that start at the same moment may get one number: the four digits behind it
+    keep their names apart. AlreadyExistsError if an attempt of this `start` is there already.
+    """
+    number = max(attempt_numbers(store, keys), default=0)
+    for _ in range(_MOST_RACES):
+        number += 1
+        if number > MOST_ATTEMPTS:
+            raise ConfigError(f"{keys.base} has {MOST_ATTEMPTS} attempts: use another run name")
+        attempt = Attempt(f"{number:09d}-{secrets.token_hex(2)}", resumed_from, start)
+        try:
+            put_small(store, keys.attempt(number), attempt.to_bytes(), if_absent=True)
+        except AlreadyExistsError:
+            if Attempt.from_bytes(read_small(store, keys.attempt(number)), keys.attempt(number)) != attempt:
+                continue  # another job has it; else it is ours, and the answer was lost
+        _record_start(store, keys, attempt)
+        return attempt
+    raise PermanentError(f"{_MOST_RACES} other jobs took the number of this attempt", operation="put", uri=keys.attempts)
+
+
+def claim_number(store: ObjectStore, keys: RunKeys, number: int, resumed_from: SetName | None) -> Attempt:
+    """Record the attempt that the user has numbered. AlreadyExistsError if it is there already."""
+    attempt = Attempt(f"{number:09d}", resumed_from)
+    put_small(store, keys.attempt(number), attempt.to_bytes(), if_absent=True)
+    return attempt
+
+
+def read_attempt(store: ObjectStore, keys: RunKeys, number: int) -> Attempt:
+    """The record of an attempt; NotFoundError if it is not there."""
+    return Attempt.from_bytes(read_small(store, keys.attempt(number)), keys.attempt(number))
+
+
+def _start_key(keys: RunKeys, start: str) -> str:
+    return f"{keys.starts}{hashlib.sha256(start.encode()).hexdigest()[:32]}.json"
+
+
+def _record_start(store: ObjectStore, keys: RunKeys, attempt: Attempt) -> None:
+    if attempt.start is not None:
+        put_small(store, _start_key(keys, attempt.start), attempt.to_bytes(), if_absent=True)
+
+
+def find_start(store: ObjectStore, keys: RunKeys, start: str) -> Attempt | None:
+    """The attempt that rank 0 has recorded for this start, in one request; None: not yet."""
+    key = _start_key(keys, start)
+    try:
+        return Attempt.from_bytes(read_small(store, key), key)
+    except NotFoundError:
+        return None

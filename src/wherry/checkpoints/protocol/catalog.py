@@ -1,0 +1,141 @@
+"""Finding sets: the newest that is complete, in few requests, and the proof that it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from wherry.checkpoints.protocol.commit import read_receipt
+from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, read_small
+from wherry.checkpoints.protocol.manifest import Manifest, Tombstone, manifest_or_tombstone
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import SetObject, Total, total_of
+from wherry.errors import NotFoundError
+from wherry.posix.thread_pool import each_at_once
+from wherry.store import ObjectStore
+
+log = logging.getLogger("wherry.checkpoints")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An object of a set that is not in the store, or has another size there (`found_bytes`)."""
+
+    key: str
+    size_bytes: int
+    found_bytes: int | None
+
+
+class Catalog:
+    """The sets of one run, as the store shows them. Nothing is kept between two calls."""
+
+    def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
+        self._store = store
+        self._keys = keys
+
+    def names(self, *, after: SetName | None = None) -> list[SetName]:
+        """The sets that have a manifest or a tombstone, from the oldest to the newest; those newer than `after`."""
+        start_after = "" if after is None else self._keys.manifest(after)
+        listed = self._store.list(self._keys.manifests, start_after=start_after)
+        return sorted(name for meta in listed if (name := self._keys.set_of_manifest(meta.key)) is not None)
+
+    def read(self, name: SetName) -> Manifest | Tombstone:
+        """What lies under the key of a set's manifest. NotFoundError, DamagedDocumentError, NewerFormatError."""
+        key = self._keys.manifest(name)
+        return manifest_or_tombstone(read_small(self._store, key), key, name)
+
+    def manifests(self) -> list[Manifest]:
+        """All sets that are committed and not pruned, from the oldest to the newest; those that cannot be read are logged."""
+        found = each_at_once(self._manifest_or_none, self.names())
+        return [one for one in found if one is not None]
+
+    def _manifest_or_none(self, name: SetName) -> Manifest | None:
+        try:
+            there = self.read(name)
+        except NotFoundError:  # deleted since it was listed
+            return None
+        except (DamagedDocumentError, NewerFormatError) as error:
+            log.warning("the set %s is passed over: %s", name, error)
+            return None
+        return there if isinstance(there, Manifest) else None
+
+    def newest(self) -> Manifest | None:
+        """The newest set that is proven complete: the highest attempt that has one, in it the highest step.
+
+        Three requests where the pointer is up to date: the pointer, a listing of what is newer, a listing of the set's objects.
+        """
+        for manifest in self.newest_first():
+            if not (missing := self.missing(manifest)):
+                return manifest
+            log.warning(
+                "the set %s is passed over: %d object(s) are missing, first %s", manifest.set, len(missing), missing[0].key
+            )
+        return None
+
+    def newest_first(self) -> Iterator[Manifest]:
+        """The sets from the newest on; the older ones are listed only when the first do not do."""
+        pointed = self._pointed_at()
+        newer = self.names(after=None if pointed is None else pointed.set)
+        for name in reversed(newer):
+            if (manifest := self._manifest_or_none(name)) is not None:
+                yield manifest
+        if pointed is None:
+            return
+        yield pointed
+        for name in reversed(self.names()):
+            if name < pointed.set and (manifest := self._manifest_or_none(name)) is not None:
+                yield manifest
+
+    def _pointed_at(self) -> Manifest | None:
+        try:
+            return Manifest.from_bytes(read_small(self._store, self._keys.pointer), self._keys.pointer)
+        except NotFoundError:
+            return None
+        except (DamagedDocumentError, NewerFormatError) as error:
+            log.warning("the pointer is not used: %s", error)
+            return None
+
+    def missing(self, manifest: Manifest) -> list[Missing]:
+        """The objects of a set that are not there, or have another size; none: the set is complete.
+
+        One listing of the set's prefix, and of each that it refers to, is enough when all is there. A listing may lag: so what it
+        does not show is asked for by name before it is called missing.
+        """
+        if self._listing_proves(manifest):
+            return []
+        found = each_at_once(self._missing_or_none, self.objects(manifest))
+        return [one for one in found if one is not None]
+
+    def _listing_proves(self, manifest: Manifest) -> bool:
+        data, ranks = self._keys.data(manifest.set), self._keys.ranks(manifest.set)
+        own, receipts = Total(), set()
+        for meta in self._store.list(data):
+            if meta.key.startswith(ranks):
+                receipts.add(meta.key[len(ranks) :])
+            else:
+                own += total_of([(meta.key[len(data) :], meta.size_bytes)])
+        # What refers to older sets is proven object by object, from the receipts.
+        return own == manifest.own and receipts.issuperset(one.text for one in manifest.receipts) and not manifest.references
+
+    def _missing_or_none(self, keyed: tuple[str, SetObject]) -> Missing | None:
+        key, size_bytes = keyed[0], keyed[1].size_bytes
+        try:
+            found_bytes = self._store.head(key).size_bytes
+        except NotFoundError:
+            return Missing(key, size_bytes, None)
+        return None if found_bytes == size_bytes else Missing(key, size_bytes, found_bytes)
+
+    def objects(self, manifest: Manifest) -> list[tuple[str, SetObject]]:
+        """All objects of a set, each with its key, by name: from the receipts, one request a rank."""
+        receipts = each_at_once(partial(read_receipt, self._store, self._keys, manifest.set), manifest.receipts)
+        found: dict[str, tuple[str, SetObject]] = {}
+        for receipt in receipts:
+            for one in receipt.objects:
+                if one.name in found:
+                    raise DamagedDocumentError(
+                        f"two ranks name an object {one.name!r}", operation="read", uri=self._keys.manifest(manifest.set)
+                    )
+                found[one.name] = (self._keys.data(one.set or manifest.set) + one.name, one)
+        return [found[name] for name in sorted(found, key=str.encode)]

@@ -1,0 +1,168 @@
+"""Committing a set: when the receipts of all ranks are there, the manifest is written, once, and the set exists for readers.
+
+Whoever commits does the same thing and writes the same bytes: the agent of rank 0, a deputy on another node when that is gone, or
+whoever resumes or prunes the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from wherry.checkpoints.protocol.attempts import attempt_numbers
+from wherry.checkpoints.protocol.documents import DamagedDocumentError, put_small, read_small
+from wherry.checkpoints.protocol.manifest import Manifest, Tombstone, manifest_of, manifest_or_tombstone
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, failed_rank
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.store import ObjectStore
+
+#: An error names so many ranks at most.
+_NAMED_RANKS = 20
+
+
+class IncompleteSetError(TransientError):
+    """Receipts are missing yet. Waiting for them is no failed attempt."""
+
+
+class SetFailedError(PermanentError):
+    """A rank could not store one of its objects, so the set will never be complete. Says which rank, and why."""
+
+
+class SetAbandonedError(PermanentError):
+    """The set was given up, or deleted, by a newer attempt or by prune, before it was committed."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A set that is committed.
+
+    `newer_attempts`: numbers of attempts that have begun since its own: another job has the run now.
+    """
+
+    manifest: Manifest
+    newer_attempts: tuple[int, ...] = ()
+
+
+@dataclass
+class Receipts:
+    """The names below a set's ``_ranks/``, as one listing shows them."""
+
+    by_rank: dict[int, ReceiptName] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    worlds: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that have written none, of the largest world that any of them names."""
+        return [rank for rank in range(max(self.worlds, default=0)) if rank not in self.by_rank]
+
+
+def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
+    """What the ranks have written so far, in one request for a thousand ranks."""
+    found = Receipts()
+    prefix = keys.ranks(name)
+    for meta in store.list(prefix):
+        text = meta.key[len(prefix) :]
+        if failed_rank(text) is not None:
+            found.failed.append(text)
+        elif (receipt := ReceiptName.parse(text)) is not None:
+            known = found.by_rank.get(receipt.rank)
+            if (
+                known is not None and known.text != receipt.text
+            ):  # its journal was lost between two of them: the same bytes differ
+                raise DamagedDocumentError(
+                    f"rank {receipt.rank} has written two receipts, {known.text} and {receipt.text}",
+                    operation="commit",
+                    uri=prefix,
+                )
+            found.by_rank[receipt.rank] = receipt
+            found.worlds.setdefault(receipt.world, []).append(receipt.rank)
+    return found
+
+
+def read_receipt(store: ObjectStore, keys: RunKeys, name: SetName, receipt: ReceiptName) -> Receipt:
+    """The receipt of this name. DamagedDocumentError if its bytes or its content are not what the name says."""
+    key = keys.ranks(name) + receipt.text
+    data = read_small(store, key)
+    content = Receipt.from_bytes(data, key, name)
+    if content.name(data) != receipt.text:
+        raise DamagedDocumentError("its content is not what its name says", operation="read", uri=key)
+    return content
+
+
+def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None = None) -> Committed:
+    """Write the set's manifest, if all receipts are there. It may be called again, and by several at once.
+
+    `world`: how many ranks the caller knows of; None: as many as the receipts say. Raises IncompleteSetError with the ranks that
+    are missing, SetFailedError, SetAbandonedError, DamagedDocumentError.
+    """
+    key = keys.manifest(name)
+    found = list_receipts(store, keys, name)
+    if found.failed:
+        raise SetFailedError(_why_failed(store, keys, name, found.failed), operation="commit", uri=key)
+    worlds = found.worlds if world is None else {world: [], **found.worlds}
+    if len(worlds) > 1:
+        said = ", ".join(f"{each} (rank {_some(ranks)})" for each, ranks in sorted(found.worlds.items()))
+        expected = "" if world is None else f", and {world} were expected"
+        raise IncompleteSetError(f"the ranks do not agree about how many they are: {said}{expected}", operation="commit", uri=key)
+    missing = found.missing if found.worlds else list(range(world or 1))
+    if missing:
+        n_ranks = world or max(found.worlds, default=0)
+        raise IncompleteSetError(
+            f"{len(missing)} of {n_ranks} receipts are missing: rank {_some(missing)}", operation="commit", uri=key
+        )
+    newer = tuple(attempt_numbers(store, keys, after=name.number))
+    first = read_receipt(store, keys, name, found.by_rank[0])
+    referring = [read_receipt(store, keys, name, one) for one in found.by_rank.values() if one.has_references]
+    manifest = manifest_of(name, list(found.by_rank.values()), first, referring)
+    _put_once(store, key, manifest)
+    _point_at(store, keys, manifest)
+    return Committed(manifest, newer)
+
+
+def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> None:
+    data = manifest.to_bytes()
+    with suppress(AlreadyExistsError):  # another committer was first, or our answer was lost
+        put_small(store, key, data, if_absent=True)
+    there = manifest_or_tombstone(read_small(store, key), key, manifest.set)
+    if isinstance(there, Tombstone):
+        raise SetAbandonedError(
+            f"the set was {there.reason} before it was committed",
+            operation="commit",
+            uri=key,
+            hint="a newer attempt of this run, or wherry prune, gave it up: its objects are being deleted",
+        )
+    if there.to_bytes() != data:
+        raise IntegrityError("the manifest that is there says something else than the receipts", operation="commit", uri=key)
+
+
+def _point_at(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> None:
+    """Have ``latest.json`` hold the newest manifest. Two committers may cross here: readers list what is newer than it says."""
+    try:
+        current = Manifest.from_bytes(read_small(store, keys.pointer), keys.pointer)
+        if current.set >= manifest.set:
+            return
+    except (NotFoundError, StoreError):  # there is none yet, or none that can be read: write one
+        pass
+    put_small(store, keys.pointer, manifest.to_bytes(), if_absent=False)
+
+
+def failure_of(store: ObjectStore, keys: RunKeys, name: SetName) -> str | None:
+    """Why the set will never be complete, as a rank has written it down; None: none has. One request when none has."""
+    prefix = keys.ranks(name)
+    failed = [meta.key[len(prefix) :] for meta in store.list(f"{prefix}failed-")]
+    return _why_failed(store, keys, name, failed) if failed else None
+
+
+def _why_failed(store: ObjectStore, keys: RunKeys, name: SetName, failed: Sequence[str]) -> str:
+    key = keys.ranks(name) + failed[0]
+    why = Receipt.from_bytes(read_small(store, key), key, name).failed or "no reason is given"
+    ranks = [rank for text in failed if (rank := failed_rank(text)) is not None]
+    return f"rank {_some(ranks)} could not store its part: {why}"
+
+
+def _some(ranks: Sequence[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:_NAMED_RANKS])
+    return shown if len(ranks) <= _NAMED_RANKS else f"{shown} and {len(ranks) - _NAMED_RANKS} more"

@@ -1,0 +1,189 @@
+"""Manifests: a set exists for readers when its manifest does. Tombstones take their place when a set is given up or deleted.
+
+The manifest is a function of the names of the receipts, of the receipt of rank 0 and of those receipts that refer to older sets:
+two committers write the same bytes. It lists receipts and not objects, so that it stays small: about 1 MB for 10,000 ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wherry.checkpoints.protocol.documents import Document, dump
+from wherry.checkpoints.protocol.names import SetName
+from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, total_of
+
+MANIFEST_FORMAT = "wherry-checkpoint"
+MANIFEST_VERSION = 1
+TOMBSTONE_FORMAT = "wherry-checkpoint-tombstone"
+TOMBSTONE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Objects of an older set that this one uses, by the sum over their names there and their sizes."""
+
+    set: SetName
+    total: Total
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One complete set. `receipts` are by rank. `size_bytes` and `n_objects` count objects of older sets that it uses, too."""
+
+    set: SetName
+    kind: str
+    receipts: tuple[ReceiptName, ...]
+    references: tuple[Reference, ...] = ()
+    parent: SetName | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The step of the training that it was saved at."""
+        return self.set.step
+
+    @property
+    def world(self) -> int:
+        """How many ranks have saved it."""
+        return len(self.receipts)
+
+    @property
+    def own(self) -> Total:
+        """The sum of the objects that lie below its own prefix."""
+        return sum((one.own for one in self.receipts), Total())
+
+    @property
+    def n_objects(self) -> int:
+        """How many objects it has."""
+        return self.own.n_objects + sum(one.total.n_objects for one in self.references)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all its objects."""
+        return self.own.size_bytes + sum(one.total.size_bytes for one in self.references)
+
+    def to_bytes(self) -> bytes:
+        """The manifest as it is stored; equal manifests have equal bytes."""
+        return dump(MANIFEST_FORMAT, MANIFEST_VERSION, self._fields())
+
+    def _fields(self) -> dict[str, object]:
+        return {
+            "set": str(self.set),
+            "attempt": self.set.attempt,
+            "step": self.set.step,
+            "kind": self.kind,
+            "world": self.world,
+            "n_objects": self.n_objects,
+            "size_bytes": self.size_bytes,
+            "parent": None if self.parent is None else str(self.parent),
+            "metrics": dict(self.metrics),
+            "metadata": dict(self.metadata),
+            "receipts": [one.text for one in self.receipts],
+            "references": [
+                {
+                    "set": str(one.set),
+                    "n_objects": one.total.n_objects,
+                    "size_bytes": one.total.size_bytes,
+                    "names_sum": f"{one.total.names_sum:016x}",
+                }
+                for one in self.references
+            ],
+        }
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str, expected: SetName | None = None) -> Manifest:
+        """Read a manifest, of the set `expected` if one is. DamagedDocumentError, NewerFormatError."""
+        manifest = _from_document(Document(data, key, MANIFEST_FORMAT, MANIFEST_VERSION))
+        if expected is not None and manifest.set != expected:
+            raise Document(data, key, MANIFEST_FORMAT, MANIFEST_VERSION).damaged(
+                f"it is of the set {manifest.set}, not {expected}"
+            )
+        return manifest
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """Under a manifest's key: the set is gone. `reason`: ``abandoned`` (it was never complete) or ``pruned``.
+
+    When it was written is what the store says of the object. `manifest`: that of a pruned set, so that it can be put back.
+    """
+
+    set: SetName
+    reason: str
+    manifest: bytes | None = None
+
+    def to_bytes(self) -> bytes:
+        """The tombstone as it is stored."""
+        manifest = None if self.manifest is None else self.manifest.decode()
+        return dump(TOMBSTONE_FORMAT, TOMBSTONE_VERSION, {"set": str(self.set), "reason": self.reason, "manifest": manifest})
+
+
+def manifest_or_tombstone(data: bytes, key: str, expected: SetName) -> Manifest | Tombstone:
+    """Read what lies under a manifest's key. DamagedDocumentError, NewerFormatError."""
+    if f'"format":"{TOMBSTONE_FORMAT}"'.encode() not in data[:4096]:
+        return Manifest.from_bytes(data, key, expected)
+    document = Document(data, key, TOMBSTONE_FORMAT, TOMBSTONE_VERSION)
+    if document.take("set", str) != str(expected):
+        raise document.damaged(f"it is of the set {document.content['set']}, not {expected}")
+    manifest = document.take_or_none("manifest", str)
+    return Tombstone(expected, document.take("reason", str), None if manifest is None else manifest.encode())
+
+
+def manifest_of(name: SetName, receipts: Sequence[ReceiptName], first: Receipt, referring: Sequence[Receipt]) -> Manifest:
+    """The manifest of a set, from the names of all its receipts, the receipt of rank 0, and those that refer to older sets."""
+    totals: dict[SetName, Total] = {}
+    for receipt in referring:
+        for one in receipt.objects:
+            if one.set is not None:
+                totals[one.set] = totals.get(one.set, Total()) + total_of([(one.name, one.size_bytes)])
+    return Manifest(
+        name,
+        first.kind,
+        tuple(sorted(receipts, key=lambda one: one.rank)),
+        tuple(Reference(each, totals[each]) for each in sorted(totals)),
+        first.parent,
+        first.metrics,
+        first.metadata,
+    )
+
+
+def _from_document(document: Document) -> Manifest:
+    def set_of(text: str, what: str) -> SetName:
+        if (name := SetName.parse(text)) is None:
+            raise document.damaged(f"{what} {text!r} is no set")
+        return name
+
+    receipts = []
+    for at, text in enumerate(document.take("receipts", list)):
+        name = ReceiptName.parse(document.check(text, str, "a receipt"))
+        if name is None or name.rank != at:
+            raise document.damaged(f"{text!r} is not the receipt of rank {at}")
+        receipts.append(name)
+    if not receipts or {one.world for one in receipts} != {len(receipts)}:
+        raise document.damaged(f"it has {len(receipts)} receipts, whose names say another number of ranks")
+    references = []
+    for each in document.take("references", list):
+        entry = document.check(each, dict, "a reference")
+        try:
+            names_sum = int(document.check(entry.get("names_sum"), str, "a sum"), 16)
+        except ValueError as error:
+            raise document.damaged("a sum is no hex number") from error
+        counts = [document.check(entry.get(field), int, f"{field} of a reference") for field in ("n_objects", "size_bytes")]
+        source = set_of(document.check(entry.get("set"), str, "the set of a reference"), "the reference")
+        references.append(Reference(source, Total(counts[0], counts[1], names_sum)))
+    parent = document.take_or_none("parent", str)
+    metrics = document.take("metrics", dict)
+    for name_, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise document.damaged(f"the metric {name_!r} is no number")
+    return Manifest(
+        set_of(document.take("set", str), "it says that it is of"),
+        document.take("kind", str),
+        tuple(receipts),
+        tuple(references),
+        None if parent is None else set_of(parent, "the parent"),
+        metrics,
+        document.take("metadata", dict),
+    )
