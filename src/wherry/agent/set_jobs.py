@@ -68,8 +68,8 @@ def write_receipt(plan: SetPlan, required: Sequence[Requirement], store: ObjectS
     prefix = RunKeys(plan.base).data(plan.set)
     failed = [one for one in required if one.state in (JobState.FAILED, JobState.DISCARDED)]
     objects = () if failed else tuple(_stored(one, prefix, store) for one in required)
-    why = f"{failed[0].key[len(prefix) :]}: {failed[0].error or 'it was discarded'}" if failed else None
     known = plan.receipt
+    why = f"{failed[0].key[len(prefix) :]}: {failed[0].error or 'it was discarded'}" if failed else known.failed
     receipt = Receipt(
         known.set,
         known.rank,

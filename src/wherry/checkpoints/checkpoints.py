@@ -6,31 +6,27 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar, cast
 
-from wherry.agent.set_jobs import SetPlan
 from wherry.checkpoints.choice import best_of
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.commit import failure_of
 from wherry.checkpoints.protocol.manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.restore import DamagedSetError, remove_restored, restore_objects
-from wherry.checkpoints.saving import SetFolder, object_names
+from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin
-from wherry.checkpoints.state import read_state, write_state
+from wherry.checkpoints.state import read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
 from wherry.posix.fork import temporary_folder
-from wherry.spool.accept import FollowUp
-from wherry.spool.journal.jobs import JobKind, JobState
 from wherry.store import ObjectMeta
 from wherry.transfer.download import download
 from wherry.uploader import Uploader
@@ -38,9 +34,8 @@ from wherry.uri import check_new_name
 
 log = logging.getLogger("wherry.checkpoints")
 
-#: How long a node's deputy leaves the commit to the node before it.
-_DEPUTY_S = 60.0
-_STATE_NAME = "state.pt"
+#: Of so many sets handed over it is asked whether their user has to be told something.
+_REMEMBERED = 20
 _Self = TypeVar("_Self", bound="Checkpoints")
 
 
@@ -91,7 +86,7 @@ class Checkpoints:
         self._agreed: tuple[Manifest | None] | None = None
         self._saved: dict[int, int] = {}
         self._last_step = -1
-        self._commits: list[CheckpointHandle] = []
+        self._handed_over: list[CheckpointHandle] = []
 
     def __repr__(self) -> str:
         return f"<Checkpoints {self._uploader.uri} {self.run_name} rank {self.world.rank} of {self.world.size}>"
@@ -126,25 +121,38 @@ class Checkpoints:
         metrics, metadata = _checked(metrics, metadata)
         if source is None:
             return SetFolder(self._uploader, partial(self._save_folder, step, metrics, metadata, overwrite))
-        name = self._new_set(step, overwrite)
+        part = self.part(step, metrics=metrics, metadata=metadata, overwrite=overwrite)
         if isinstance(source, Mapping):
-            names = [f"rank-{self.world.rank:05d}.pt" if self.world.size > 1 else _STATE_NAME]
-            with self._uploader.open(f"{self._data(name)}{names[0]}", "xb") as file:
+            with part.giving_up(), part.open(state_name(self.world)) as file:
                 write_state(source, cast("IO[bytes]", file))
-            return self._hand_over(name, "state", names, metrics, metadata)
+            return part.hand_over("state")
         path = Path(source)
-        names = object_names(path)
-        at = self._data(name).rstrip("/") if path.is_dir() else f"{self._data(name)}{names[0]}"
-        self._uploader.put(path, at)
-        return self._hand_over(name, "folder" if path.is_dir() else "file", names, metrics, metadata)
+        part.put(path)
+        return part.hand_over("folder" if path.is_dir() else "file")
+
+    def part(
+        self,
+        step: int,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        overwrite: bool = False,
+    ) -> SetPart:
+        """Begin this rank's part of a set, to put files into it one by one, and hand it over; save() is made of it."""
+        metrics, metadata = _checked(metrics, metadata)
+        name = self._new_set(step, overwrite)
+        parent = self._parent or self.attempt.resumed_from
+        receipt = Receipt(name, self.world.rank, self.world.size, "folder", (), parent, metrics, metadata)
+        part = SetPart(self._uploader, self._base, self.world, receipt, self._handed_over.append)
+        del self._handed_over[:-_REMEMBERED]
+        return part
 
     def _save_folder(
         self, step: int, metrics: Mapping[str, float], metadata: Mapping[str, object], overwrite: bool, folder: Path
     ) -> CheckpointHandle:
-        names = object_names(folder)
-        name = self._new_set(step, overwrite)
-        self._uploader.put(folder, self._data(name).rstrip("/"), move=True)
-        return self._hand_over(name, "folder", names, metrics, metadata)
+        part = self.part(step, metrics=metrics, metadata=metadata, overwrite=overwrite)
+        part.put(folder, move=True)
+        return part.hand_over("folder")
 
     def _new_set(self, step: int, overwrite: bool) -> SetName:
         self._uploader.raise_failures()
@@ -161,46 +169,13 @@ class Checkpoints:
             log.warning(
                 "step %d is saved after step %d of the same attempt: the highest step stays the newest set", step, self._last_step
             )
-        for handle in self._commits[:]:
+        for handle in self._handed_over:
             if (told := handle.told()) is not None:
                 log.error("%s", told)
         name = SetName(self.attempt.key, step, version)
         self._saved[step] = version
         self._last_step = max(step, self._last_step)
         return name
-
-    def _data(self, name: SetName) -> str:
-        return f"{self._base}/data/{name}/"
-
-    def _hand_over(
-        self, name: SetName, kind: str, names: Sequence[str], metrics: Mapping[str, float], metadata: Mapping[str, object]
-    ) -> CheckpointHandle:
-        world = self.world
-        receipt = Receipt(name, world.rank, world.size, kind, (), self._parent or self.attempt.resumed_from, metrics, metadata)
-        receipt_name = f"{self._data(name)}_ranks/{world.rank:05d}-of-{world.size:05d}"
-        data = tuple(f"{self._data(name)}{one}" for one in names)
-        jobs = [FollowUp(JobKind.RECEIPT, receipt_name, self._plan(name, receipt=receipt), data)]
-        manifest = f"{self._base}/manifests/{name}.json"
-        if world.rank == 0:
-            jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan(name), (receipt_name,)))
-        elif world.local_rank == 0:
-            plan = self._plan(name, delay_s=_DEPUTY_S * max(1, world.node_order))
-            jobs.append(FollowUp(JobKind.COMMIT, manifest, plan, (receipt_name,), is_deputy=True))
-        upload = self._uploader.follow_up(manifest, jobs)
-
-        def note() -> str | None:
-            found = self._uploader.journal.queries.jobs(ids=upload.ids, states=[JobState.DONE])
-            return next((job.error for job in found if job.kind is JobKind.COMMIT and job.error), None)
-
-        store = self._uploader.store
-        handle = CheckpointHandle(
-            name, upload, partial(Catalog(store, self._keys).read, name), partial(failure_of, store, self._keys, name), note
-        )
-        self._commits = [*self._commits[-20:], handle]
-        return handle
-
-    def _plan(self, name: SetName, *, delay_s: float = 0.0, receipt: Receipt | None = None) -> bytes:
-        return SetPlan(self._keys.base, name, self.world.size, delay_s, receipt).to_bytes()
 
     # -- the attempt
 
@@ -323,14 +298,11 @@ class Checkpoints:
         """
         with temporary_folder("wherry-load-") as folder:
             self.restore(which, folder / "set")
-            names = [f"rank-{self.world.rank:05d}.pt"] if self.world.size > 1 else [_STATE_NAME]
-            for name in names:
-                if (folder / "set" / name).is_file():
-                    return read_state(folder / "set" / name, map_location)
-            found = sorted(path.name for path in (folder / "set").iterdir())
-            raise ConfigError(
-                f"the set {which!r} has no {names[0]} but {', '.join(found[:5])}: restore() it and read it yourself"
-            )
+            path = folder / "set" / state_name(self.world)
+            if not path.is_file():
+                found = ", ".join(sorted(one.name for one in (folder / "set").iterdir())[:5])
+                raise ConfigError(f"the set {which!r} has no {path.name} but {found}: restore() it and read it yourself")
+            return read_state(path, map_location)
 
     # -- the end
 

@@ -1,29 +1,160 @@
-"""What save() takes: the files of a folder, or an empty folder in the spool that its caller fills."""
+"""One rank's part of a set, on its way: files are put into it, then it is handed over."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from wherry.agent.set_jobs import SetPlan
 from wherry.checkpoints.handle import CheckpointHandle
-from wherry.errors import ConfigError
+from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.commit import failure_of
+from wherry.checkpoints.protocol.names import RunKeys
+from wherry.checkpoints.protocol.receipt import Receipt
+from wherry.checkpoints.world import World
+from wherry.errors import ConfigError, WherryError
+from wherry.spool.accept import FollowUp
+from wherry.spool.handle import UploadHandle
+from wherry.spool.journal.jobs import JobKind, JobState
 from wherry.spool.sources import sources_of
+from wherry.spool.spool_file import SpoolWriter
 from wherry.uploader import Uploader
 
+log = logging.getLogger("wherry.checkpoints")
+
+#: How long a node's deputy leaves the commit to the node before it.
+_DEPUTY_S = 60.0
 _RESERVED = "_ranks"
 
 
-def object_names(path: Path) -> list[str]:
-    """The names in the set of a file, or of the files of a folder. ConfigError for a name that is ours."""
-    names = [name.partition("/")[2] for _, name in sources_of(path, "set")] if path.is_dir() else [path.name]
-    for name in names:
-        if name.partition("/")[0] == _RESERVED:
-            raise ConfigError(f"{name!r} in {path}: {_RESERVED} is where the receipts of a set lie, use another name")
-    return names
+class SetPart:
+    """One rank's part of a set: put files into it, in any order and from any thread, then hand it over::
+
+        part = checkpoints.part(1000)
+        part.put("shard-0.bin")
+        with part.open("shard-1.bin") as file:
+            file.write(...)
+        handle = part.hand_over()
+
+    Its files are on their way from the moment that they are put; readers see none of them before the set is committed. An error
+    in putting one gives the part up: the other ranks' handles end with it, at once.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        base: str,
+        world: World,
+        receipt: Receipt,
+        note: Callable[[CheckpointHandle], object],
+    ) -> None:
+        """`receipt`: what is known of the part now. `note` is given the handle."""
+        self.name = receipt.set
+        self._uploader = uploader
+        self._base = base
+        self._keys = RunKeys(uploader.uri.key_for(base))
+        self._world = world
+        self._receipt = receipt
+        self._note = note
+        self._objects: dict[str, None] = {}
+        self._is_over = False
+
+    def _key_name(self, name: str) -> str:
+        return f"{self._base}/data/{self.name}/{name}"
+
+    @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """Give the part up when the block ends with an error: the set will never be complete, and all ranks are told so."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up(f"{type(error).__name__}: {error}")
+            raise
+
+    def give_up(self, why: str) -> None:
+        """Write down, in the background, that this rank's part will not come. Whatever is in the way of that is logged only."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            self._uploader.follow_up(self._key_name("_ranks"), [self._receipt_job(replace(self._receipt, failed=why), ())])
+        except (WherryError, OSError) as error:
+            log.warning("other ranks of %s are not told that rank %d has failed: %s", self.name, self._world.rank, error)
+
+    def put(self, path: str | os.PathLike[str], name: str | None = None, *, move: bool = False) -> None:
+        """Put a file into the set as `name` (else its own), or all files of a folder under their names (below `name`).
+
+        Raises as `Uploader.put` does.
+        """
+        path = Path(path)
+        with self.giving_up():
+            if name is None and not path.is_dir():
+                name = path.name
+            names = [one.partition("/")[2] for _, one in sources_of(path, f"set/{name}" if name else "set")]
+            self._check(names)
+            self._uploader.put(path, self._key_name(name) if name else self._key_name("").rstrip("/"), move=move)
+            self._objects.update(dict.fromkeys(names))
+
+    def open(self, name: str) -> SpoolWriter:
+        """Open a file of the set in the spool, for writing; closing it puts it into the set. Raises as `Uploader.open` does."""
+        with self.giving_up():
+            self._check([name])
+            writer = self._uploader.open(self._key_name(name), "xb")
+        self._objects[name] = None
+        return writer
+
+    def _check(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name.partition("/")[0] == _RESERVED:
+                raise ConfigError(f"{name!r}: {_RESERVED} is where the receipts of a set lie, use another name")
+            if name in self._objects:
+                raise ConfigError(f"{name!r} is in the set already: give each file a name of its own")
+
+    def hand_over(self, kind: str = "folder") -> CheckpointHandle:
+        """All files are there: have the receipt written when they are stored, and the set committed when all ranks' are."""
+        world = self._world
+        with self.giving_up():
+            if self._is_over:
+                raise ConfigError(f"the part of rank {world.rank} of {self.name} was handed over, or given up, before")
+            jobs = [self._receipt_job(replace(self._receipt, kind=kind), list(self._objects))]
+            manifest = f"{self._base}/manifests/{self.name}.json"
+            if world.rank == 0:
+                jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan().to_bytes(), (jobs[0].name,)))
+            elif world.local_rank == 0:
+                plan = self._plan(delay_s=_DEPUTY_S * max(1, world.node_order))
+                jobs.append(FollowUp(JobKind.COMMIT, manifest, plan.to_bytes(), (jobs[0].name,), is_deputy=True))
+            upload = self._uploader.follow_up(manifest, jobs)
+            self._is_over = True
+        store = self._uploader.store
+        handle = CheckpointHandle(
+            self.name,
+            upload,
+            partial(Catalog(store, self._keys).read, self.name),
+            partial(failure_of, store, self._keys, self.name),
+            partial(self._told, upload),
+        )
+        self._note(handle)
+        return handle
+
+    def _receipt_job(self, receipt: Receipt, names: Sequence[str]) -> FollowUp:
+        name = self._key_name(f"{_RESERVED}/{self._world.rank:05d}-of-{self._world.size:05d}")
+        content = self._plan(receipt=receipt).to_bytes()
+        return FollowUp(JobKind.RECEIPT, name, content, tuple(self._key_name(one) for one in names))
+
+    def _plan(self, *, delay_s: float = 0.0, receipt: Receipt | None = None) -> SetPlan:
+        return SetPlan(self._keys.base, self.name, self._world.size, delay_s, receipt)
+
+    def _told(self, upload: UploadHandle) -> str | None:
+        found = self._uploader.journal.queries.jobs(ids=upload.ids, states=[JobState.DONE])
+        return next((job.error for job in found if job.kind is JobKind.COMMIT and job.error), None)
 
 
 class SetFolder:

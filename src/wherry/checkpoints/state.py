@@ -1,4 +1,4 @@
-"""State dicts of torch in one file: written straight into the spool, read and no more than tensors and plain values is unpickled."""
+"""State dicts of torch in one file. Reading one unpickles no more than tensors and plain values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from wherry.checkpoints.world import World
 from wherry.errors import ConfigError, IntegrityError, MissingExtraError
 
 
@@ -16,6 +17,11 @@ def _torch() -> Any:
     except ImportError as error:
         raise MissingExtraError("a state dict needs torch: install it, or save a file or a folder") from error
     return torch
+
+
+def state_name(world: World) -> str:
+    """The name of a rank's state dict in its set."""
+    return f"rank-{world.rank:05d}.pt" if world.size > 1 else "state.pt"
 
 
 def write_state(state: Mapping[str, object], file: IO[bytes]) -> None:
