@@ -16,13 +16,13 @@ from wherry.checkpoints.choice import best_of
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.restore import DamagedSetError, remove_restored, restore_objects
 from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin
-from wherry.checkpoints.state import read_state, state_name, write_state
+from wherry.checkpoints.state_dicts import read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError

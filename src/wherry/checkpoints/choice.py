@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wherry.checkpoints.protocol.manifest import Manifest
+from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.errors import ConfigError
 
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from wherry.checkpoints.protocol.commit import SetAbandonedError, SetFailedError
-from wherry.checkpoints.protocol.manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.names import SetName
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.errors import NotFoundError
 from wherry.spool.handle import UploadHandle
 

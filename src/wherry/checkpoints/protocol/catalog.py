@@ -9,9 +9,9 @@ from functools import partial
 
 from wherry.checkpoints.protocol.commit import read_receipt
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, read_small
-from wherry.checkpoints.protocol.manifest import Manifest, Tombstone, manifest_or_tombstone
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import SetObject, Total, total_of
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_or_tombstone
 from wherry.errors import NotFoundError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectStore

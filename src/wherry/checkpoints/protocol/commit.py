@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from wherry.checkpoints.protocol.attempts import attempt_numbers
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, put_small, read_small
-from wherry.checkpoints.protocol.manifest import Manifest, Tombstone, manifest_of, manifest_or_tombstone
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, failed_rank
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_of, manifest_or_tombstone
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, StoreError, TransientError
 from wherry.store import ObjectStore
 
