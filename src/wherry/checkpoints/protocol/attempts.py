@@ -6,6 +6,7 @@ Each has a number, which orders what it saves, and is recorded by rank 0 before 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from wherry.store import ObjectStore
 
 _FORMAT = "wherry-checkpoint-attempt"
 _VERSION = 1
+_RECORD = re.compile(r"[0-9]{9}\.json")
 #: Jobs of one name that may start at the same moment.
 _MOST_RACES = 50
 
@@ -50,10 +52,12 @@ class Attempt:
 
 def attempt_numbers(store: ObjectStore, keys: RunKeys, after: int = -1) -> Iterator[int]:
     """The numbers of the attempts after this one, in order: one request for the next thousand."""
-    start_after = keys.attempt(after) if after >= 0 else ""
+    start_after = (
+        f"{keys.attempts}{after:09d}" if after >= 0 else ""
+    )  # without ".json", which some servers answer in more requests
     for meta in store.list(keys.attempts, start_after=start_after):
         text = meta.key[len(keys.attempts) :]
-        if text.endswith(".json") and len(text) == 14 and text[:9].isdecimal():
+        if _RECORD.fullmatch(text) and int(text[:9]) > after:
             yield int(text[:9])
 
 
@@ -68,7 +72,7 @@ def claim(store: ObjectStore, keys: RunKeys, resumed_from: SetName | None, start
         number += 1
         if number > MOST_ATTEMPTS:
             raise ConfigError(f"{keys.base} has {MOST_ATTEMPTS} attempts: use another run name")
-        attempt = Attempt(f"{number:09d}-{secrets.token_hex(2)}", resumed_from, start)
+        attempt = Attempt(f"{number:09d}_{secrets.token_hex(2)}", resumed_from, start)
         try:
             put_small(store, keys.attempt(number), attempt.to_bytes(), if_absent=True)
         except AlreadyExistsError:

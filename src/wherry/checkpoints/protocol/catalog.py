@@ -37,9 +37,10 @@ class Catalog:
 
     def names(self, *, after: SetName | None = None) -> list[SetName]:
         """The sets that have a manifest or a tombstone, from the oldest to the newest; those newer than `after`."""
-        start_after = "" if after is None else self._keys.manifest(after)
+        start_after = "" if after is None else f"{self._keys.manifests}{after}"
         listed = self._store.list(self._keys.manifests, start_after=start_after)
-        return sorted(name for meta in listed if (name := self._keys.set_of_manifest(meta.key)) is not None)
+        names = (self._keys.set_of_manifest(meta.key) for meta in listed)
+        return sorted(name for name in names if name is not None and (after is None or name > after))
 
     def read(self, name: SetName) -> Manifest | Tombstone:
         """What lies under the key of a set's manifest. NotFoundError, DamagedDocumentError, NewerFormatError."""

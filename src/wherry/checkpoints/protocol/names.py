@@ -4,12 +4,13 @@
 
     RUN/checkpoints/latest.json                         a copy of the newest manifest; nothing depends on it
     RUN/checkpoints/attempts/000000007.json             one start of the job
-    RUN/checkpoints/manifests/000000007-a3f9-000000001000.json
-    RUN/checkpoints/data/000000007-a3f9-000000001000/model.pt
-    RUN/checkpoints/data/000000007-a3f9-000000001000/_ranks/00000-of-00008-...json
+    RUN/checkpoints/manifests/000000007_a3f9_000000001000.json
+    RUN/checkpoints/data/000000007_a3f9_000000001000/model.pt
+    RUN/checkpoints/data/000000007_a3f9_000000001000/_ranks/00000-of-00008-...json
 
 The attempt comes before the step: the order of the keys is then the order from the oldest set to the newest, and a listing that
-starts after a key finds exactly what is newer.
+starts after a key finds exactly what is newer. Underscores, as they sort behind "/": some servers list by folders, and need more
+requests for a listing that starts after a name with a character before it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from wherry.errors import ConfigError
 MOST_STEPS = 10**12 - 1
 MOST_ATTEMPTS = 10**9 - 1
 MOST_VERSIONS = 999
-_ATTEMPT = r"([0-9]{9})(-[0-9a-f]{4})?"
-_SET = re.compile(rf"({_ATTEMPT})-([0-9]{{12}})(?:_([0-9]{{3}}))?")
+_ATTEMPT = r"([0-9]{9})(_[0-9a-f]{4})?"
+_SET = re.compile(rf"({_ATTEMPT})_([0-9]{{12}})(?:_([0-9]{{3}}))?")
 _ATTEMPT_ALONE = re.compile(_ATTEMPT)
 
 
@@ -33,12 +34,12 @@ _ATTEMPT_ALONE = re.compile(_ATTEMPT)
 class SetName:
     """One set: a step of one attempt. Sets are ordered from the oldest to the newest: by attempt, then step, then version.
 
-    `attempt` is ``<number, 9 digits>`` or ``<number>-<4 hex digits>``: the latter where wherry has chosen the number, so that two
+    `attempt` is ``<number, 9 digits>`` or ``<number>_<4 hex digits>``: the latter where wherry has chosen the number, so that two
     jobs that chose it at the same moment, on a store that cannot decide between them, still have names of their own.
     `version` counts the sets of one step of one attempt (``overwrite=True``), from 1.
 
-    >>> str(SetName("000000007-a3f9", 1000))
-    '000000007-a3f9-000000001000'
+    >>> str(SetName("000000007_a3f9", 1000))
+    '000000007_a3f9_000000001000'
     """
 
     attempt: str
@@ -48,7 +49,7 @@ class SetName:
     def __post_init__(self) -> None:
         if not is_attempt(self.attempt):
             raise ConfigError(
-                f"{self.attempt!r} is no attempt: it has nine digits, and may have '-' and four hex digits behind them"
+                f"{self.attempt!r} is no attempt: it has nine digits, and may have '_' and four hex digits behind them"
             )
         if isinstance(self.step, bool) or not isinstance(self.step, int) or not 0 <= self.step <= MOST_STEPS:
             raise ConfigError(f"step {self.step!r}: give a whole number from 0 to {MOST_STEPS}")
@@ -56,7 +57,7 @@ class SetName:
             raise ConfigError(f"step {self.step} was saved {MOST_VERSIONS} times in this attempt: use another step")
 
     def __str__(self) -> str:
-        return f"{self.attempt}-{self.step:012d}" + (f"_{self.version:03d}" if self.version > 1 else "")
+        return f"{self.attempt}_{self.step:012d}" + (f"_{self.version:03d}" if self.version > 1 else "")
 
     def __lt__(self, other: SetName) -> bool:
         return str(self) < str(other)

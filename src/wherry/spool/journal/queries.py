@@ -135,9 +135,7 @@ class Queries(Role):
         found = self.jobs(ids=[job_id])
         return found[0] if found else None
 
-    def jobs(
-        self, *, states: Iterable[JobState] = (), ids: Sequence[JobId] | None = None, checks: bool = True
-    ) -> list[Job]:
+    def jobs(self, *, states: Iterable[JobState] = (), ids: Sequence[JobId] | None = None, checks: bool = True) -> list[Job]:
         """Jobs in the order of their calls, those that match everything given; without `checks` only what sends something."""
         clauses, args = ["1"], [state.value for state in states]
         if args:
