@@ -284,21 +284,19 @@ class FileLogger(LoggerDestination):
         return os.getpid() != self._pid
 
     def _hand_over(self) -> None:
-        logger = self._logger
-        files: list[tuple[str, Path]] = []
-        for path in self._capture.take_rolled():
-            if logger is None or not logger.has_file_upload_destination():
-                continue
-            if logger.state.world_size > 1 and not (self._config.rank_zero_only or _tells_ranks_apart(self._filename)):
-                self._warnings.once(
-                    "ranks",
-                    f"{self!r}: the files of all {logger.state.world_size} ranks would have the name {self._remote_name!r} "
-                    "in the store, so none is uploaded: put {rank} into the filename, or set FileConfig.rank_zero_only",
-                )
-                continue
-            files.append((str(Path(self._remote_name).with_name(path.name)), path))
+        logger, paths = self._logger, self._capture.take_rolled()
+        if paths and (logger is None or not logger.has_file_upload_destination()):
+            paths = []
+        n_ranks = logger.state.world_size if logger is not None else 1
+        if paths and n_ranks > 1 and not (self._config.rank_zero_only or _tells_ranks_apart(self._filename)):
+            self._warnings.once(
+                "ranks",
+                f"{self!r}: the files of all {n_ranks} ranks would have the name {self._remote_name!r} in the store, "
+                "so none is uploaded: put {rank} into the filename, or set FileConfig.rank_zero_only",
+            )
+            paths = []
         self._finished.see(logger)
-        self._finished.add(files)
+        self._finished.add((str(Path(self._remote_name).with_name(path.name)), path) for path in paths)
 
     def _end(self, error: BaseException | None = None) -> None:
         """Close, with `error` as the last thing in the file. The interpreter calls this too when it exits."""

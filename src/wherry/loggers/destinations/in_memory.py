@@ -79,43 +79,42 @@ class InMemoryLogger(ValueDestination):
         super().__init__()
         self._config = config or InMemoryConfig()
         self._lock = ChildLock()
-        self._steps: dict[str, array[int]] = {}
-        self._values: dict[str, array[float]] = {}
+        self._points: dict[str, tuple[array[int], array[float]]] = {}  # of each metric the steps and the values
         self._hyperparameters: dict[str, object] = {}
         self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
 
     def __repr__(self) -> str:
-        return f"<InMemoryLogger of {len(self._steps)} metrics{' closed' if self._is_closed else ''}>"
+        return f"<InMemoryLogger of {len(self._points)} metrics{' closed' if self._is_closed else ''}>"
 
     # reading
 
     def keys(self) -> list[str]:
         """The names of all metrics, in the order of their first values."""
         with self._lock:
-            return list(self._steps)
+            return list(self._points)
 
     def series(self, key: str) -> Series:
         """All values of a metric, and their steps. KeyError for a metric that was never logged."""
         import numpy as np
 
         with self._lock:
-            if key not in self._steps:
-                raise KeyError(f"no metric {key!r} was logged; there are {', '.join(map(repr, self._steps)) or 'none'}")
+            if key not in self._points:
+                raise KeyError(f"no metric {key!r} was logged; there are {', '.join(map(repr, self._points)) or 'none'}")
             last = slice(-self._config.max_points if self._config.max_points else None, None)
-            steps, values = np.array(self._steps[key][last], np.int64), np.array(self._values[key][last], np.float64)
-        return Series(steps, values)
+            steps, values = self._points[key]
+            return Series(np.array(steps[last], np.int64), np.array(values[last], np.float64))
 
     @property
     def most_recent_values(self) -> dict[str, float]:
         """The last value of each metric."""
         with self._lock:
-            return {key: values[-1] for key, values in self._values.items()}
+            return {key: values[-1] for key, (_, values) in self._points.items()}
 
     @property
     def most_recent_steps(self) -> dict[str, int]:
         """The step of the last value of each metric."""
         with self._lock:
-            return {key: steps[-1] for key, steps in self._steps.items()}
+            return {key: steps[-1] for key, (steps, _) in self._points.items()}
 
     @property
     def hyperparameters(self) -> dict[str, object]:
@@ -241,7 +240,7 @@ class InMemoryLogger(ValueDestination):
     def _add_point(self, key: str, step: int, value: float) -> None:
         most = self._config.max_points
         with self._lock:
-            steps, values = self._steps.setdefault(key, array("q")), self._values.setdefault(key, array("d"))
+            steps, values = self._points.setdefault(key, (array("q"), array("d")))
             steps.append(step)
             values.append(value)
             if most is not None and len(steps) >= 2 * most:  # once in `most` calls, so that moving the rest costs little

@@ -232,7 +232,8 @@ class RunFolderLogger(ValueDestination):
         with ExitStack() as stack:  # makes all calls even if some raise, the last one added first
             if (run := self._place.files) is not None:
                 stack.callback(run.close)
-                stack.callback(self._upload_all, run, in_haste=logger is not None and logger.error is not None)
+                stack.callback(self._finished.finish, in_haste=logger is not None and logger.error is not None)
+                stack.callback(lambda: self._finished.add((run.name_of(path), path) for path in run.all_but_media()))
                 if self._config.parquet:
                     stack.callback(run.write_parquet)
                 stack.callback(run.flush)
@@ -319,12 +320,6 @@ class RunFolderLogger(ValueDestination):
         remote = self._config.remote_folder if self._config.rank_zero_only else f"{self._config.remote_folder}/rank{{rank}}"
         upload = self._config.upload and not self._place.is_child  # the owner of the run's folder uploads what is in it
         return Handover(RunNames(remote, lambda: self.folder), upload=upload)
-
-    def _upload_all(self, run: RunFiles, *, in_haste: bool) -> None:
-        try:
-            self._finished.add([(run.name_of(path), path) for path in run.all_but_media()])
-        finally:
-            self._finished.finish(in_haste=in_haste)
 
     def _start_afresh(self) -> None:
         """In a forked child: another thread may have held a lock, and the folder belongs to the parent."""

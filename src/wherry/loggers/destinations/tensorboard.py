@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,12 +19,10 @@ from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
-from wherry.loggers.values.encode import png_bytes
+from wherry.loggers.values.encode import gif_bytes, png_bytes
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.masks import mask_legend, mask_overlay
 from wherry.loggers.values.text import as_text, code_block, markdown_table
-
-_HYPERPARAMETERS = "hyperparameters"
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class TensorBoardLogger(ValueDestination):
         self._hyperparameters.update(summaries.hparams(hyperparameters))
         rows = list(self._hyperparameters.items())
         if rows:
-            tag = self._tag(_HYPERPARAMETERS, "text")
+            tag = self._tag("hyperparameters", "text")
             events.add_values([summaries.text(tag, markdown_table(("name", "value"), rows))], 0)
             self._session_is_due = not self._session_has_begun
 
@@ -156,7 +155,11 @@ class TensorBoardLogger(ValueDestination):
                 text = summaries.text(self._tag(value.name, "text"), value.text)
                 self._events(begin_session=True).add_values([text], step)
             case Images():
-                self._write_later(value, step, partial(_image_values, value, self._image_tags(value)))
+                # A tag for each image, and for each image with a mask over it, as a tag has one image a step.
+                names = (value.name, *(f"{value.name}/{mask}" for mask in value.masks))
+                numbers = [""] if len(value.shapes) == 1 else [f"/{number}" for number in range(len(value.shapes))]
+                tags = [self._tag(f"{name}{number}", "image") for name in names for number in numbers]
+                self._write_later(value, step, partial(_image_values, value, tags))
             case Histogram():
                 n_bins, tag = self._config.n_histogram_bins, self._tag(value.name, "histogram")
                 self._write_later(value, step, lambda: [summaries.histogram(tag, value.data(n_bins))])
@@ -165,7 +168,9 @@ class TensorBoardLogger(ValueDestination):
                 self._write_later(value, step, lambda: [summaries.audio(tag, value.wav_bytes(), rate_hz, len(value.samples))])
             case Video():
                 tag = self._tag(value.name, "image")
-                self._write_later(value, step, lambda: [summaries.image(tag, value.shape[1:], value.gif_bytes())])
+                self._write_later(
+                    value, step, lambda: [summaries.image(tag, value.shape[1:], gif_bytes(value.frames, value.frames_per_s))]
+                )
             case PointCloud():
                 tag = self._tag(value.name, "mesh")
                 self._write_later(value, step, lambda: [summaries.point_cloud(tag, value.clouds)])
@@ -252,12 +257,6 @@ class TensorBoardLogger(ValueDestination):
             tag = f"{tag} ({kind})"
         return tag
 
-    def _image_tags(self, value: Images) -> dict[str, list[str]]:
-        """A tag for each image, and for each image with a mask over it, as a tag has one image a step."""
-        names = (value.name, *(f"{value.name}/{mask}" for mask in value.masks))
-        numbers = [""] if len(value.shapes) == 1 else [f"/{number}" for number in range(len(value.shapes))]
-        return {name: [self._tag(f"{name}{number}", "image") for number in numbers] for name in names}
-
     def _write_later(self, value: Value, step: int, encode: Callable[[], list[bytes]]) -> None:
         events, logged_at_s = self._events(begin_session=True), self._now()
         self._background.submit(
@@ -281,12 +280,10 @@ class TensorBoardLogger(ValueDestination):
                     logger.upload_file(f"{self._config.remote_folder}/{escaped(path.name)}", escaped(str(path)))
 
 
-def _image_values(value: Images, tags: Mapping[str, Sequence[str]]) -> list[bytes]:
+def _image_values(value: Images, tags: Sequence[str]) -> list[bytes]:
     """The images, then for each mask the images with the mask drawn over them."""
     images, labels = value.images, value.mask_class_labels
-    values = [summaries.image(tag, one.shape, png_bytes(one)) for tag, one in zip(tags[value.name], images, strict=True)]
-    for mask_name, masks in value.masks.items():
-        for tag, one, mask in zip(tags[f"{value.name}/{mask_name}"], images, masks, strict=True):
-            over = mask_overlay(one, mask, labels)
-            values.append(summaries.image(tag, over.shape, png_bytes(over), mask_legend(labels)))
-    return values
+    pairs = (pair for masks in value.masks.values() for pair in zip(images, masks, strict=True))
+    overlays = ((mask_overlay(*pair, labels), mask_legend(labels)) for pair in pairs)
+    pictures = chain(((image, "") for image in images), overlays)
+    return [summaries.image(tag, one.shape, png_bytes(one), text) for tag, (one, text) in zip(tags, pictures, strict=True)]

@@ -71,34 +71,6 @@ class WandbConfig(TrackerConfig):
             raise ConfigError(f"WandbConfig.init_options has {sorted(given)}: these have fields or arguments of their own")
 
 
-class WandbRow:
-    """Adds to the row of a step until another step is logged, or a name that the row already has, so that no value is replaced.
-
-    W&B's service keeps the open row, and ends it with the run. W&B's own steps count the rows, as it drops what is logged with a
-    step that goes back. Only one thread at a time may call.
-    """
-
-    def __init__(self, step_metric: str) -> None:
-        self._step_metric = step_metric
-        self._step: int | None = None
-        self._names: set[str] = set()
-
-    def add(self, run: Run, values: Mapping[str, object], step: int) -> None:
-        """Log the values; none of them may have the name of the step."""
-        if step != self._step or not self._names.isdisjoint(values):
-            self.end(run)
-        run.log({**values, self._step_metric: step}, commit=False)
-        self._step = step
-        self._names.update(values)
-
-    def end(self, run: Run) -> None:
-        """End the row, if there is one."""
-        if self._step is not None:
-            self._step = None
-            self._names.clear()
-            run.log({}, commit=True)
-
-
 class WandbLogger(TrackerLogger["Run"]):
     """Logs to a run of W&B's `project`, which has the state's run name::
 
@@ -133,7 +105,8 @@ class WandbLogger(TrackerLogger["Run"]):
         super().__init__(config or WandbConfig(), state)
         self._project = project
         self._is_ours = True
-        self._row = WandbRow(self._config.step_metric)
+        self._row_step: int | None = None
+        self._row_names: set[str] = set()
         #: Remote name -> artifact, of what this process uploaded; the files are in W&B's own staging folder.
         self._uploaded: dict[str, Any] = {}
 
@@ -154,7 +127,7 @@ class WandbLogger(TrackerLogger["Run"]):
         for key, number in numbers.items():
             record[self._free_name(key, record)] = number
         if record:
-            self._later("log_metrics", lambda run: self._row.add(run, record, at), METRIC_BYTES * (1 + len(record)))
+            self._later("log_metrics", lambda run: self._add_to_row(run, record, at), METRIC_BYTES * (1 + len(record)))
         if wrong is not None:
             raise wrong
 
@@ -175,17 +148,35 @@ class WandbLogger(TrackerLogger["Run"]):
         Raises UploadFailed for files that failed, else the first error of a log call that was not raised yet.
         """
         if (run := self._run) is not None and not self._is_closed and self._pid == os.getpid():
-            self._calls.submit(partial(self._do, "flush", self._row.end, run, None))
+            self._calls.submit(partial(self._do, "flush", self._end_row, run, None))
         super().flush()
 
     # inside
+
+    def _add_to_row(self, run: Run, values: Mapping[str, object], step: int) -> None:
+        """Add to the row of a step. Another step, or a name that the row already has, begins a new one: no value is replaced.
+
+        W&B's service keeps the open row, and ends it with the run. W&B's own steps count the rows, as it drops what is logged
+        with a step that goes back. Only one thread at a time may call; none of the values may have the name of the step.
+        """
+        if step != self._row_step or not self._row_names.isdisjoint(values):
+            self._end_row(run)
+        run.log({**values, self._config.step_metric: step}, commit=False)
+        self._row_step = step
+        self._row_names.update(values)
+
+    def _end_row(self, run: Run) -> None:
+        if self._row_step is not None:
+            self._row_step = None
+            self._row_names.clear()
+            run.log({}, commit=True)
 
     def _writing(self, value: Value, step: int) -> Callable[[Run], None]:
         name = self._free_name(safe_name(value.name, _MAX_MEDIA_BYTES), {})
 
         def write(run: Run) -> None:
             with temporary_folder("wherry-wandb-") as folder:
-                self._row.add(run, {name: _made(value, folder)}, step)
+                self._add_to_row(run, {name: _made(value, folder)}, step)
 
         return write
 
@@ -216,7 +207,7 @@ class WandbLogger(TrackerLogger["Run"]):
         return run
 
     def _end(self, run: Run, *, failed: bool) -> None:
-        self._row.end(run)
+        self._end_row(run)
         if self._is_ours:
             run.finish(exit_code=1 if failed else 0)
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from wherry.errors import ConfigError
 from wherry.loggers.run.state import State
@@ -22,7 +22,6 @@ from wherry.loggers.warn_once import WarnOnce
 from wherry.posix.fork import ChildLock
 
 Aggregate = Literal["last", "mean", "min", "max"]
-_AGGREGATES = ("last", "mean", "min", "max")
 #: From so many batches on, a run is long and its curves need fewer points than one a second.
 _MANY_BATCHES = 5_000
 
@@ -46,8 +45,8 @@ class BaseLoggerConfig:
                 raise ConfigError(
                     f"{type(self).__name__}.{name} is {value!r}: it must be a number of seconds, at least 0, or None"
                 )
-        if self.aggregate not in _AGGREGATES:
-            raise ConfigError(f"{type(self).__name__}.aggregate is {self.aggregate!r}: use one of {', '.join(_AGGREGATES)}")
+        if self.aggregate not in (known := get_args(Aggregate)):
+            raise ConfigError(f"{type(self).__name__}.aggregate is {self.aggregate!r}: use one of {', '.join(known)}")
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseLoggerConfig)

@@ -134,7 +134,9 @@ class SinkDestination(ValueDestination):
                 self.sink.close()
 
     def _log(self, call: Callable[..., None], name: object, value: Callable[[], Any], step: int | None) -> None:
-        namespace, key = _split(str(name))
+        namespace, _, key = str(name).partition("/")
+        if not namespace or not key:
+            namespace, key = "value", str(name)
         with self._lock:
             self._check_open()
             if step is not None and (at := to_step(step, str(name))) != self._last_step:
@@ -188,8 +190,3 @@ def _to_scalar(value: object, name: str) -> float:
     from wherry.loggers.values.canonical import to_scalar
 
     return to_scalar(value, name)
-
-
-def _split(name: str) -> tuple[str, str]:
-    namespace, slash, key = name.partition("/")
-    return (namespace, key) if slash and namespace and key else ("value", name)

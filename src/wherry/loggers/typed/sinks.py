@@ -73,7 +73,12 @@ class Sinks:
                     logger.write(self.sinks, self._last)
                 if self._has_open_phase:
                     self._write_all(self._last)
-            self._report_lost()
+            if names := never_written():
+                more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+                self._warnings.each(
+                    f"at the close of Sinks, not written: {', '.join(names[:_MOST_NAMES])}{more}. No step was made with the "
+                    "MultiLogger that has it, so the state is unknown: call step(state, logger) or end_phase() before close()"
+                )
 
     def __enter__(self) -> Sinks:
         return self
@@ -93,14 +98,6 @@ class Sinks:
         self._last, self._has_open_phase = copy.copy(state), True
         for logger in self._loggers.values() if also_earlier else loggers:
             logger.write(self.sinks, state)
-
-    def _report_lost(self) -> None:
-        if names := never_written():
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            self._warnings.each(
-                f"at the close of Sinks, not written: {', '.join(names[:_MOST_NAMES])}{more}. No step was made with the "
-                "MultiLogger that has it, so the state is unknown: call step(state, logger) or end_phase() before close()"
-            )
 
     def _write_all(self, state: State) -> None:
         self._each("write", lambda sink: sink.write(state))

@@ -163,8 +163,5 @@ def mask_palette() -> bytes:
 
     Of label bits 8 7 6 5 4 3 2 1, red has as its highest bits 1 4 7, green 2 5 8, and blue 3 6.
     """
-    colors = bytearray()
-    for label in range(256):
-        for channel in range(3):
-            colors.append(sum((label >> 3 * i + channel & 1) << 7 - i for i in range(3)))
+    colors = (sum((label >> 3 * i + channel & 1) << 7 - i for i in range(3)) for label in range(256) for channel in range(3))
     return bytes(colors)

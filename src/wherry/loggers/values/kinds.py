@@ -202,10 +202,6 @@ class Video:
         """Write the video as an MP4 file."""
         encode.write_mp4(self.frames, self.frames_per_s, path)
 
-    def gif_bytes(self) -> bytes:
-        """The video as an animated GIF."""
-        return encode.gif_bytes(self.frames, self.frames_per_s)
-
 
 @dataclass(frozen=True, eq=False)
 class PointCloud:
