@@ -66,6 +66,7 @@ class LaxServer(ThreadingHTTPServer):
     """Speaks as much S3 as a probe needs, and has the flaws that it is told to have; it remembers the head of every request."""
 
     daemon_threads = True
+    request_queue_size = 128  # of five connections at once one would be begun a second later
 
     def __init__(self, *flaws: Flaw) -> None:
         self.flaws = frozenset(flaws)
@@ -86,6 +87,7 @@ class LaxServer(ThreadingHTTPServer):
 
 class LaxHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: LaxServer
 
     def answer(self) -> None:

@@ -24,6 +24,7 @@ Says = Callable[[int, str], tuple[int, dict[str, str], bytes]]
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Obstinate
 
     def answer(self) -> None:

@@ -50,7 +50,7 @@ class Listing(BaseHTTPRequestHandler):
 def serving(page: str, kind: str) -> Iterator[str]:
     handler = type("Handler", (Listing,), {"page": page.encode(), "kind": kind})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

@@ -56,6 +56,7 @@ class LaxGCSHandler(BaseHTTPRequestHandler):
     """Describes and sends one object, ignores conditions, keeps no checksums; says generations of answers only if told to."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: LaxGCS
 
     def do_GET(self) -> None:

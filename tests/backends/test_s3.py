@@ -325,6 +325,7 @@ class Scripted:
 def scripted() -> Iterator[Scripted]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))

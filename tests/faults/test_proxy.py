@@ -54,6 +54,7 @@ class Handler(BaseHTTPRequestHandler):
     """GET and HEAD give DATA, framed as the path says; PUT takes a body; "/refuse" refuses one without reading it."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Upstream
 
     def handle_expect_100(self) -> bool:
