@@ -144,7 +144,12 @@ def test_of_two_mirrors_with_one_name_the_first_stops_and_says_so(line: CommandL
         try:
             wait_for_segments(line, 100)
             line.run("mirror", "resume", "run2", "bucket", "--writer", "w")
-            write(line.folder / "run", "run.log", lines(100, 1))
+
+            def ends() -> bool:  # it looks for others when it has something to send
+                write(line.folder / "run", "run.log", lines(100, 1))
+                return process.poll() is not None
+
+            wait_until(ends, 60.0, "the first mirror's end")
             _, err = process.communicate(timeout=60)
         finally:
             process.kill()

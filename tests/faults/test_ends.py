@@ -49,7 +49,7 @@ fs.pipe_file('s3://bucket/x', b'bytes')
 }
 
 SCRIPT = """
-import json, sys, fsspec, wherry
+import json, sys, threading, fsspec, wherry
 from pathlib import Path
 from wherry.loggers import Logger, MirrorLogger, ObjectStoreLogger, RunFolderLogger, State
 
@@ -127,8 +127,11 @@ for name in 'ab':
     (tmp / name / 'x.log').write_text('line\\n')
 end = logger(MirrorLogger(tmp / 'a', 's3://bucket/a', storage_options=options, writer='w'))
 end.run_event('init')
+mirror = wherry.Mirror(tmp / 'b', 's3://bucket/b', storage_options=options, writer='w')
+closing = threading.Thread(target=mirror.close, args=(1,))  # both at once: each waits for seconds
+closing.start()
 end.close(timeout_s=1)
-wherry.Mirror(tmp / 'b', 's3://bucket/b', storage_options=options, writer='w').close(timeout_s=1)
+closing.join()
 """,
         tmp_path,
         silent_options,

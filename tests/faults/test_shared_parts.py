@@ -23,7 +23,7 @@ from wherry.spool.journal.jobs import JobState
 from wherry.spool.presence import pid_of_agent
 
 PART = 5 * MIB
-SIZE = 24 * PART + 12345
+SIZE = 16 * PART + 12345
 #: One part in flight a worker, so that a killed worker has one.
 CONFIG = Config(
     transfer=TransferConfig(multipart_threshold_bytes=PART, part_size_bytes=PART, parts_in_flight=2),

@@ -30,6 +30,8 @@ from wherry.uri import StoreURI
 MIB = 2**20
 #: Forty segments a file, more than GCS composes at once.
 SMALL = MirrorConfig(max_lag_s=10.0, segment_bytes=32 * 1024, settle_s=2.0, grace_s=20.0, retry=ONCE)
+#: A few segments a file: where it does not matter how many are joined.
+FEW = replace(SMALL, segment_bytes=128 * 1024)
 #: The smallest that S3 takes for parts: lines of 64 bytes fill it to its last byte.
 LARGE = MirrorConfig(max_lag_s=10.0, segment_bytes=5 * MIB, settle_s=2.0, grace_s=20.0, retry=ONCE)
 
@@ -195,7 +197,7 @@ def test_small_files_and_compressed_ones_are_put(tmp_path: Path, gcs_server: GCS
 )
 def test_a_join_that_fails_is_made_up_for_by_a_put(tmp_path: Path, gcs_server: GCSServer, error: StoreError) -> None:
     """And after three in a row no more are tried."""
-    with gcs_rig(tmp_path, gcs_server, Fault("join", error, times=10**9)) as rig:
+    with gcs_rig(tmp_path, gcs_server, Fault("join", error, times=10**9), config=FEW) as rig:
         for number in range(5):
             rig.write(f"{number}.log", log_of(MIB, number))
         rig.close()
@@ -210,7 +212,7 @@ def test_a_join_that_fails_is_made_up_for_by_a_put(tmp_path: Path, gcs_server: G
 def test_any_call_of_a_seal_may_fail_or_lose_its_answer(
     tmp_path: Path, gcs_server: GCSServer, operation: str, nth: int, after: bool, is_killed: bool
 ) -> None:
-    with gcs_rig(tmp_path, gcs_server) as rig:
+    with gcs_rig(tmp_path, gcs_server, config=FEW) as rig:
         for number in range(3):
             rig.write(f"{number}.log", log_of(MIB, number))
         rig.flush()
@@ -352,7 +354,7 @@ def test_backups_of_which_some_change_places_are_right(tmp_path: Path, gcs_serve
 def test_a_rotation_that_is_cut_short_at_any_copy_is_right(tmp_path: Path, gcs_server: GCSServer, nth: int, after: bool) -> None:
     """The error, and a kill at that point: what is copied onto what is told by checksums, not by what the ledger says."""
     fault = Fault("join", TransientError("cut"), nth=nth, after=after, key="train.log")
-    with gcs_rig(tmp_path, gcs_server, fault) as rig:
+    with gcs_rig(tmp_path, gcs_server, fault, config=FEW) as rig:
         program = Rotating(rig, 3, 5 * MIB // 4)
         for _ in range(16):
             program.log(400)

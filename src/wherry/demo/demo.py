@@ -23,6 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from wherry.agent.wakeup import notify
 from wherry.demo.train import CONFIG, Accepted, Dying, Orders, Restored, Trained, parse, sha256
 from wherry.errors import WherryError
 from wherry.spool.journal.jobs import JobState
@@ -91,6 +92,7 @@ def _spool(folder: Path) -> Iterator[Spool]:
 def _wait_for_agent(spool: Spool, timeout_s: float) -> None:
     """Wait until the agent has ended, which it does when it has nothing to do and nobody is signed on."""
     until_s = time.monotonic() + timeout_s
+    notify(spool.inside("bell"))  # a trainer that was killed has not signed off: else that is found out seconds later
     while pid_of_agent(spool) is not None:
         if time.monotonic() > until_s:
             raise DemoError(f"the agent is still there after {timeout_s:.0f} s: see {spool.folder / 'agent.log'}")
