@@ -125,7 +125,6 @@ def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str 
 
     entry = backend_for(scheme)
     options = read_options_file(options_file) if options_file is not None else {}
-    given: dict[str, object] = {}
     for pair in pairs or ():
         key, is_pair, value = pair.partition("=")
         if not key or not is_pair:
@@ -136,8 +135,7 @@ def storage_options(scheme: str, pairs: Sequence[str] | None, options_file: str 
                 f"the storage option {key} may be secret, and everybody on this machine can read command lines: give it in the "
                 "environment, in a profile, or in a private file with --options-file"
             )
-        given[key] = _value(value)
-    options |= given
+        options[key] = _value(value)
     if options.get("verify") is False and "verify" in entry.public_options:
         warn_unverified(scheme)  # before reader() raises the log level
     register_secret(split_options(scheme, options)[1])

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -278,15 +278,12 @@ def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path, opti
     from wherry.mirror.reader.pull import open_for_reading
     from wherry.mirror.reader.reader import MirrorReader, find_mirror
 
-    key = folder.key_for(name)
-    if (prefix := _local_mirror(key) if folder.scheme == "file" else find_mirror(uploader.view(), key)) is None:
+    key, is_local = folder.key_for(name), folder.scheme == "file"
+    if (prefix := _local_mirror(key) if is_local else find_mirror(uploader.view(), key)) is None:
         return False
-    with ExitStack() as stack:
-        # A local store shows nothing above its own folder, where the mirror's may be.
-        store = open_for_reading(replace(folder, prefix=prefix), options) if folder.scheme == "file" else uploader.view()
-        if folder.scheme == "file":
-            stack.callback(store.close)
-        reader = stack.enter_context(MirrorReader(store, prefix, scratch=path.parent))
+    # A local store shows nothing above its own folder, where the mirror's may be.
+    opened = open_for_reading(replace(folder, prefix=prefix), options) if is_local else nullcontext(uploader.view())
+    with opened as store, MirrorReader(store, prefix, scratch=path.parent) as reader:
         path_there = key.removeprefix(f"{prefix}/") if prefix else key
         look = reader.snapshot()
         if path_there not in look.broken and not (path_there in look.files and look.files[path_there].segments):

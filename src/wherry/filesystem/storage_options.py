@@ -99,18 +99,14 @@ def strip_scheme(scheme: str, url: str) -> str:
 
 def _translated(backend: Backend, options: _Options, where: str) -> _Options:
     """The options as `backend` takes them, by the aliases of its table and by what it says itself of fsspec's."""
-    flat: dict[str, str] = {}
-    nested: dict[str, dict[str, str]] = {}
+    names: dict[str, dict[str, str]] = {"": {}}  # a dict among the options, or "" for themselves -> alias -> our name
     for each in backend.options:
         for alias in each.aliases:
-            outer, dot, inner = alias.partition(".")
-            if dot:
-                nested.setdefault(outer, {})[inner] = each.name
-            else:
-                flat[alias] = each.name
-    options = _rename(options, flat, where)
-    for outer in sorted(nested):
-        options = _unfold(options, outer, nested[outer], where)
+            outer, _, inner = alias.rpartition(".")
+            names.setdefault(outer, {})[inner] = each.name
+    options = _rename(options, names.pop(""), where)
+    for outer in sorted(names):
+        options = _unfold(options, outer, names[outer], where)
     return options if backend.from_fsspec is None else backend.from_fsspec(options)
 
 

@@ -338,8 +338,8 @@ class Logger(LogMethods, OldLoggerNames):
     def _find_listening(self, event: Event) -> tuple[tuple[Listener, ...], tuple[Route, ...]]:
         """Who overrides the event. Most override few, and each batch has a dozen events."""
         found = (
-            tuple(callback for callback in self.callbacks if _listens(callback, event)),
-            tuple(route for route in self._routes if _listens(route.destination, event)),
+            tuple(one for one in self.callbacks if one._overrides(event.value) or one._overrides("run_event")),
+            tuple(route for route in self._routes if route.serves(event.value, "run_event")),
         )
         self._listening[event.value] = found
         return found
@@ -368,10 +368,6 @@ def _checked(items: tuple[_Kind, ...], kind: type[_Kind], name: str) -> tuple[_K
         if isinstance(item, type) or not isinstance(item, kind):
             raise ConfigError(f"{item!r} is no {name}: give objects whose class derives from it")
     return items
-
-
-def _listens(who: Listener, event: Event) -> bool:
-    return who._overrides(event.value) or who._overrides("run_event")
 
 
 def _where(function: Callable[..., object]) -> str:

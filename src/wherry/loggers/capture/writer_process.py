@@ -376,10 +376,8 @@ def main(arguments: Sequence[str]) -> None:
         os._exit(0)
     os.chdir("/")  # keep no file system busy
     token, roll_bytes, reply_fd, fallback, *specs = arguments
-    streams = []
-    for spec in specs:
-        name, fd, tee_fd = spec.split(":")
-        streams.append(Stream(name, int(fd), int(tee_fd), b"\0" + token.encode()))
+    mark = b"\0" + token.encode()
+    streams = [Stream(name, int(fd), int(tee_fd), mark) for name, fd, tee_fd in (spec.split(":") for spec in specs)]
     WriterProcess(streams, RolledFile(int(roll_bytes), int(reply_fd)), fallback).serve()
 
 
