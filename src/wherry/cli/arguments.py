@@ -29,8 +29,7 @@ UriArgument = Annotated[
     str, typer.Argument(metavar="URI", help="s3://bucket/name, gs://..., a local path, any fsspec URL.", show_default=False)
 ]
 SpoolOption = Annotated[
-    Path | None,
-    typer.Option("--spool", metavar="DIR", help="The spool folder; else $WHERRY_SPOOL, else /var/tmp/wherry-UID."),
+    Path | None, typer.Option("--spool", metavar="DIR", help="The spool folder; else $WHERRY_SPOOL, else /var/tmp/wherry-UID.")
 ]
 PairsOption = Annotated[
     list[str] | None,

@@ -58,9 +58,7 @@ DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it
 WriterOption = Annotated[
     str,
     typer.Option(
-        "--writer",
-        metavar="NAME",
-        help="This writer's name among all that mirror to URI; else rank<RANK>, or the host's.",
+        "--writer", metavar="NAME", help="This writer's name among all that mirror to URI; else rank<RANK>, or the host's."
     ),
 ]
 

@@ -115,16 +115,14 @@ class _Demo:
     """The demo, on destinations that exist and a spool of its own."""
 
     def __init__(self, destinations: list[Destination], folder: Path, spool: Spool, console: Console) -> None:
-        self._destinations = destinations
         self._folder = folder
         self._spool = spool
         self._console = console
-        self._run_name = f"demo-{secrets.token_hex(4)}"
-        self._orders = Orders(self._run_name, _EPOCHS, "", str(spool.folder), destinations)
+        self._orders = Orders(f"demo-{secrets.token_hex(4)}", _EPOCHS, "", str(spool.folder), destinations)
 
     def show(self) -> None:
         """Run the whole demo. Raises DemoError if anything is wrong."""
-        for uri, options in self._destinations:
+        for uri, options in self._orders.destinations:
             with self._uploader(uri, options) as uploader:
                 uploader.check()
         self._console.rule("first run")
@@ -145,9 +143,9 @@ class _Demo:
         self._account(first, second, restored, second.trained)
 
     def clear(self) -> None:
-        for uri, options in self._destinations:
+        for uri, options in self._orders.destinations:
             with self._uploader(uri, options) as uploader:
-                for meta in list(uploader.list(f"{self._run_name}/")):
+                for meta in list(uploader.list(f"{self._orders.run_name}/")):
                     uploader.delete(meta.key)
         _wait_for_agent(self._spool, _FINISH_S)
 
@@ -214,10 +212,10 @@ class _Demo:
     def _compare(self, first: _Run) -> None:
         """Fetch each checkpoint from each destination and compare it with what was handed over."""
         fetched = self._folder / "compared.pt"
-        for uri, options in self._destinations:
+        for uri, options in self._orders.destinations:
             with self._uploader(uri, options) as uploader:
-                names = {f"{self._run_name}/ep{one.epoch:03d}.pt": one.sha256 for one in first.accepted}
-                names[f"{self._run_name}/latest.pt"] = first.accepted[-1].sha256
+                names = {f"{self._orders.run_name}/ep{one.epoch:03d}.pt": one.sha256 for one in first.accepted}
+                names[f"{self._orders.run_name}/latest.pt"] = first.accepted[-1].sha256
                 for name, digest in names.items():
                     uploader.get(name, fetched, overwrite=True)
                     if sha256(fetched) != digest:
@@ -236,7 +234,7 @@ class _Demo:
         table = Table(show_header=False, box=None, padding=(0, 2))
         for name, value in (
             ("model", trained.description),
-            ("destinations", "\n".join(uri for uri, _ in self._destinations)),
+            ("destinations", "\n".join(uri for uri, _ in self._orders.destinations)),
             ("training was blocked, per upload", blocked),
             ("uploaded and verified", f"{counts.done} files, {_size(sent)}; {counts.superseded} gave way to newer versions"),
             ("attempts beyond the first", str(counts.retries)),

@@ -99,16 +99,9 @@ def main() -> None:
     folder = Path(orders.folder)
     logs, checkpoint = folder / "logs", folder / "checkpoint.pt"
     logs.mkdir()
-    state = State(run_name=orders.run_name)
+    state, names = State(run_name=orders.run_name), "{run_name}/{remote_file_name}"
     stores = [
-        ObjectStoreLogger(
-            uri,
-            storage_options=options,
-            spool=orders.spool,
-            config=CONFIG,
-            name_format="{run_name}/{remote_file_name}",
-            state=state,
-        )
+        ObjectStoreLogger(uri, storage_options=options, spool=orders.spool, config=CONFIG, name_format=names, state=state)
         for uri, options in orders.destinations
     ]
     logger = Logger(state, stores)

@@ -292,13 +292,7 @@ class WherryFileSystem(StorePaths):
         callback.absolute_update(size_bytes)
 
     def cp_file(
-        self,
-        path1: str,
-        path2: str,
-        *,
-        requires: Sequence[str] = (),
-        plan: list[tuple[str, str]] | None = None,
-        **_: Any,
+        self, path1: str, path2: str, *, requires: Sequence[str] = (), plan: list[tuple[str, str]] | None = None, **_: Any
     ) -> None:
         """Copy an object through this machine: it is read into the spool, verified, and uploaded. A folder is skipped.
 

@@ -205,7 +205,8 @@ class Stream:
         self.is_ended = False
         self._tee_fd = tee_fd
         self._token = token
-        self._buffer = b""
+        #: The bytes that are held back because they may begin a message.
+        self.held_back = b""
         self._window = b""
 
     def read(self) -> list[tuple[str, bytes]] | None:
@@ -219,11 +220,6 @@ class Stream:
         self._follow_window()
         return self._take(data)
 
-    def rest(self) -> bytes:
-        """The bytes that were held back because they might have begun a message."""
-        rest, self._buffer = self._buffer, b""
-        return rest
-
     def pass_on(self, data: bytes) -> None:
         """Write to where the output was going. Once that is gone, only the file gets it."""
         while data and self._tee_fd >= 0:
@@ -236,7 +232,7 @@ class Stream:
 
     def _take(self, data: bytes) -> list[tuple[str, bytes]]:
         found: list[tuple[str, bytes]] = []
-        buffer, size = self._buffer + data, len(self._token)
+        buffer, size = self.held_back + data, len(self._token)
         at = 0
         while (start := buffer.find(self._token, at)) >= 0:
             if start > at:
@@ -244,7 +240,7 @@ class Stream:
             at = start
             head = buffer[start + size : start + size + _HEADER_BYTES]
             if len(head) < _HEADER_BYTES or len(buffer) < (end := start + size + _HEADER_BYTES + int(head[1:], 16)):
-                self._buffer = buffer[at:]
+                self.held_back = buffer[at:]
                 return found
             found.append((head[:1].decode(), buffer[start + size + _HEADER_BYTES : end]))
             at = end
@@ -253,7 +249,7 @@ class Stream:
             cut = len(buffer)
         if cut > at:
             found.append(("", buffer[at:cut]))
-        self._buffer = buffer[cut:]
+        self.held_back = buffer[cut:]
         return found
 
     def _follow_window(self) -> None:
@@ -294,7 +290,7 @@ class WriterProcess:
                 if items is None:
                     poll.unregister(fd)
                     del open_streams[fd]
-                    self._print(stream, stream.rest())
+                    self._print(stream, stream.held_back)
                     self._end(stream)
                 else:
                     self._handle(stream, items)
