@@ -10,11 +10,12 @@ from wherry.errors import ConfigError, IntegrityError, SpoolError, UploadFailed
 
 
 class Exit(IntEnum):
-    """The exit codes, with their meaning for --help. Typer gives 2 for a wrong command line as well."""
+    """The exit codes. Typer gives 2 for a wrong command line as well."""
 
     meaning: str
 
-    def __new__(cls, code: int, meaning: str) -> Exit:  # noqa: D102
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        """`meaning` is for --help and the documentation."""
         one = int.__new__(cls, code)
         one._value_, one.meaning = code, meaning
         return one

@@ -45,8 +45,6 @@ class WherryFileSystem(StorePaths):
     #: Whether a write ends only when the object is in the store.
     _waits = False
 
-    # -- looking
-
     def info(self, path: str, **_: Any) -> Info:
         """Describe an object, queued or stored, or a folder: a prefix that objects have."""
         folder = self._folder(path)
@@ -111,8 +109,6 @@ class WherryFileSystem(StorePaths):
         if not found and self.isfile(path):
             found[self._strip_protocol(path)] = self.info(path)
         return dict(sorted(found.items())) if detail else sorted(found)
-
-    # -- reading
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """The bytes of an object, or those of a range given as for a Python slice. The whole is verified, as far as the store
@@ -185,8 +181,6 @@ class WherryFileSystem(StorePaths):
             return
         callback.set_size(size_bytes)
         callback.absolute_update(size_bytes)
-
-    # -- writing
 
     def open(
         self,
@@ -354,8 +348,6 @@ class WherryFileSystem(StorePaths):
 
     def _unmovable(self, words: str, old: str, new: str) -> OSError:
         return OSError(errno.EINVAL, words, self.unstrip_protocol(old), None, self.unstrip_protocol(new))
-
-    # -- removing
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete objects, stored and queued. FileNotFoundError for what is not there, before anything is deleted; so is

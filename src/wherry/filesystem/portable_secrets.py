@@ -18,23 +18,21 @@ from wherry.store.registry import split_options
 _KEY = "from_env"
 
 
-def resolve(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with what their references name, at any depth. ConfigError for a variable that is not set."""
 
     def value_of(name: str, value: Any) -> Any:
         if not _is_reference(value):
             return value
         variable = value[_KEY]
-        if not environ.get(variable):
+        if not os.environ.get(variable):
             raise ConfigError(f"storage option {name!r} is read from the environment variable {variable}, which is not set here")
-        return environ[variable]
+        return os.environ[variable]
 
     return _mapped(options, value_of)
 
 
-def portable(
-    scheme: str, given: Mapping[str, Any], opened: Mapping[str, Any], environ: Mapping[str, str] = os.environ
-) -> dict[str, Any]:
+def portable(scheme: str, given: Mapping[str, Any], opened: Mapping[str, Any]) -> dict[str, Any]:
     """The options `given`, fit to be written out: each secret replaced by a reference to the variable that has it.
 
     `opened`: the same as the backend of `scheme` takes them. ConfigError for a secret that no variable of that store has.
@@ -46,7 +44,7 @@ def portable(
     def value_of(name: str, value: Any) -> Any:
         if _is_reference(value) or not any(leaf in secrets for leaf in _leaves(value)):
             return value
-        variable = next((one for one in variables if environ.get(one) == value), None)
+        variable = next((one for one in variables if os.environ.get(one) == value), None)
         if variable is not None:
             return {_KEY: variable}
         raise ConfigError(

@@ -61,8 +61,6 @@ class StorePaths(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no ty
         check_usable(self._place.scheme, self._opened)
         self._uploaders = Uploaders(self._place, self._opened, spool, config)
 
-    # -- paths
-
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
@@ -99,8 +97,6 @@ class StorePaths(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no ty
             raise IsADirectoryError(errno.EISDIR, "is no object but a whole store", path)
         return uploader, name
 
-    # -- going to another process, by pickle and by JSON
-
     def portable_options(self) -> dict[str, Any]:
         """The storage options without their secrets: each is a reference to the environment variable that has it.
 
@@ -121,8 +117,6 @@ class StorePaths(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no ty
         """What from_dict() and from_json() make it of again; without secrets, as portable_options() says."""
         options = FilesystemJSONEncoder().make_serializable(self.portable_options())
         return {"cls": f"{type(self).__module__}:{type(self).__name__}", "protocol": self.protocol, "args": [], **options}
-
-    # -- waiting
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every upload that this process has handed over to this file system is verified in the store.
