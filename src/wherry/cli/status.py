@@ -158,17 +158,10 @@ def waiting_for_secrets(journal: Journal, agent_pid: int | None, given: Iterable
         is_locked = store.is_locked if agent_pid is not None else bool(store.secret_names)
         if not is_locked or store.id not in counts or store.id in known:
             continue
-        was_there = "secrets" in store.settings
-        found.append(
-            Waiting(
-                store.id,
-                f"{store.scheme}://{store.root}",
-                store.secret_names,
-                counts[store.id],
-                tuple(variables_of(store.scheme, store.secret_names)) if was_there else (),
-                store.id in secrets_here([store], os.environ),
-            )
-        )
+        where, names = f"{store.scheme}://{store.root}", store.secret_names
+        variables = tuple(variables_of(store.scheme, names)) if "secrets" in store.settings else ()
+        is_here = store.id in secrets_here([store], os.environ)
+        found.append(Waiting(store.id, where, names, counts[store.id], variables, is_here))
     return found
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,25 +67,21 @@ def stories(name: str, folder: Path) -> list[Story]:
     if not (folder / "journal.db").exists():
         return []
     spool = Spool(folder)
-    journal = Journal(spool.journal_path)
-    try:
+    with closing(Journal(spool.journal_path)) as journal:
         ids = _ids(journal, name)
         agent_pid = pid_of_agent(spool)
         waiting = waiting_for_secrets(journal, agent_pid)
         standings = {one.job.id: one for one in unfinished(journal, ids, agent_pid, waiting)}
         locked = {one.store_id: one for one in waiting}
         stores, logged = journal.queries.stores(), _logged(folder, ids)
-        jobs = journal.queries.jobs(ids=ids)
         return [
             Story(
                 *(folder, job, standings.get(job.id), stores.get(job.store_id), logged[job.id]),
                 left_s=max(0.0, journal.work.time_left_s(job)[0]),
                 remedy=_remedy(job, folder, locked.get(job.store_id), is_served=agent_pid is not None),
             )
-            for job in jobs
+            for job in journal.queries.jobs(ids=ids)
         ]
-    finally:
-        journal.close()
 
 
 def _remedy(job: Job, folder: Path, missing: Waiting | None, *, is_served: bool) -> str:
