@@ -121,7 +121,8 @@ class ConsoleLogger(LoggerDestination):
         if metrics and not self.is_quiet():
             with self._lock:
                 self._waiting.update((str(name), (step, value)) for name, value in metrics.items())
-                if step == self._shown_step or self._is_time(step):
+                is_time = step % self._config.every_n_batches == 0 and self._clock() - self._shown_at >= self._config.every_s
+                if step == self._shown_step or is_time:
                     self._show()
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
@@ -165,9 +166,6 @@ class ConsoleLogger(LoggerDestination):
 
     def _where(self) -> TextIO | None:
         return self._stream if self._stream is not None else sys.stdout
-
-    def _is_time(self, step: int) -> bool:
-        return step % self._config.every_n_batches == 0 and self._clock() - self._shown_at >= self._config.every_s
 
     def _show(self) -> None:
         """Print the metrics that wait, a line for each step."""

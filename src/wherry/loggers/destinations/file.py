@@ -119,7 +119,9 @@ class FileLogger(LoggerDestination):
         self._filename = filename
         self._folder = Path(folder).absolute()
         self.rank_zero_only = not self._config.figures_of_all_ranks  # of log calls, for the router
-        _check_filename(filename)
+        filled = sample_state().fill(filename)  # find a bad template now and not after the first epoch
+        if not filled or filled.endswith("/") or ".." in Path(filled).parts:
+            raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")
         self._pid = os.getpid()
         self._format = format_json if self._config.values == "json" else format_log_data_value
         self._logger: Logger | None = None
@@ -328,10 +330,3 @@ def _fields(filename: str) -> set[str]:
 
 def _tells_ranks_apart(filename: str) -> bool:
     return "rank" in _fields(filename) or {"local_rank", "node_rank"} <= _fields(filename)
-
-
-def _check_filename(filename: str) -> None:
-    """Find a bad template now and not after the first epoch."""
-    filled = sample_state().fill(filename)
-    if not filled or filled.endswith("/") or ".." in Path(filled).parts:
-        raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")

@@ -24,7 +24,7 @@ from wherry.loggers.values.arrays import to_float
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.masks import mask_overlay
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.tables import joined_names, plain_cell
+from wherry.loggers.values.tables import free_name, joined_names, plain_cell
 from wherry.loggers.values.text import format_json
 from wherry.posix.fork import temporary_folder
 
@@ -335,9 +335,7 @@ def _texts(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 def _send_table(run: MLflowRun, value: Table, step: int) -> None:
     names = ["step"]
     for column in value.columns:
-        while column in names:
-            column += "_"
-        names.append(column)
+        names.append(free_name(column, names))
     cells = ([plain_cell(row[i]) for row in value.rows] for i in range(len(value.columns)))
     data = dict(zip(names, [[step] * len(value.rows), *cells], strict=True))
     with _progress(shown=False):  # of what MLflow reads to write the table anew
@@ -352,8 +350,8 @@ def _write(value: Value, path: Path) -> None:
         case Histogram():
             path.write_bytes(format_json(value.record(), significant_digits=None).encode())
         case Audio():
-            path.write_bytes(value.wav_bytes())
+            path.write_bytes(encode.wav_bytes(value.samples, value.sample_rate_hz))
         case Video():
-            value.write_mp4(path)
+            encode.write_mp4(value.frames, value.frames_per_s, path)
         case PointCloud():
             path.write_bytes(encode.ply_bytes(value.clouds[0]))

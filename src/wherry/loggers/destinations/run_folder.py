@@ -25,6 +25,7 @@ from wherry.loggers.values.arrays import to_float
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
+from wherry.loggers.values.tables import free_name
 from wherry.posix.fork import call_in_children
 
 #: The fields that every line has. A metric or column with such a name gets a "_" appended.
@@ -146,7 +147,8 @@ class RunFolderLogger(ValueDestination):
             for key, value in metrics.items():
                 if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
                     value = to_float(value)
-                line[key if type(key) is str and key not in _OURS and key not in line else _column(key, line)] = value
+                is_free = type(key) is str and key not in _OURS and key not in line  # asked at every call
+                line[key if is_free else free_name(str(key), _OURS, line)] = value
             run.lines("metrics.jsonl").append(json_line(line))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
@@ -286,9 +288,10 @@ class RunFolderLogger(ValueDestination):
                 self._write_images(run, value, media)
             case Audio():
                 sound = media("audio", shape=value.samples.shape, more={"sample_rate_hz": value.sample_rate_hz})
-                self._add(run, sound, value.wav_bytes())
+                self._add(run, sound, encode.wav_bytes(value.samples, value.sample_rate_hz))
             case Video():
-                self._add(run, media("video", shape=value.shape, more={"frames_per_s": value.frames_per_s}), value.write_mp4)
+                video = media("video", shape=value.shape, more={"frames_per_s": value.frames_per_s})
+                self._add(run, video, partial(encode.write_mp4, value.frames, value.frames_per_s))
             case PointCloud(clouds=clouds):
                 for cloud in clouds:
                     one = media("point_cloud", shape=cloud.shape, is_one_of_several=len(clouds) > 1)
@@ -329,18 +332,10 @@ class RunFolderLogger(ValueDestination):
         self._has_logged = False
 
 
-def _column(key: object, taken: Mapping[str, object]) -> str:
-    """The key as a string, with "_" appended until it is not taken."""
-    text = str(key)
-    while text in _OURS or text in taken:
-        text += "_"
-    return text
-
-
 def _write_table(run: RunFiles, table: Table, line: Mapping[str, object]) -> None:
     names = dict.fromkeys(line)
     for column in table.columns:
-        names[_column(column, names)] = None
+        names[free_name(column, _OURS, names)] = None
     columns = list(names)[len(line) :]
     lines = (json_line({**line, **dict(zip(columns, row, strict=True))}) for row in table.rows)
     if text := b"".join(lines):

@@ -19,7 +19,7 @@ from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_amounts, check_counts
-from wherry.loggers.values.encode import gif_bytes, png_bytes
+from wherry.loggers.values.encode import gif_bytes, png_bytes, wav_bytes
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.masks import mask_legend, mask_overlay
 from wherry.loggers.values.text import as_text, code_block, markdown_table
@@ -165,7 +165,8 @@ class TensorBoardLogger(ValueDestination):
                 self._write_later(value, step, lambda: [summaries.histogram(tag, value.data(n_bins))])
             case Audio():
                 tag, rate_hz = self._tag(value.name, "audio"), value.sample_rate_hz
-                self._write_later(value, step, lambda: [summaries.audio(tag, value.wav_bytes(), rate_hz, len(value.samples))])
+                wav = partial(wav_bytes, sample_rate_hz=rate_hz)
+                self._write_later(value, step, lambda: [summaries.audio(tag, wav(value.samples), rate_hz, len(value.samples))])
             case Video():
                 tag = self._tag(value.name, "image")
                 self._write_later(

@@ -20,7 +20,7 @@ from wherry.loggers.run.state import State
 from wherry.loggers.values import encode
 from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Table, Text, Value, Video
 from wherry.loggers.values.safe_name import safe_name
-from wherry.loggers.values.tables import plain_cell
+from wherry.loggers.values.tables import free_name, plain_cell
 from wherry.loggers.values.text import as_text, format_json
 from wherry.posix.fork import temporary_folder
 
@@ -125,7 +125,7 @@ class WandbLogger(TrackerLogger["Run"]):
         numbers, wrong = numbers_of(metrics)
         at, record = self._step(step, "metrics"), dict[str, object]()
         for key, number in numbers.items():
-            record[self._free_name(key, record)] = number
+            record[free_name(key, _TAKEN, (self._config.step_metric,), record)] = number
         if record:
             self._later("log_metrics", lambda run: self._add_to_row(run, record, at), METRIC_BYTES * (1 + len(record)))
         if wrong is not None:
@@ -172,18 +172,13 @@ class WandbLogger(TrackerLogger["Run"]):
             run.log({}, commit=True)
 
     def _writing(self, value: Value, step: int) -> Callable[[Run], None]:
-        name = self._free_name(safe_name(value.name, _MAX_MEDIA_BYTES), {})
+        name = free_name(safe_name(value.name, _MAX_MEDIA_BYTES), _TAKEN, (self._config.step_metric,))
 
         def write(run: Run) -> None:
             with temporary_folder("wherry-wandb-") as folder:
                 self._add_to_row(run, {name: _made(value, folder)}, step)
 
         return write
-
-    def _free_name(self, name: str, taken: Mapping[str, object]) -> str:
-        while name in _TAKEN or name == self._config.step_metric or name in taken:
-            name += "_"
-        return name
 
     def _begin(self, state: State, name: str) -> Run:
         import wandb
@@ -233,24 +228,18 @@ class WandbLogger(TrackerLogger["Run"]):
         import wandb
 
         name = artifact_name(remote_file_name)
-        run = self._run
-        if not self._is_online(run):
-            self._fetch_own(remote_file_name, folder)
-        elif not self._exists(name):
-            raise NotFoundError(f"there is no artifact {name}", operation="download", uri=remote_file_name)
-        else:
+        if self._is_online(self._run):
+            if not self._exists(name):
+                raise NotFoundError(f"there is no artifact {name}", operation="download", uri=remote_file_name)
             wandb.Api().artifact(f"{self._path(name)}:latest").download(root=str(folder))
-        return folder / remote_file_name
-
-    def _fetch_own(self, remote_file_name: str, folder: Path) -> None:
-        """Copy the files that W&B keeps of an upload until it can send them."""
-        artifact = self._uploaded.get(remote_file_name)
-        if artifact is None:
+        elif (artifact := self._uploaded.get(remote_file_name)) is None:
             hint = "W&B is offline, and this process did not upload it"
             raise NotFoundError("there is no such artifact here", operation="download", uri=remote_file_name, hint=hint)
-        for path, entry in artifact.manifest.entries.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(entry.local_path, folder / path)
+        else:  # W&B keeps the files of an upload until it can send them
+            for path, entry in artifact.manifest.entries.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(entry.local_path, folder / path)
+        return folder / remote_file_name
 
     def _exists(self, name: str) -> bool:
         import wandb
@@ -309,10 +298,10 @@ def _made(value: Value, folder: Path) -> object:
             found = value.data()
             return wandb.Histogram(np_histogram=(found.counts, found.edges))
         case Audio():
-            (folder / "audio.wav").write_bytes(value.wav_bytes())
+            (folder / "audio.wav").write_bytes(encode.wav_bytes(value.samples, value.sample_rate_hz))
             return wandb.Audio(str(folder / "audio.wav"))
         case Video():
-            value.write_mp4(folder / "video.mp4")
+            encode.write_mp4(value.frames, value.frames_per_s, folder / "video.mp4")
             return wandb.Video(str(folder / "video.mp4"), format="mp4")
         case PointCloud():
             return [wandb.Object3D(cloud[np.isfinite(cloud).all(axis=1)]) for cloud in value.clouds]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wherry.loggers.run.level import LogLevel, to_level
 
@@ -28,12 +28,11 @@ def tie_old_names(kind: type) -> None:
     Of all overrides by either name, the one in the most derived class runs for both names. An override that calls ``super()`` by
     either name, or the other name on ``self``, gets the method that it has overridden.
     """
-    for pair in _PAIRS:
-        new, old = _depth(kind, pair.new), _depth(kind, pair.old)
-        if old < new:
-            _tie(kind, pair.new, pair.old, pair.call_old, leads_to_old=True)
-        elif new < old:
-            _tie(kind, pair.old, pair.new, pair.call_new, leads_to_old=False)
+    for new, old, call_old, call_new in _PAIRS:
+        if _depth(kind, old) < _depth(kind, new):
+            _tie(kind, new, old, call_old, leads_to_old=True)
+        elif _depth(kind, new) < _depth(kind, old):
+            _tie(kind, old, new, call_new, leads_to_old=False)
 
 
 def leads_to_old_name(method: object) -> bool:
@@ -123,15 +122,6 @@ class OldLoggerNames(ABC):
         return self.has_file_upload_destination()
 
 
-class _Pair(NamedTuple):
-    """Two names of a method, and functions that call one with the arguments of the other."""
-
-    new: str
-    old: str
-    call_old: Callable[..., Any]
-    call_new: Callable[..., Any]
-
-
 def _upload_by_old_name(
     call: Callable[..., Any], state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool = False
 ) -> None:
@@ -147,7 +137,6 @@ def _upload_by_new_name(
     *,
     overwrite: bool = False,
 ) -> None:
-    del log_level
     call(state, artifact_name, file_path, overwrite=overwrite)
 
 
@@ -167,8 +156,9 @@ def _ask(call: Callable[[], bool]) -> bool:
     return call()
 
 
-_PAIRS = (
-    _Pair("upload_file", "log_file_artifact", _upload_by_old_name, _upload_by_new_name),
-    _Pair("download_file", "get_file_artifact", _download_by_old_name, _download_by_new_name),
-    _Pair("can_upload_files", "can_log_file_artifacts", _ask, _ask),
+#: The new and the old name of a method, and functions that call the old (the new) one with the arguments of the other.
+_PAIRS: tuple[tuple[str, str, Callable[..., Any], Callable[..., Any]], ...] = (
+    ("upload_file", "log_file_artifact", _upload_by_old_name, _upload_by_new_name),
+    ("download_file", "get_file_artifact", _download_by_old_name, _download_by_new_name),
+    ("can_upload_files", "can_log_file_artifacts", _ask, _ask),
 )

@@ -74,7 +74,12 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
         calls += [partial(logger.log_video, video, name(where), FRAMES_PER_S, step) for where, video in found.videos.items()]
         calls += [partial(logger.log_histogram, values, name(where), step) for where, values in found.histograms.items()]
         calls += [partial(logger.log_point_cloud, points, name(where), step) for where, points in found.point_clouds.items()]
-        errors = [error for error in map(_error_of, calls) if error is not None]
+        errors: list[Exception] = []
+        for call in calls:
+            try:
+                call()
+            except Exception as error:  # noqa: PERF203  of a destination whose on_error is "raise"; the rest is logged
+                errors.append(error)
         raise_first(errors, state, self._warnings.each, is_asked_for=True)
 
     def close(self) -> None:
@@ -104,11 +109,3 @@ class DestinationSink(CollectingLogger[BaseLoggerConfig]):
 def _served(destinations: Sequence[Destination]) -> set[str]:
     """The kinds that any of the destinations takes."""
     return {kind for kind, calls in _CALLS.items() if any(one._overrides(call) for one in destinations for call in calls)}
-
-
-def _error_of(call: Callable[[], None]) -> Exception | None:
-    try:
-        call()
-    except Exception as error:  # of a destination whose on_error is "raise"; the rest is logged
-        return error
-    return None

@@ -236,22 +236,22 @@ class _Held:
     values: dict[tuple[str, str, str], Callable[[], Any]] = field(default_factory=dict)
 
 
+@dataclass
 class _Running:
     """The mean, minimum or maximum of the numbers so far. If one of them is NaN, it is NaN."""
 
-    def __init__(self, aggregate: Aggregate) -> None:
-        self._aggregate = aggregate
-        self._n = 0
-        self._so_far = 0.0
+    aggregate: Aggregate
+    n: int = 0
+    so_far: float = 0.0
 
     def add(self, number: float) -> None:
-        self._n += 1
-        if self._n == 1:
-            self._so_far = number
-        elif self._aggregate == "mean":
-            self._so_far += number
-        elif math.isnan(number) or (number < self._so_far if self._aggregate == "min" else number > self._so_far):
-            self._so_far = number  # NaN stays: no comparison with it is true
+        self.n += 1
+        if self.n == 1:
+            self.so_far = number
+        elif self.aggregate == "mean":
+            self.so_far += number
+        elif math.isnan(number) or (number < self.so_far if self.aggregate == "min" else number > self.so_far):
+            self.so_far = number  # NaN stays: no comparison with it is true
 
     def __call__(self) -> float:
-        return self._so_far / self._n if self._aggregate == "mean" else self._so_far
+        return self.so_far / self.n if self.aggregate == "mean" else self.so_far

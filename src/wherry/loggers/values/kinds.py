@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from wherry.loggers.values import encode
 from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.values.lazy import Lazy
 from wherry.loggers.values.masks import masks_of
@@ -167,10 +165,6 @@ class Audio:
         """The samples, (T,) within -1..1."""
         return self._samples()
 
-    def wav_bytes(self) -> bytes:
-        """The sound as a WAV file of 16 bits."""
-        return encode.wav_bytes(self.samples, self.sample_rate_hz)
-
 
 @dataclass(frozen=True, eq=False)
 class Video:
@@ -197,10 +191,6 @@ class Video:
     def frames(self) -> NDArray[np.uint8]:
         """The frames, (T,C,H,W) with C of 1, 3 or 4."""
         return self._frames()
-
-    def write_mp4(self, path: Path) -> None:
-        """Write the video as an MP4 file."""
-        encode.write_mp4(self.frames, self.frames_per_s, path)
 
 
 @dataclass(frozen=True, eq=False)

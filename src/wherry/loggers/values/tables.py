@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Container, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from wherry.loggers.values.arrays import to_number
@@ -32,6 +32,13 @@ def plain_cell(value: object) -> object:
         return value
     number = to_number(value)
     return format_json(value) if number is None else number
+
+
+def free_name(name: str, *taken: Container[str]) -> str:
+    """The name, with "_" appended until none of these has it."""
+    while any(name in names for names in taken):
+        name += "_"
+    return name
 
 
 def joined_names(settings: Mapping[Any, object], above: str = "") -> Iterator[tuple[str, object]]:

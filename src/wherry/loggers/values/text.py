@@ -15,7 +15,7 @@ _MAX_ELEMENTS = 64
 _MAX_DECIMAL_BITS = 14_000
 #: Markdown's special characters, which get a backslash; those of HTML become entities.
 _MARKUP = re.compile(r"[\\`*_{}\[\]()#+!|~]")
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def format_log_data_value(data: object, /) -> str:
@@ -89,10 +89,7 @@ def _row(cells: Sequence[object]) -> str:
 
 
 def _cell(value: object) -> str:
-    text = as_text(value)
-    for character, entity in _ENTITIES.items():
-        text = text.replace(character, entity)
-    return "<br>".join(_MARKUP.sub(r"\\\g<0>", text).splitlines())
+    return "<br>".join(_MARKUP.sub(r"\\\g<0>", as_text(value).translate(_ENTITIES)).splitlines())
 
 
 def _plain(value: object, digits: int | None, above: tuple[int, ...]) -> object:
