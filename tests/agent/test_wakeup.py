@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from wherry.agent.wakeup import Listener, notify
 from wherry.errors import SpoolError
+from wherry.spool.spool import Spool
 
 
 @pytest.fixture
@@ -93,12 +94,12 @@ def test_secrets_that_do_not_fit_are_an_error_that_says_how_much_does(bell: List
 
 def test_a_spool_may_lie_deeper_than_a_socket_address_is_long(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 10)
-    deep.mkdir(parents=True)
-    bell = Listener(deep / "bell")
+    bell = Listener(Spool(deep).inside("bell"))
+    assert (deep / "bell").is_socket()
     assert notify(bell.path, {"warm": [1]})
     assert [{"warm": [1]}] == bell.receive()
     bell.close()
-    assert [] == list(deep.iterdir())
+    assert not (deep / "bell").exists()
 
 
 def test_a_child_lets_go_of_the_bell_and_leaves_its_name(bell: Listener) -> None:

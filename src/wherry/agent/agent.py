@@ -94,7 +94,8 @@ class Agent:
                 self._workers.scale(self._config.n_workers if is_large else due, self._greeting)
                 sessions = bool(living_sessions(self._spool))
                 # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
-                work = due > 0 or next_s is not None or self._is_sending()
+                sending = bool(self._workers) and self._workers.names() & self._journal.work.lease_owners()
+                work = due > 0 or next_s is not None or bool(sending)
                 now_s = time.monotonic()
                 alone_since_s = None if sessions or self._stay else (alone_since_s if alone_since_s is not None else now_s)
                 timeout_s = _LOOK_AROUND_S
@@ -136,9 +137,6 @@ class Agent:
         if locked != {record.id for record in records.values() if record.is_locked}:
             self._note(lambda: self._journal.work.note_locked(locked))
         return set(records) - locked
-
-    def _is_sending(self) -> bool:
-        return bool(self._workers and self._workers.names() & self._journal.work.lease_owners())
 
     def _keep_books(self) -> None:
         """Count the time while there is something to count it for, and forget what was finished long ago."""

@@ -13,8 +13,8 @@ import os
 import re
 import select
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.errors import SpoolError
@@ -29,20 +29,11 @@ _ID = re.compile(r"[0-9]{1,18}")
 _LARGEST_MESSAGE_BYTES = 100_000
 
 
-@contextmanager
-def _address(path: Path) -> Iterator[str]:
-    """A name for the socket that fits unix(7), however deep the spool lies."""
-    plain = str(path)
-    if len(os.fsencode(plain)) <= _LONGEST_PATH_BYTES:
-        yield plain
-        return
-    if not Path("/proc/self/fd").is_dir():
+def _address(path: Path) -> str:
+    """The name of a socket, if it fits unix(7). Where there is /proc it does: see `SpoolFolder.inside`."""
+    if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
         raise SpoolError(f"the path of the spool {path.parent} is too long for a socket: use a shorter one")
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{path.name}"
-    finally:
-        os.close(descriptor)
+    return str(path)
 
 
 class Listener:
@@ -55,8 +46,7 @@ class Listener:
         self._socket.setblocking(False)
         os.fchmod(self._socket.fileno(), 0o600)  # bind() gives this mode to the name, at once, whatever the umask is
         path.unlink(missing_ok=True)  # a dead listener's
-        with _address(path) as address:
-            self._socket.bind(address)
+        self._socket.bind(_address(path))
 
     def fileno(self) -> int:
         """For select()."""
@@ -122,10 +112,10 @@ def notify(path: Path, carried: Mapping[str, object] | None = None, *, patience_
         raise SpoolError(
             f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_MESSAGE_BYTES} can be handed over"
         )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(path) as address:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(patience_s if data else 0.0)
         try:
-            sender.sendto(data, address)
+            sender.sendto(data, _address(path))
         except (BlockingIOError, TimeoutError):
             return True
         except (FileNotFoundError, ConnectionRefusedError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from wherry.errors import JobFailure, SpoolError
@@ -37,29 +37,19 @@ class FollowUp:
     is_deputy: bool = False
 
 
+@dataclass
 class Acceptance:
     """Accepts uploads of the session `owner` to one store. `register()` adds the store to a journal that is a new one."""
 
-    def __init__(
-        self,
-        spool: Spool,
-        journal: Journal,
-        uri: StoreURI,
-        *,
-        owner: str,
-        endpoint: str,
-        store_id: int,
-        register: Callable[[], object],
-    ) -> None:
-        self.owner = owner
-        self._store_id = store_id
-        self._spool = spool
-        self._journal = journal
-        self._uri = uri
-        self._endpoint = endpoint
-        self._register = register
-        self._has_accepted = False
-        self._seen_replacements = 0
+    spool: Spool
+    journal: Journal
+    uri: StoreURI
+    owner: str
+    endpoint: str
+    store_id: int
+    register: Callable[[], object]
+    _has_accepted: bool = field(default=False, init=False)
+    _seen_replacements: int = field(default=0, init=False)
 
     def require_usable(self, names: Sequence[str], requires: Sequence[str], *, only_if_free: bool) -> None:
         """Refuse before anything is copied or written what would be refused when it is accepted.
@@ -70,26 +60,26 @@ class Acceptance:
         for name in requires:
             self._uri_for(name)
         for uri in map(self._uri_for, names):
-            if only_if_free and (holder := self._journal.queries.newest_open(uri, self._endpoint)) is not None:
+            if only_if_free and (holder := self.journal.queries.newest_open(uri, self.endpoint)) is not None:
                 raise name_is_held(holder)
 
     def make_room(self, size_bytes: int, wait: Callable[[], object]) -> bool:
         """Wait until the budget has room for `size_bytes`. False: there is none; the file has to go around the spool."""
-        limit = self._spool.config.max_spool_bytes
+        limit = self.spool.config.max_spool_bytes
         if limit is None:
             return True
-        when_full = self._spool.config.when_full
-        while (used := self._journal.queries.spool_bytes()) + size_bytes > limit:
+        when_full = self.spool.config.when_full
+        while (used := self.journal.queries.spool_bytes()) + size_bytes > limit:
             if when_full == "direct":
                 return False
-            counts = self._journal.queries.counts()
+            counts = self.journal.queries.counts()
             stuck = not (counts.queued + counts.leased)
             if when_full == "raise" or size_bytes > limit or stuck:
                 remedy = (
                     "wherry retry or wherry discard" if stuck and counts.failed else "raise max_spool_bytes or wait for uploads"
                 )
                 raise SpoolError(
-                    f"the spool {self._spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
+                    f"the spool {self.spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
                     f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
                 )
             wait()
@@ -100,7 +90,7 @@ class Acceptance:
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
-        shared, keys = shared_here(), [(self._spool.folder, file.absolute()) for file, _ in sources]
+        shared, keys = shared_here(), [(self.spool.folder, file.absolute()) for file, _ in sources]
         if all(key in shared for key in keys):
             with suppress(SnapshotGone):  # uploaded and freed in the meantime
                 there = [shared[key] for key in keys]
@@ -108,10 +98,10 @@ class Acceptance:
         staged: list[Staged] = []
         try:
             for file, _ in sources:
-                staged.append(stage(self._spool, file, self.owner, move=move, advance=advance))
+                staged.append(stage(self.spool, file, self.owner, move=move, advance=advance))
             ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite)
         except BaseException:
-            self._spool.free([one.object_id for one in staged])
+            self.spool.free([one.object_id for one in staged])
             raise
         shared.update(zip(keys, staged, strict=True))
         return ids
@@ -131,12 +121,12 @@ class Acceptance:
             NewJob(
                 kind=JobKind.PUT,
                 uri=self._uri_for(name),
-                key=self._uri.key_for(name),
+                key=self.uri.key_for(name),
                 object_id=one.object_id,
                 size_bytes=one.size_bytes,
                 overwrite=overwrite,
                 token=secrets.token_hex(16),
-                requires=tuple((self._uri_for(r), self._uri.key_for(check_name(r))) for r in requires),
+                requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
                 crc32c=one.crc32c,
                 pieces=one.pieces,
                 only_if_free=only_if_free,
@@ -144,8 +134,8 @@ class Acceptance:
             for one, name in zip(staged, names, strict=True)
         ]
         ids, freed = self._write(new, shared=shared)
-        restore_quarantined(self._spool, [one.object_id for one in staged])
-        self._spool.free(freed)
+        restore_quarantined(self.spool, [one.object_id for one in staged])
+        self.spool.free(freed)
         return ids
 
     def submit_follow_ups(self, jobs: Sequence[FollowUp]) -> list[JobId]:
@@ -157,12 +147,12 @@ class Acceptance:
                 NewJob(
                     kind=job.kind,
                     uri=self._uri_for(job.name),
-                    key=self._uri.key_for(job.name),
+                    key=self.uri.key_for(job.name),
                     object_id=one.object_id,
                     size_bytes=one.size_bytes,
                     overwrite=True,
                     token=secrets.token_hex(16),
-                    requires=tuple((self._uri_for(r), self._uri.key_for(check_name(r))) for r in job.requires),
+                    requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in job.requires),
                 )
                 for job, one in zip(jobs, staged, strict=True)
                 if job.is_deputy == is_deputy
@@ -173,27 +163,27 @@ class Acceptance:
         return ids
 
     def _stage_bytes(self, content: bytes) -> Staged:
-        object_id, file = open_writer(self._spool, self.owner)
-        with file, self._spool.explained("what the agent is told", len(content)):
+        object_id, file = open_writer(self.spool, self.owner)
+        with file, self.spool.explained("what the agent is told", len(content)):
             file.write(content)
             file.flush()
-            return finish_writer(self._spool, object_id, file)
+            return finish_writer(self.spool, object_id, file)
 
     def submit_check(self) -> list[JobId]:
         """Make a job that only finds out whether the store lets us in."""
-        key = self._uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
-        return self._write([NewJob(JobKind.CHECK, self._uri.uri_for(key), key, "", 0, False, "")])[0]
+        key = self.uri.key_for(f"wherry-check-{secrets.token_hex(8)}")
+        return self._write([NewJob(JobKind.CHECK, self.uri.uri_for(key), key, "", 0, False, "")])[0]
 
     def _write(self, new: Sequence[NewJob], *, shared: bool = False, owner: str | None = None) -> tuple[list[JobId], list[str]]:
-        submit = partial(self._journal.uploads.submit, owner or self.owner, self._store_id, new, shared=shared)
+        submit = partial(self.journal.uploads.submit, owner or self.owner, self.store_id, new, shared=shared)
         try:
             accepted = submit()
         except JournalReplaced:
-            self._register()
+            self.register()
             accepted = submit()
         if not self._has_accepted:
             self._has_accepted = True
-            self._seen_replacements = self._journal.replacements
+            self._seen_replacements = self.journal.replacements
         return accepted
 
     def lost(self, *, mark: bool = True) -> list[JobFailure]:
@@ -201,13 +191,13 @@ class Acceptance:
 
         What was not uploaded by then is unknown.
         """
-        if self._journal.replacements == self._seen_replacements or not self._has_accepted:
+        if self.journal.replacements == self._seen_replacements or not self._has_accepted:
             return []
         if mark:
-            self._seen_replacements = self._journal.replacements
-        where = self._spool.folder / "quarantine"
+            self._seen_replacements = self.journal.replacements
+        where = self.spool.folder / "quarantine"
         text = f"the journal was damaged and put aside: files that were not uploaded by then are kept and listed in {where}"
-        return [JobFailure(0, str(self._uri), 0, text, "JournalError")]
+        return [JobFailure(0, str(self.uri), 0, text, "JournalError")]
 
     def _uri_for(self, name: str) -> str:
-        return self._uri.uri_for(self._uri.key_for(check_name(name)))
+        return self.uri.uri_for(self.uri.key_for(check_name(name)))

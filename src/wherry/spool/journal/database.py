@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from wherry.config import Durability
 from wherry.errors import JournalError
@@ -250,23 +250,21 @@ class Database:
 
     def _has_brought_up(self) -> bool:
         """Whether the file is not in an older format any more: one attempt."""
-        db = sqlite3.connect(self.path, timeout=0.1, isolation_level=None)
         try:
-            if _version(db) not in self._migrations:
+            with closing(sqlite3.connect(self.path, timeout=0.1, isolation_level=None)) as db:  # rolls back what is not committed
+                if _version(db) not in self._migrations:
+                    return True
+                if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
+                    return False
+                db.execute("BEGIN EXCLUSIVE")
+                self._migrations[_version(db)](db)
+                db.execute(f"PRAGMA user_version = {self._version}")
+                db.execute("COMMIT")
                 return True
-            if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
-                return False
-            db.execute("BEGIN EXCLUSIVE")
-            self._migrations[_version(db)](db)
-            db.execute(f"PRAGMA user_version = {self._version}")
-            db.execute("COMMIT")
-            return True
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
             return False
-        finally:
-            db.close()  # which rolls back what is not committed
 
     def size_bytes(self) -> int:
         """How large the file is when the log has been moved into it."""
@@ -292,8 +290,8 @@ class Database:
 
         The call says whether all was moved: then the log is written anew from its beginning as soon as nobody reads it.
         """
-        with self.transaction() as db:  # which adds nothing to the log
-            other = sqlite3.connect(self.path, timeout=0.0, isolation_level=None)  # a transaction cannot do it for itself
+        # The transaction adds nothing to the log, and cannot move it itself.
+        with self.transaction() as db, closing(sqlite3.connect(self.path, timeout=0.0, isolation_level=None)) as other:
 
             def move() -> bool:
                 try:
@@ -302,10 +300,7 @@ class Database:
                     return False
                 return bool(n_frames == n_moved)
 
-            try:
-                yield move, _size_bytes(db)
-            finally:
-                other.close()
+            yield move, _size_bytes(db)
 
     def check(self) -> None:
         """Look for damage everywhere; JournalDamaged if there is some. It reads the whole file."""

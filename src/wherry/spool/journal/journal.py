@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -99,16 +99,13 @@ def retry_until_written(write: Callable[[], _T], pause: Callable[[float], object
 def readable_jobs(path: os.PathLike[str]) -> list[tuple[str, str, int]]:
     """What can still be read of a damaged journal: (object id, uri, size in bytes) of unfinished and failed jobs."""
     found: dict[int, tuple[str, str, int]] = {}
-    with suppress(sqlite3.DatabaseError):
-        db = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            for order in ("id", "id DESC"):  # from both ends up to the damage; an index may be damaged elsewhere
-                with suppress(sqlite3.DatabaseError):
-                    for row in db.execute(
-                        "SELECT id, object_id, uri, size_bytes FROM jobs NOT INDEXED"
-                        f" WHERE state IN ('queued', 'leased', 'failed') ORDER BY {order}"
-                    ):
-                        found[int(row[0])] = (str(row[1]), str(row[2]), int(row[3]))
-        finally:
-            db.close()
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(uri, uri=True)) as db:
+        for order in ("id", "id DESC"):  # from both ends up to the damage; an index may be damaged elsewhere
+            with suppress(sqlite3.DatabaseError):
+                for row in db.execute(
+                    "SELECT id, object_id, uri, size_bytes FROM jobs NOT INDEXED"
+                    f" WHERE state IN ('queued', 'leased', 'failed') ORDER BY {order}"
+                ):
+                    found[int(row[0])] = (str(row[1]), str(row[2]), int(row[3]))
     return [found[job_id] for job_id in sorted(found)]

@@ -126,11 +126,8 @@ class Uploads(Role):
 
     def cancel(self, uri: str, endpoint: str) -> list[str]:
         """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
-        with self._transaction() as db:
-            which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
-            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", (uri, endpoint)).fetchall()
-            self._end_as(db, JobState.DISCARDED, which, uri, endpoint)
-            return unneeded(db, (row[0] for row in rows))
+        which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
+        return self._discard(which, uri, endpoint)[1]
 
     def failures(self, owner: str, *, checks: bool = False, mark: bool = True) -> list[JobFailure]:
         """The owner's failures, of `checks` or of all else, that were not reported yet; with `mark` they are from now on."""
@@ -182,10 +179,12 @@ class Uploads(Role):
 
     def discard(self, ids: Sequence[JobId] | None) -> tuple[int, list[str]]:
         """Give failed jobs up (None: all): (how many, staged files freed)."""
-        which = _which(ids)
+        return self._discard(f"state = 'failed' AND {_which(ids)}")
+
+    def _discard(self, which: str, *args: str) -> tuple[int, list[str]]:
         with self._transaction() as db:
-            rows = db.execute(f"SELECT object_id FROM jobs WHERE state = 'failed' AND {which}").fetchall()
-            self._end_as(db, JobState.DISCARDED, f"state = 'failed' AND {which}")
+            rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", args).fetchall()
+            self._end_as(db, JobState.DISCARDED, which, *args)
             return len(rows), unneeded(db, (row[0] for row in rows))
 
     def forget(self, job_id: JobId) -> None:

@@ -20,6 +20,8 @@ SUSPECT_AFTER = 2
 #: A job that waits for an operator is tried again after this long.
 TRY_AGAIN_S = 300.0
 _FIRST_WAIT_S = 2.0
+#: More jobs than that need no more workers.
+_MOST_COUNTED = 100
 #: Finished jobs are remembered for a while, for handles and for `status`.
 _KEEP_FINISHED_S = 7 * 86_400.0
 
@@ -43,10 +45,8 @@ class Work(Role):
         with self._transaction(read_only=True) as db:
             return self._time.elapsed_s(db)
 
-    def ready(
-        self, now: float | None = None, *, with_stores: Iterable[int] | None = None, at_most: int = 100
-    ) -> tuple[int, float | None]:
-        """(jobs that a worker could lease, counted up to `at_most`; the elapsed time at which the next of the others can be).
+    def ready(self, now: float | None = None, *, with_stores: Iterable[int] | None = None) -> tuple[int, float | None]:
+        """(jobs that a worker could lease, counted up to 100; the elapsed time at which the next of the others can be).
 
         `now` and `with_stores` are as in `lease()`.
         """
@@ -60,7 +60,7 @@ class Work(Role):
                         later.append(until_s)
                     continue
                 due = f"SELECT COUNT(*) FROM (SELECT 1 {is_ready} AND due_s <= ? LIMIT ?)"
-                n_due += db.execute(due, (store_id, now, at_most - n_due)).fetchone()[0]
+                n_due += db.execute(due, (store_id, now, _MOST_COUNTED - n_due)).fetchone()[0]
                 next_s = db.execute(f"SELECT MIN(due_s) {is_ready} AND due_s > ?", (store_id, now)).fetchone()[0]
                 if next_s is not None:
                     later.append(next_s)
