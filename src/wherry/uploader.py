@@ -100,20 +100,11 @@ class Uploader(Reader):
         register = partial(self.journal.uploads.store_id, target.scheme, target.root, public, secret, settings)
         store_id = register()
         self._session = Session(self.spool, None if in_caller else self.config.agent)
-        self._acceptance = Acceptance(
-            self.spool,
-            self.journal,
-            target,
-            owner=self._session.name,
-            endpoint=self._endpoint,
-            store_id=store_id,
-            register=register,
-        )
+        self._acceptance = Acceptance(self.spool, self.journal, target, self._session.name, self._endpoint, store_id, register)
         self._failures = Failures(self.journal, self._acceptance, self.spool.folder)
-        secrets = {store_id: secret} if secret else {}
-        self._session.secrets = {str(store_id): options for store_id, options in secrets.items()}
-        self._waiter = JobWaiter(self._session, self.journal, in_caller=in_caller, secrets=secrets)
-        self._in_caller = in_caller
+        if secret:
+            self._session.secrets = {str(store_id): secret}
+        self._waiter = JobWaiter(self._session, self.journal)
         self._closed = False
         self._patience = Patience(self.config.give_up_s)
         _open_uploaders.add(self)
@@ -291,7 +282,7 @@ class Uploader(Reader):
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
             why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
-            where = "they stay in the spool" if self._in_caller else "they go on in the background"
+            where = "they go on in the background" if self._session.has_agent else "they stay in the spool"
             raise TimeoutError(self._failures.unfinished(self.uri, why, where))
         self._failures.raise_uploads(held)
 
@@ -325,7 +316,7 @@ class Uploader(Reader):
             self._store.close()
         self._waiter.close()
         self._session.sign_off()
-        if self._in_caller and self._session.is_here:  # else the agent does it
+        if not self._session.has_agent and self._session.is_here:  # else the agent does it
             remove_unneeded_reserve(self.spool, self.journal)
         self.journal.close()  # a handle that is still in use opens it again
 

@@ -94,7 +94,8 @@ def test_secrets_that_do_not_fit_are_an_error_that_says_how_much_does(bell: List
 
 def test_a_spool_may_lie_deeper_than_a_socket_address_is_long(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 10)
-    bell = Listener(Spool(deep).inside("bell"))
+    spool = Spool(deep)
+    bell = Listener(spool.inside("bell"))
     assert (deep / "bell").is_socket()
     assert notify(bell.path, {"warm": [1]})
     assert [{"warm": [1]}] == bell.receive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import Stores
@@ -15,15 +15,11 @@ from wherry.spool.journal.journal import Journal
 
 
 class JobWaiter:
-    """Waits for the jobs of one session. `secrets`: those of its store, {store id: options}."""
+    """Waits for the jobs of one session."""
 
-    def __init__(
-        self, session: Session, journal: Journal, *, in_caller: bool, secrets: Mapping[int, Mapping[str, object]]
-    ) -> None:
+    def __init__(self, session: Session, journal: Journal) -> None:
         self._session = session
         self._journal = journal
-        self._in_caller = in_caller
-        self._secrets = secrets
         self._caller: Caller | None = None
         call_in_children(self, JobWaiter._forget_caller)
 
@@ -34,7 +30,7 @@ class JobWaiter:
 
     def start(self, ids: Sequence[JobId]) -> None:
         """See to it that somebody works on these jobs: the agent, or this thread, which then returns when they have ended."""
-        if not self._in_caller:
+        if self._session.has_agent:
             self._session.call_agent()
             return
         for job_id in ids:  # one by one: asking for all of them after each would take long for a folder of many files
@@ -43,13 +39,13 @@ class JobWaiter:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
-        if not self._in_caller:
+        if self._session.has_agent:
             self._session.wait(timeout_s)
             return
         if self._caller is None:
             stores = Stores(self._session.spool.inside("endpoints.json"), self._journal.work.note_error)
-            for store_id, secrets in self._secrets.items():
-                stores.learn(store_id, secrets)
+            for store_id, secrets in self._session.secrets.items():
+                stores.learn(int(store_id), secrets)
             self._caller = Caller(self._session.spool, self._journal, stores, self._session.name)
         if pause_s := self._caller.work():
             self._session.listener().wait(min(pause_s, timeout_s))

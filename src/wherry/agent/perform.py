@@ -21,7 +21,6 @@ from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.work import TRY_AGAIN_S
 from wherry.spool.spool import Spool
-from wherry.store import ObjectStore
 from wherry.store.retry import job_wait_s
 from wherry.transfer.upload import Sender
 
@@ -205,11 +204,8 @@ class Performer:
         """
         for store_id in self.usable_stores():
             with suppress(StoreError, OSError):  # the next worker tries again
-                clean_known_uploads(self.journal, store_id, self._opened_store)
+                clean_known_uploads(self.journal, store_id, lambda each: self.stores.open(self.record(each)).store)
                 self.stores.clean_trials(self.record(store_id))
-
-    def _opened_store(self, store_id: int) -> ObjectStore:
-        return self.stores.open(self.record(store_id)).store
 
 
 def _decides_races(opened: OpenStore, job: Job) -> bool:

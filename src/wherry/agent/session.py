@@ -35,6 +35,7 @@ class Session:
         #: What every message carries: {store id: secret options}. In memory only.
         self.secrets: dict[str, Mapping[str, object]] = {}
         self._agent = agent
+        self.has_agent = agent is not None
         self._pid = os.getpid()
         self._registration = register(spool, self.name)
         self._listener: Listener | None = None

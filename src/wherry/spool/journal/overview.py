@@ -81,21 +81,9 @@ class Overview(Role):
                 f" WHERE j.id IN ({listed(ids)}) AND +j.state = 'queued'"
             ).fetchall()
         found = {}
-        for (
-            job_id,
-            store_id,
-            attempts,
-            due_s,
-            blocked_by,
-            is_older,
-            own,
-            error,
-            kind,
-            is_locked,
-            store,
-            store_due_s,
-            *said,
-        ) in rows:
+        for row in rows:
+            job_id, store_id, attempts, due_s, blocked_by, is_older, own, *said = row[:9]
+            is_locked, store, store_due_s, *store_said = row[9:]
             next_s: float | None = max(0.0, due_s - now_s)
             if is_locked:
                 reason, next_s = Reason.SECRETS, None
@@ -103,12 +91,12 @@ class Overview(Role):
                 reason, next_s = Reason.OLDER if is_older else Reason.REQUIRED, None
             elif store is not None:
                 reason, next_s = Reason(store), max(next_s or 0.0, store_due_s - now_s, 0.0)
-                error, kind = (error, kind) if error else said
+                said = said if said[0] else store_said
             elif own is not None:
                 reason = Reason(own)
             else:
                 reason = Reason.RETRY if due_s > now_s else Reason.TURN
-            found[JobId(job_id)] = Wait(JobId(job_id), store_id, reason, attempts, next_s, blocked_by, error, kind)
+            found[JobId(job_id)] = Wait(JobId(job_id), store_id, reason, attempts, next_s, blocked_by, *said)
         return found
 
     def waiting_stores(self) -> list[StoreWait]:
