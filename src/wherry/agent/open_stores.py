@@ -57,7 +57,6 @@ class Stores:
         self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._redactor = Redactor()
-        self._n_learned: dict[int, int] = {}
         self._note_error = note_error
         self._noted_s: dict[tuple[int, str], float] = {}
         self._open: dict[int, OpenStore] = {}
@@ -69,18 +68,12 @@ class Stores:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
             self._secrets[store_id] = dict(secrets)
-            self._n_learned[store_id] = self._n_learned.get(store_id, 0) + 1
             self._redactor.learn(secrets)
             self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
             return True
 
-    def n_learned(self, store_id: int) -> int:
-        """How often new secrets of the store came: a job that failed with older ones has not tried the newest."""
-        with self._lock:
-            return self._n_learned.get(store_id, 0)
-
     def known(self) -> dict[int, Mapping[str, object]]:
-        """The secrets learned so far, by store."""
+        """The secrets learned so far, by store; newer ones of a store are another object."""
         with self._lock:
             return dict(self._secrets)
 
@@ -101,14 +94,8 @@ class Stores:
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
                 note_retry = functools.partial(self._note_retry, record.id)
-                found = OpenStore(
-                    RetryStore(LimitStore(backend, max_in_flight=MOST_IN_FLIGHT), retry, on_retry=note_retry),
-                    retry,
-                    transfer,
-                    record.settings,
-                    note_retry,
-                )
-                self._open[record.id] = found
+                store = RetryStore(LimitStore(backend, max_in_flight=MOST_IN_FLIGHT), retry, on_retry=note_retry)
+                found = self._open[record.id] = OpenStore(store, retry, transfer, record.settings, note_retry)
             return found
 
     def _note_retry(self, store_id: int, key: str, error: TransientError, attempts: int, wait_s: float) -> None:

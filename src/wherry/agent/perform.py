@@ -68,7 +68,7 @@ class Performer:
     def perform(self, job: Job) -> None:
         """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
         opened: OpenStore | None = None
-        n_learned = self.stores.n_learned(job.store_id)
+        secrets = self.stores.known().get(job.store_id)
         try:
             opened = self.stores.open(self.record(job.store_id))
             etag, note = self._carry_out(job, opened)
@@ -83,7 +83,7 @@ class Performer:
             self._again(job, error, wait_s=wait_s, counts=False)
         except StoreError as error:
             if error.waits_for is not None and job.kind is not JobKind.CHECK:
-                if n_learned != self.stores.n_learned(job.store_id):  # newer secrets came meanwhile
+                if secrets is not self.stores.known().get(job.store_id):  # newer ones came meanwhile, which it has not tried
                     self._again(job, error, wait_s=0.0)
                 else:
                     self._again(job, error, wait_s=TRY_AGAIN_S, waits_for=WaitsFor(error.waits_for))
