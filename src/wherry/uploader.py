@@ -10,7 +10,8 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from html import escape
@@ -36,7 +37,7 @@ from wherry.spool.recovery import open_journal, remove_unneeded_reserve
 from wherry.spool.sources import Source, sources_of
 from wherry.spool.spool import HALF, Spool
 from wherry.spool.spool_file import SpoolWriter
-from wherry.spool.staging import finish_writer, open_writer, release_source
+from wherry.spool.staging import finish_writer, open_folder, open_writer, release_source
 from wherry.store import ObjectMeta
 from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
@@ -198,6 +199,18 @@ class Uploader(Reader):
                 self.spool.free([object_id + HALF, object_id])
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """An empty folder in the spool, from which put() with ``move=True`` copies nothing; removed at the end of the block."""
+        self._check_open()
+        object_id, folder = open_folder(self.spool, self._session.name)
+        pid = os.getpid()
+        try:
+            yield folder
+        finally:
+            if os.getpid() == pid:  # else it is the parent's
+                self.spool.free([object_id])
 
     def follow_up(self, name: str, jobs: Sequence[FollowUp]) -> UploadHandle:
         """Accept jobs whose objects the agent makes itself, as of a checkpoint set; the handle is of all but deputies."""

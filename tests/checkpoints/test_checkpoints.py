@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,7 +82,7 @@ def test_a_step_is_saved_once_in_an_attempt(run: Checkpoints, tmp_path: Path) ->
     assert (run.restore("latest", tmp_path / "back") / "model.txt").read_text() == "second"
 
 
-def test_a_folder_is_filled_in_the_spool(run: Checkpoints, tmp_path: Path) -> None:
+def test_a_folder_is_filled_in_the_spool(run: Checkpoints, spool_folder: Path, tmp_path: Path) -> None:
     saving = run.save(10)
     with saving as folder:
         (folder / "deep").mkdir()
@@ -91,6 +93,27 @@ def test_a_folder_is_filled_in_the_spool(run: Checkpoints, tmp_path: Path) -> No
         (folder / "model.txt").write_text("half")
         raise RuntimeError
     assert [one.step for one in run.list()] == [10]
+    assert [path for path in (spool_folder / "objects").iterdir() if path.is_dir()] == []
+    with contextlib.suppress(UploadFailed):
+        run.flush()
+
+
+def test_a_folder_of_a_killed_program_is_removed(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
+    with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as run:
+        run.save(10, folder_of(tmp_path / "a", model="weights")).wait(60)
+    code = f"""
+import os, signal, wherry
+run = wherry.Checkpoints({str(bucket)!r}, "run1", spool={str(spool_folder)!r})
+with run.save(20) as folder:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "model.txt").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert any(path.is_dir() for path in (spool_folder / "objects").iterdir())
+    with wherry.Uploader(bucket, spool=spool_folder, config=wherry.Config(agent=wherry.AgentConfig(run_in="caller"))) as uploader:
+        uploader.put(tmp_path / "a" / "model.txt", "other.txt").wait(60)
+    assert not any(path.is_dir() for path in (spool_folder / "objects").iterdir())
 
 
 def test_ranks_save_one_set(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:

@@ -118,10 +118,10 @@ class Checkpoints:
         Raises what `Uploader.put` raises; ConfigError for a bad step, for numbers that are not finite, and where nothing tells
         the ranks which attempt this is.
         """
-        metrics, metadata = _checked(metrics, metadata)
+        begin = partial(self.part, step, metrics=metrics, metadata=metadata, overwrite=overwrite)
         if source is None:
-            return SetFolder(self._uploader, partial(self._save_folder, step, metrics, metadata, overwrite))
-        part = self.part(step, metrics=metrics, metadata=metadata, overwrite=overwrite)
+            return SetFolder(self._uploader, begin)
+        part = begin()
         if isinstance(source, Mapping):
             with part.giving_up(), part.open(state_name(self.world)) as file:
                 write_state(source, cast("IO[bytes]", file))
@@ -146,13 +146,6 @@ class Checkpoints:
         part = SetPart(self._uploader, self._base, self.world, receipt, self._handed_over.append)
         del self._handed_over[:-_REMEMBERED]
         return part
-
-    def _save_folder(
-        self, step: int, metrics: Mapping[str, float], metadata: Mapping[str, object], overwrite: bool, folder: Path
-    ) -> CheckpointHandle:
-        part = self.part(step, metrics=metrics, metadata=metadata, overwrite=overwrite)
-        part.put(folder, move=True)
-        return part.hand_over("folder")
 
     def _new_set(self, step: int, overwrite: bool) -> SetName:
         self._uploader.raise_failures()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,30 +158,31 @@ class SetPart:
 class SetFolder:
     """``with checkpoints.save(step) as folder``: an empty folder in the spool, handed over at the end of the block.
 
-    After an exception in the block nothing is handed over. `handle` is the set's, after the block.
+    After an exception in the block nothing is handed over, and all ranks are told so. `handle` is the set's, after the block.
     """
 
-    def __init__(self, uploader: Uploader, hand_over: Callable[[Path], CheckpointHandle]) -> None:
+    def __init__(self, uploader: Uploader, begin: Callable[[], SetPart]) -> None:
         self._uploader = uploader
-        self._hand_over = hand_over
-        self._folder: Path | None = None
-        self._pid = 0
+        self._begin = begin
+        self._stack = ExitStack()
+        self._entered: tuple[SetPart, Path, int] | None = None
         self.handle: CheckpointHandle | None = None
 
     def __enter__(self) -> Path:
-        with self._uploader.spool.explained("a folder for a checkpoint"):
-            drafts = self._uploader.spool.folder / "drafts"
-            drafts.mkdir(mode=0o700, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=drafts))
-        self._pid = os.getpid()
-        return self._folder
+        part = self._begin()
+        with part.giving_up():
+            folder = self._stack.enter_context(self._uploader.folder())
+        self._entered = (part, folder, os.getpid())
+        return folder
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._folder is not None, "the block was entered"
-        if os.getpid() != self._pid:  # a forked child: the folder is its parent's
-            return
-        try:
-            if error is None:
-                self.handle = self._hand_over(self._folder)
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._entered is not None, "the block was entered"
+        part, folder, pid = self._entered
+        with self._stack:
+            if os.getpid() != pid:  # a forked child: the part is its parent's
+                return
+            if error is not None:
+                part.give_up(f"{type(error).__name__}: {error}")
+                return
+            part.put(folder, move=True)
+            self.handle = part.hand_over("folder")

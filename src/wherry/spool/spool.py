@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,7 +96,13 @@ class Spool:
         """Remove staged files that no job needs any more."""
         for object_id in object_ids:
             if _is_name(object_id):  # nothing else is a file of ours
-                self.path(object_id).unlink(missing_ok=True)
+                try:
+                    self.path(object_id).unlink(missing_ok=True)
+                except (
+                    IsADirectoryError,
+                    PermissionError,
+                ):  # a folder that open_folder() made; which of the two depends on the system
+                    shutil.rmtree(self.path(object_id))
 
     def free_bytes(self) -> int:
         """What the file system under the spool has left for staged files: all but the room that the journal needs."""

@@ -130,6 +130,17 @@ def release_source(source: Path) -> None:
     source.unlink(missing_ok=True)
 
 
+def open_folder(spool: Spool, session: str) -> tuple[str, Path]:
+    """A new, empty, private folder in the spool, to be filled and then staged with ``move=True``: (object id, folder).
+
+    free() removes it, as does whoever clears up after a session that died.
+    """
+    object_id = f"{session}-{secrets.token_hex(8)}{HALF}"
+    with spool.explained("a new folder"):
+        spool.path(object_id).mkdir(mode=0o700)
+    return object_id, spool.objects / object_id
+
+
 def open_writer(spool: Spool, session: str) -> tuple[str, BinaryIO]:
     """A new, private file in the spool, open for writing and reading: (object id, file)."""
     object_id = f"{session}-{secrets.token_hex(8)}"
