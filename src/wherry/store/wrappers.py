@@ -195,34 +195,33 @@ class RetryStore(WrappedStore):
         """As the inner store's; after an error it is begun again after the last key that was given out."""
         last = start_after
 
-        def is_new(meta: ObjectMeta) -> bool:
-            nonlocal last
-            last = meta.key
-            return True
+        def begin() -> Iterator[ObjectMeta]:
+            return self.inner.list(prefix, start_after=last)
 
-        return self._again("list", prefix, lambda: self.inner.list(prefix, start_after=last), is_new)
+        for meta in self._steps("list", prefix, begin):
+            last = meta.key
+            yield meta
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the inner store's; after an error it is begun again and leaves out what was given out."""
         given: set[tuple[str, str]] = set()
 
-        def is_new(upload: PendingUpload) -> bool:
-            n_before = len(given)
+        def begin() -> Iterator[PendingUpload]:
+            uploads = self._parts("list_uploads", prefix).list_uploads(prefix)
+            return (upload for upload in uploads if (upload.key, upload.upload_id) not in given)
+
+        for upload in self._steps("list_uploads", prefix, begin):
             given.add((upload.key, upload.upload_id))
-            return len(given) > n_before
+            yield upload
 
-        return self._again("list_uploads", prefix, lambda: self._parts("list_uploads", prefix).list_uploads(prefix), is_new)
-
-    def _again(
-        self, operation: str, prefix: str, begin: Callable[[], Iterator[_T]], is_new: Callable[[_T], bool]
-    ) -> Iterator[_T]:
+    def _steps(self, operation: str, prefix: str, begin: Callable[[], Iterator[_T]]) -> Iterator[_T]:
         entries: Iterator[_T] | None = None
 
         def step() -> _T | None:
             nonlocal entries
             try:
                 entries = begin() if entries is None else entries
-                return next(filter(is_new, entries), None)
+                return next(entries, None)
             except TransientError:
                 entries = None
                 raise
