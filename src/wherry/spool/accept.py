@@ -118,19 +118,7 @@ class Acceptance:
     ) -> list[JobId]:
         """Make jobs for staged files: their ids."""
         new = [
-            NewJob(
-                kind=JobKind.PUT,
-                uri=self._uri_for(name),
-                key=self.uri.key_for(name),
-                object_id=one.object_id,
-                size_bytes=one.size_bytes,
-                overwrite=overwrite,
-                token=secrets.token_hex(16),
-                requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
-                crc32c=one.crc32c,
-                pieces=one.pieces,
-                only_if_free=only_if_free,
-            )
+            self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite, only_if_free=only_if_free)
             for one, name in zip(staged, names, strict=True)
         ]
         ids, freed = self._write(new, shared=shared)
@@ -138,22 +126,30 @@ class Acceptance:
         self.spool.free(freed)
         return ids
 
+    def _new_job(
+        self, name: str, staged: Staged, kind: JobKind, requires: Sequence[str], *, overwrite: bool, only_if_free: bool = False
+    ) -> NewJob:
+        return NewJob(
+            kind=kind,
+            uri=self._uri_for(name),
+            key=self.uri.key_for(name),
+            object_id=staged.object_id,
+            size_bytes=staged.size_bytes,
+            overwrite=overwrite,
+            token=secrets.token_hex(16),
+            requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
+            crc32c=staged.crc32c,
+            pieces=staged.pieces,
+            only_if_free=only_if_free,
+        )
+
     def submit_follow_ups(self, jobs: Sequence[FollowUp]) -> list[JobId]:
         """Stage what these jobs are told, and make them: the ids of those that are no deputies, which are accepted together."""
         staged = [self._stage_bytes(one.content) for one in jobs]
         ids: list[JobId] = []
         for is_deputy in (False, True):
             new = [
-                NewJob(
-                    kind=job.kind,
-                    uri=self._uri_for(job.name),
-                    key=self.uri.key_for(job.name),
-                    object_id=one.object_id,
-                    size_bytes=one.size_bytes,
-                    overwrite=True,
-                    token=secrets.token_hex(16),
-                    requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in job.requires),
-                )
+                self._new_job(job.name, one, job.kind, job.requires, overwrite=True)
                 for job, one in zip(jobs, staged, strict=True)
                 if job.is_deputy == is_deputy
             ]

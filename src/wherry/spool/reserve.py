@@ -52,15 +52,13 @@ class Reserve:
         if _allocated_bytes(self._path) >= wanted:
             return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
+        with open(descriptor, "r+b", buffering=0):
             before = os.fstat(descriptor).st_size
             try:
                 _allocate(descriptor, wanted)
             except OSError:
                 os.ftruncate(descriptor, before)
                 raise
-        finally:
-            os.close(descriptor)
 
     def release(self) -> int:
         """Give the room to the journal. How much there was, in bytes."""

@@ -123,19 +123,13 @@ class Database:
         self.replacements = 0
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._finalizer: weakref.finalize[[sqlite3.Connection, int], Database]
         with self.transaction(read_only=True):
             pass
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
             self.close()
-
-    def _keep(self, db: sqlite3.Connection) -> None:
-        self._connection = db
-        # The garbage collector finalises what a cycle has in any order. This is called before: Python 3.13 warns of a
-        # connection that is finalised before the Database that would close it.
-        self._finalizer = weakref.finalize(self, _close_here, db, os.getpid())
-        self._finalizer.atexit = False
 
     @contextmanager
     def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
@@ -191,7 +185,11 @@ class Database:
                 raise
             self._inode = self._file()
             if before in (None, self._inode):
-                self._keep(db)
+                self._connection = db
+                # The garbage collector finalises what a cycle has in any order. This is called before: Python 3.13 warns of a
+                # connection that is finalised before the Database that would close it.
+                self._finalizer = weakref.finalize(self, _close_here, db, self._pid)
+                self._finalizer.atexit = False
             else:
                 db.close()  # it was put aside just now, and nobody can tell which of the two is open
         return self._connection
