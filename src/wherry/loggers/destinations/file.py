@@ -133,7 +133,10 @@ class FileLogger(LoggerDestination):
         self._warnings = WarnOnce()
         self._finished = Handover(FreeNames(overwrite=self._config.overwrite))
         streams = [name for name in ("stdout", "stderr") if getattr(self._config, f"capture_{name}")]
-        fallback = self._fallback()
+        try:  # where lines go if the process is killed before the run has a name
+            fallback = str(self._folder / State().fill(filename))
+        except ConfigError:
+            fallback = ""
         self._capture = Capture(streams, roll_bytes=self._config.roll_size_bytes, fallback=fallback)
         self._forget_uncaught = before_traceback(self._end)
         atexit.register(self._end)
@@ -242,13 +245,6 @@ class FileLogger(LoggerDestination):
     def _at(self, step: int | None) -> str:
         return f"[step={next(self._calls) if step is None else step}]"
 
-    def _fallback(self) -> str:
-        """Where lines go if the process is killed before the run has a name."""
-        try:
-            return str(self._folder / State().fill(self._filename))
-        except ConfigError:
-            return ""
-
     def _name(self, state: State) -> None:
         """Fill the template. If that fails, a warning is logged, so that the run goes on."""
         if self._is_named or self._is_closed or self._is_foreign():
@@ -310,18 +306,15 @@ class FileLogger(LoggerDestination):
         self._forget_uncaught()
         atexit.unregister(self._end)
         if not self._is_off:
-            is_loud = error is not None and not _is_quiet(error)
+            # These end the program, or a generator, without a traceback.
+            is_quiet = isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
+            is_loud = error is not None and not is_quiet
             lines = "".join(traceback.format_exception(error)).splitlines() if is_loud else []
             self._capture.close("".join(f"[exception]: {line}\n" for line in lines))
             try:
                 self._hand_over()
             finally:
                 self._finished.finish(in_haste=is_loud)
-
-
-def _is_quiet(error: BaseException) -> bool:
-    """Whether the error ends the program, or a generator, without a traceback."""
-    return isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0))
 
 
 def _fields(filename: str) -> set[str]:

@@ -74,7 +74,8 @@ class Handover:
                 return
             while self._waiting:
                 name, path = self._waiting.popleft()
-                self._hand_over(self._logger, self._names.find(self._logger, name), path)
+                remote = self._names.find(self._logger, name)
+                self._logger.upload_file(remote, escaped(str(path)), overwrite=self._names.overwrite)
 
     def finish(self, *, in_haste: bool = False) -> None:
         """Hand over what waits, under unique names if the stores still do not answer. Raises as add().
@@ -150,12 +151,9 @@ class Handover:
         """Hand over the first file that waits; the caller's thread raises what is wrong with that."""
         _, path = self._waiting.popleft()
         try:
-            self._hand_over(logger, remote, path)
+            logger.upload_file(remote, escaped(str(path)), overwrite=self._names.overwrite)
         except Exception as error:
             self._failed = self._failed or error
-
-    def _hand_over(self, logger: Logger, remote: str, path: Path) -> None:
-        logger.upload_file(remote, escaped(str(path)), overwrite=self._names.overwrite)
 
     def _raise(self) -> None:
         error, self._failed = self._failed, None

@@ -223,11 +223,9 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
     # the run and its files
 
     def _begin(self, state: State, name: str) -> MLflowRun:
-        from mlflow import MlflowClient
         from mlflow.tracking.context.registry import resolve_tags
 
-        client = MlflowClient(tracking_uri=self._config.tracking_uri)
-        run_id = self._config.run_id or self._known_run(client, name)
+        client, run_id = self._known_run(name)
         if run_id is None:
             tags = resolve_tags(dict(self._config.tags))  # the user, the source and so on, as in any run of MLflow
             run = client.create_run(self._experiment_id(client), run_name=name or None, tags=tags)
@@ -251,16 +249,20 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
                     raise
         return str(found.experiment_id)
 
-    def _known_run(self, client: MlflowClient, name: str) -> str | None:
-        if not self._config.resume or not name:
-            return None
+    def _known_run(self, name: str) -> tuple[MlflowClient, str | None]:
+        """A client, and the id of the run to resume, if the config says how to find one."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=self._config.tracking_uri)
+        if self._config.run_id or not self._config.resume or not name:
+            return client, self._config.run_id or None
         experiment = client.get_experiment_by_name(self._experiment_name())
         if experiment is None:
-            return None
+            return client, None
         if "'" in name:
             raise ConfigError(f"the run name {name!r} has a quote, by which MLflow cannot look it up: use another, or run_id")
         runs = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'", max_results=1)
-        return runs[0].info.run_id if runs else None
+        return client, runs[0].info.run_id if runs else None
 
     def _end(self, run: MLflowRun, *, failed: bool) -> None:
         run.client.set_terminated(run.run_id, "FAILED" if failed else "FINISHED")
@@ -275,20 +277,15 @@ class MLflowLogger(TrackerLogger[MLflowRun]):
             run.client.log_artifact(run.run_id, str(path), remote_file_name.rpartition("/")[0] or None)
 
     def _fetch(self, remote_file_name: str, folder: Path, *, progress_bar: bool) -> Path:
-        run = self._open() or self._run_elsewhere()
+        run = self._open()
+        if run is None:  # on this rank: then rank 0's, if the config says how to find it
+            client, run_id = self._known_run(self._run_name())
+            run = None if run_id is None else MLflowRun(client, run_id)
         if run is None or not self._exists(run, remote_file_name):
             hint = "other runs are reached by MLflowConfig.run_id or resume"
             raise NotFoundError("the run has no such artifact", operation="download", uri=remote_file_name, hint=hint)
         with _progress(shown=progress_bar):
             return Path(run.client.download_artifacts(run.run_id, remote_file_name, str(folder)))
-
-    def _run_elsewhere(self) -> MLflowRun | None:
-        """On a rank without a run: rank 0's, if the config says how to find it."""
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self._config.tracking_uri)
-        run_id = self._config.run_id or self._known_run(client, self._run_name())
-        return None if run_id is None else MLflowRun(client, run_id)
 
     def _exists(self, run: MLflowRun, remote_file_name: str) -> bool:
         found = run.client.list_artifacts(run.run_id, remote_file_name.rpartition("/")[0] or None)

@@ -233,7 +233,12 @@ class TensorBoardLogger(ValueDestination):
 
     def _events(self, *, begin_session: bool = False) -> EventFile:
         self._check_open()
-        events = next(iter(self._files.values()), None) or self._open()
+        if not self._files:
+            state = self._known_state()
+            folder = Path(state.fill(self._folder)) / f"rank{state.rank}"
+            new = EventFile(folder, max_file_bytes=self._config.max_file_bytes, fsync=self._config.fsync, now=self._now)
+            self._files.setdefault("events", new)  # atomic: of several threads one wins; no file exists yet
+        events = self._files["events"]
         if begin_session and self._session_is_due:
             self._session_is_due, self._session_has_begun = False, True
             events.add_values([summaries.session_start(self._hyperparameters, self._now())], 0)
@@ -244,12 +249,6 @@ class TensorBoardLogger(ValueDestination):
             self._events(begin_session=True)
         if self._session_has_begun:
             self._events().add_values([summaries.session_end(self._now(), failed=failed)], 0)
-
-    def _open(self) -> EventFile:
-        state = self._known_state()
-        folder = Path(state.fill(self._folder)) / f"rank{state.rank}"
-        events = EventFile(folder, max_file_bytes=self._config.max_file_bytes, fsync=self._config.fsync, now=self._now)
-        return self._files.setdefault("events", events)  # atomic: of several threads one wins; no file exists yet
 
     def _tag(self, name: object, kind: str) -> str:
         """The tag for a name. Readers drop values under a tag of another kind, so a name of two kinds gets two tags."""

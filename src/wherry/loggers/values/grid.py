@@ -60,14 +60,11 @@ def video_grid_of(videos: Sequence[NDArray[np.uint8]], sep: int = 0) -> NDArray[
     for number, video in enumerate(videos):
         top, left = number // n_columns * (height + sep), number % n_columns * (width + sep)
         cell = grid[:, :, top : top + video.shape[2], left : left + video.shape[3]]
-        cell[:, : min(3, n_channels)] = _held(video, n_frames)[:, :3]  # grey is repeated in all three channels
+        held = video[np.minimum(np.arange(n_frames), len(video) - 1)]
+        cell[:, : min(3, n_channels)] = held[:, :3]  # grey is repeated in all three channels
         if n_channels == 4:
-            cell[:, 3] = _held(video, n_frames)[:, 3] if video.shape[1] == 4 else 255
+            cell[:, 3] = held[:, 3] if video.shape[1] == 4 else 255
     return grid
-
-
-def _held(video: NDArray[np.uint8], n_frames: int) -> NDArray[np.uint8]:
-    return video[np.minimum(np.arange(n_frames), len(video) - 1)]
 
 
 def _columns(n: int, height: int, width: int) -> int:

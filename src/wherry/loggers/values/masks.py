@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 _OPACITY = 0.5
 
 
-def mask_overlay(
-    image: NDArray[np.uint8], mask: NDArray[np.integer], labels: Mapping[int, str] | None = None
-) -> NDArray[np.uint8]:
+def mask_overlay(image: NDArray[np.uint8], mask: NDArray[np.integer], labels: Mapping[int, str]) -> NDArray[np.uint8]:
     """The image (C, H, W), C of 1, 3 or 4, as RGB (3, H, W) with the labels of the mask (H, W) in half transparent colours.
 
     Label 0, usually the background, is not drawn unless `labels` names it.
@@ -27,15 +25,15 @@ def mask_overlay(
     colours = np.frombuffer(mask_palette(), np.uint8).reshape(256, 3).astype(np.float32)
     under = np.broadcast_to(image[:3], (3, *image.shape[1:])).astype(np.float32)
     over = np.moveaxis(colours[mask], -1, 0)
-    is_drawn = np.ones(mask.shape, bool) if labels and 0 in labels else mask != 0
+    is_drawn = np.ones(mask.shape, bool) if 0 in labels else mask != 0
     drawn = np.where(is_drawn, under * (1 - _OPACITY) + over * _OPACITY, under)
     return np.asarray(drawn.round(), np.uint8)
 
 
-def mask_legend(labels: Mapping[int, str] | None) -> str:
+def mask_legend(labels: Mapping[int, str]) -> str:
     """The colour of each class in one line; empty without names."""
     colours = mask_palette()
-    named = ((label, name, int(label) * 3) for label, name in (labels or {}).items() if 0 <= int(label) <= LAST_LABEL)
+    named = ((label, name, int(label) * 3) for label, name in labels.items() if 0 <= int(label) <= LAST_LABEL)
     return ", ".join(f"{label} {name}: #{colours[at : at + 3].hex()}" for label, name, at in named)
 
 
@@ -70,9 +68,8 @@ def to_masks(value: object, images: Sequence[NDArray[np.uint8]], name: str) -> l
     from wherry.loggers.values.canonical import to_mask, to_numpy
 
     check_bytes(value, name)
-    is_sequence = isinstance(value, (list, tuple)) and len(value) > 0 and to_numpy(value[0]).ndim >= 2
-    if is_sequence:
-        masks = [to_numpy(mask) for mask in value]  # type: ignore[attr-defined]
+    if isinstance(value, (list, tuple)) and len(value) > 0 and to_numpy(value[0]).ndim >= 2:
+        masks = [to_numpy(mask) for mask in value]
     else:
         array = to_numpy(value)
         masks = [array] if array.ndim == 2 else list(array)
