@@ -105,18 +105,17 @@ class Sinks:
     def _each(self, what: str, call: Callable[[BaseLogger[Any]], object]) -> None:
         """Make a call of every sink. After Ctrl-C in a close() the others are closed, too."""
         uploads: list[UploadFailed] = []
+
+        def attempt(sink: BaseLogger[Any]) -> None:
+            try:
+                call(sink)
+            except UploadFailed as error:
+                uploads.append(error)
+            except Exception as error:  # of a sink; the others and the training go on
+                self._warnings.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)
+
         with ExitStack() as stack:
             for sink in reversed(self.sinks):
-                stack.callback(self._attempt, sink, what, call, uploads)
+                stack.callback(attempt, sink)
         if uploads:
             raise uploads[0]
-
-    def _attempt(
-        self, sink: BaseLogger[Any], what: str, call: Callable[[BaseLogger[Any]], object], uploads: list[UploadFailed]
-    ) -> None:
-        try:
-            call(sink)
-        except UploadFailed as error:
-            uploads.append(error)
-        except Exception as error:  # of a sink; the others and the training go on
-            self._warnings.once((id(sink), what), f"{type(sink).__name__}.{what} failed: {error}", error)

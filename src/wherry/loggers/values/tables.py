@@ -19,10 +19,8 @@ def check_table(columns: Sequence[str], rows: Sequence[Sequence[object]], name: 
     check_cells(len(rows), len(columns), name)
     checked = [list(row) for row in rows]
     for i, row in enumerate(checked):
-        if len(row) != len(columns):
-            raise ValueError(
-                f"table {name!r}: row {i} has {len(row)} values, and there are {len(columns)} columns {list(columns)!r}"
-            )
+        if (n := len(row)) != len(columns):
+            raise ValueError(f"table {name!r}: row {i} has {n} values, and there are {len(columns)} columns {list(columns)!r}")
     return checked
 
 
