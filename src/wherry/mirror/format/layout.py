@@ -232,8 +232,8 @@ def chain(segments: Iterable[Segment], generation: int = 0, sealed_bytes: int = 
     return tuple(linked)
 
 
-def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], generation: int = 0) -> Assembly:
-    """Decide what a file is made of. `generation` is the newest that a manifest knows of.
+def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment]) -> Assembly:
+    """Decide what a file is made of.
 
     Segments from the first byte on are the whole file. Where the first ones are gone they were sealed: the plain object has those
     bytes, and segments go on where it ends. Of several writers of one file the last one counts.
@@ -242,7 +242,7 @@ def assemble(path: str, plain: ObjectMeta | None, segments: Iterable[Segment], g
     for one in segments:
         by_writer.setdefault(one.writer, []).append(one)
     sealed_bytes = 0 if plain is None else plain.size_bytes
-    chains = [linked for group in by_writer.values() if (linked := chain(group, generation, sealed_bytes))]
+    chains = [linked for group in by_writer.values() if (linked := chain(group, sealed_bytes=sealed_bytes))]
     if not chains:
         return Assembly(path, plain, ())
     linked = max(chains, key=lambda links: (links[-1].modified_s or 0.0, links[-1].start))
@@ -288,14 +288,11 @@ def _firsts(segments: Iterable[Segment]) -> tuple[list[Segment], list[Segment]]:
     return list(firsts.values()), others
 
 
-def read_segment(store: ObjectStore, segment: Segment, *, scratch: Path | None = None) -> Iterator[bytes]:
-    """Yield the file's bytes that a segment holds. IntegrityError if they are fewer or more than its neighbour says."""
-    with fetched(store, segment.key, scratch) as file:
-        yield from segment_blocks(segment, file)
-
-
 def segment_blocks(segment: Segment, stored: IO[bytes]) -> Iterator[bytes]:
-    """As read_segment(), of a segment whose stored bytes are in a file."""
+    """Yield the file's bytes that a segment holds. IntegrityError if they are fewer or more than its neighbour says.
+
+    `stored` has the bytes of the segment's object.
+    """
     length = 0
     for block in inflated(stored, segment.compression, segment.length_bytes, segment.size_bytes, uri=segment.key):
         length += len(block)

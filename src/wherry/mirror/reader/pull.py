@@ -15,7 +15,7 @@ from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError, StoreError, TransientError
 from wherry.mirror.backoff_state import BackoffState
 from wherry.mirror.mirror_config import lie_in_one_another
-from wherry.mirror.reader.disk_room import DiskRoomStore
+from wherry.mirror.reader.local_limits import DiskRoomStore
 from wherry.mirror.reader.puller import Puller
 from wherry.mirror.report import PullReport as PullReport
 from wherry.store import ObjectStore

@@ -98,6 +98,4 @@ class PullState:
 
     def close(self) -> None:
         """Let the next pull have it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        os.close(self._lock)

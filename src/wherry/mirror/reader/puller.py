@@ -21,13 +21,12 @@ from wherry.errors import ConfigError, IntegrityError, NotFoundError, WherryErro
 from wherry.mirror.budget import Budget, CountedStore
 from wherry.mirror.format.layout import Assembly
 from wherry.mirror.format.rules import DEFAULT_RULES, Rules
-from wherry.mirror.reader.disk_room import DiskRoomStore, full_disk
 from wherry.mirror.reader.growing import GrowingFile, not_ours, source_of, version_of
-from wherry.mirror.reader.local_names import check_local_path, file_name_problem, folders_of
+from wherry.mirror.reader.local_limits import DiskRoomStore, check_local_path, file_name_problem, folders_of, full_disk
 from wherry.mirror.reader.pull_state import Copied, PullState
 from wherry.mirror.reader.reader import MirrorReader
 from wherry.mirror.reader.snapshot import Snapshot
-from wherry.mirror.report import PullReport as PullReport, first_few, printable
+from wherry.mirror.report import PullReport, first_few, printable
 from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.options import MOST_IN_FLIGHT

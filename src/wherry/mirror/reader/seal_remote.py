@@ -67,11 +67,8 @@ class _SealTask:
 def writers(snapshot: Snapshot) -> dict[str, str]:
     """Who has segments or an open manifest here: name -> state as of now."""
     now_s = time.time()
-    found = {name: str(one.state_at(now_s)) for name, one in snapshot.manifests.items() if one.state != "sealed"}
-    for writer in snapshot.writers:
-        if writer not in found:
-            found[writer] = "sealed" if writer in snapshot.manifests else "lost"
-    return found
+    told = {name: str(one.state_at(now_s)) for name, one in snapshot.manifests.items() if one.state != "sealed"}
+    return {**{name: "sealed" if name in snapshot.manifests else "lost" for name in snapshot.writers}, **told}
 
 
 def seal(

@@ -15,6 +15,8 @@ from wherry.mirror.format.layout import Assembly, Listed, assemble, manifest_nam
 from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest
 from wherry.store import ObjectMeta, ObjectStore
 
+_Version = tuple[str | None, float | None, int]
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -76,7 +78,7 @@ class SnapshotReader:
         self._store = store
         self._prefix = prefix
         self._pool = pool
-        self._known: dict[str, tuple[object, Manifest | PermanentError]] = {}
+        self._known: dict[str, tuple[_Version | None, Manifest | PermanentError]] = {}
 
     def snapshot(self, scratch: Path | None) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
@@ -127,23 +129,22 @@ class SnapshotReader:
 
     def _manifests(self, listed: Listed, scratch: Path | None) -> dict[str, Manifest | PermanentError]:
         """By writer; for one that cannot be read, or is none, the error."""
-        wanted: dict[str, Future[Manifest | None]] = {}
-        versions: dict[str, object] = {}
+        wanted: dict[str, tuple[_Version, Future[Manifest | None]]] = {}
         for writer, meta in listed.manifests.items():
-            versions[writer] = (meta.etag, meta.modified_s, meta.size_bytes)
-            if self._known.get(writer, (None,))[0] != versions[writer]:
-                wanted[writer] = self._pool.submit(_fetch_manifest, self._store, meta, writer, scratch)
-        for writer, future in wanted.items():
+            version: _Version = (meta.etag, meta.modified_s, meta.size_bytes)
+            if self._known.get(writer, (None,))[0] != version:
+                wanted[writer] = version, self._pool.submit(_fetch_manifest, self._store, meta, writer, scratch)
+        for writer, (version, future) in wanted.items():
             self._known.pop(writer, None)
             try:
                 if (manifest := future.result()) is not None:
-                    self._known[writer] = (versions[writer], manifest)
+                    self._known[writer] = (version, manifest)
             except BucketNotFoundError:
                 raise
             except PermanentError as error:  # a damaged one, or one that we may not read: it is a help and no need
                 # Its content stays what it is until it is replaced; the right to read it may be given at any time.
-                self._known[writer] = (versions[writer] if isinstance(error, IntegrityError) else None, error)
-        self._known = {writer: one for writer, one in self._known.items() if writer in versions}
+                self._known[writer] = (version if isinstance(error, IntegrityError) else None, error)
+        self._known = {writer: one for writer, one in self._known.items() if writer in listed.manifests}
         return {writer: one for writer, (_, one) in self._known.items()}
 
 

@@ -1,9 +1,9 @@
-"""What is to be done with which file of a mirror, and in which order."""
+"""What is to be done with which file of a mirror, and in which order; and when, after close(), nothing is left to do."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from wherry.clock import Clock
 from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.writer.file_tracker import FileTracker
 from wherry.mirror.writer.joining import WORTH_JOINING_BYTES
-from wherry.mirror.writer.open_files import is_being_written
+from wherry.mirror.writer.scan import is_being_written
 from wherry.mirror.writer.tracked_file import TrackedFile
 
 What = Literal["send", "seal", "clean"]
@@ -33,6 +33,8 @@ FINAL_TRIES = 3
 FINAL_WAIT_S = 2.0
 #: At the end, a file that still grows is sent again as often, and for this long: its program may be about to stop.
 _FINAL_GROWTH_S = 5.0
+#: Nothing at the end waits for longer than this by intention.
+_FINAL_IDLE_S = 10.0
 #: So many files are cleaned in one task: the segments of all are listed once, and deleted together where the store can do that.
 _CLEANED_TOGETHER = 10_000
 
@@ -57,7 +59,7 @@ class Task:
 
 @dataclass(eq=False)
 class DueTasks:
-    """Decides by what the file tracker knows."""
+    """Decides by what the file tracker knows what is due, and at the end whether anything is. For one thread."""
 
     tracker: FileTracker
     config: MirrorConfig
@@ -67,7 +69,12 @@ class DueTasks:
     final_since_s: float | None = field(default=None, init=False)
     #: The last manifest is written: segments of sealed files need not stay for readers any more.
     is_announced: bool = field(default=False, init=False)
+    #: Closed, and nothing more can be done.
+    is_finished: bool = field(default=False, init=False)
+    #: Finished, every byte is stored, the manifest says so, and all segments of sealed files are gone.
+    is_complete: bool = field(default=False, init=False)
     _n_small: int = field(default=0, init=False)
+    _idle_since_s: float | None = field(default=None, init=False)
 
     @property
     def is_final(self) -> bool:
@@ -170,6 +177,55 @@ class DueTasks:
                 together.append(tracked)
         for start in range(0, len(together), _CLEANED_TOGETHER):
             yield Task("clean", tuple(together[start : start + _CLEANED_TOGETHER]), _urgency(0.0))
+
+    # -- the end: until everything is sent and sealed, or cannot be
+
+    def begin_end(self) -> None:
+        """Begin the end: close() was called. What has failed so far is tried again at once."""
+        self.final_since_s = self.clock.monotonic_s()
+        for tracked in (*self.tracker.all_files(), *self.tracker.uncleaned):
+            tracked.n_errors, tracked.not_before_s = 0, 0.0
+
+    def finish_without_folder(self, *, is_running: bool) -> bool:
+        """Whether, as the folder is gone, files are that are not sealed. Finished once nothing is running."""
+        if all(one.record.state in ("sealed", "deleted") for one in self.tracker.all_files()):
+            return False
+        self.is_finished = not is_running
+        return True
+
+    def note_busy(self) -> None:
+        """Note that something was begun, or is running, at the end."""
+        self._idle_since_s = None
+
+    def finish(self, announce: Callable[[], object], *, is_all_read: bool) -> None:
+        """End, as soon as nothing is left to send or to seal: `announce` writes the last manifest, then the segments go.
+
+        It ends also when what is left has failed often enough, or waits for something that will not happen. It is not complete
+        then, nor unless `is_all_read`, all of the folder.
+        """
+        tracker, now_s = self.tracker, self.clock.monotonic_s()
+        self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
+        is_stuck = now_s - self._idle_since_s >= _FINAL_IDLE_S
+        unsealed = filter(is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
+        pending = {*tracker.active, *tracker.rotated, *unsealed}
+        if not is_stuck and not all(one.n_errors >= FINAL_TRIES or self.keeps_growing(one) for one in pending):
+            if now_s - self._idle_since_s >= _FINAL_IDLE_S / 3:
+                self._break_a_tie()
+            return
+        if not pending and not self.is_announced:
+            announce()
+            self.is_announced = True
+        if pending or is_stuck or all(one.n_errors >= FINAL_TRIES for one in tracker.uncleaned):
+            self.is_finished = True
+            self.is_complete = not (pending or tracker.uncleaned or tracker.kinds.refused or not is_all_read)
+
+    def _break_a_tie(self) -> None:
+        """Of renamed files each of which needs what is stored under the other's new name, one is sent anew."""
+        protected = self.tracker.protected()
+        for one in self.tracker.rotated:
+            if one.record.at in protected and not one.n_errors:
+                one.restart_reason = "it has changed places with another file"
+                return
 
 
 def _urgency(age_s: float, n_bytes: int = 0) -> float:

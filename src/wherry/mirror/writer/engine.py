@@ -23,7 +23,6 @@ from wherry.mirror.mirror_config import MirrorConfig
 from wherry.mirror.report import MirrorReport, printable
 from wherry.mirror.writer.due import FINAL_WAIT_S, DueTasks, Task
 from wherry.mirror.writer.file_tracker import FileTracker
-from wherry.mirror.writer.final_phase import FinalPhase
 from wherry.mirror.writer.folder_scanner import FolderScanner
 from wherry.mirror.writer.manifest_writer import ManifestWriter
 from wherry.mirror.writer.outcomes import Outcomes
@@ -78,9 +77,9 @@ class Engine:
         self._prepare = prepare
         self._clock = clock
         self._manifest_writer = ManifestWriter(sender, config, budget, clock)
-        self._fence = Fence(sender.store, sender.prefix, sender.writer, sender.scratch, counts_s, clock)
+        self._fence = Fence(sender.store, sender.uri.prefix, sender.writer, sender.scratch, counts_s, clock)
         rules = Rules(config.rules)
-        self.tracker = FileTracker(sender.folder, state_db, rules, sender.writer, sender.prefix, config.settle_s)
+        self.tracker = FileTracker(sender.folder, state_db, rules, sender.writer, sender.uri.prefix, config.settle_s)
         self._scanner = FolderScanner(sender.folder, self.tracker, rules, config.max_lag_s, clock)
         self._due_tasks = DueTasks(self.tracker, config, sender.folder, clock)
         self._backoff = BackoffState(f"the mirror of {sender.folder} to {sender.uri}", config.retry, clock.monotonic_s, rng)
@@ -89,7 +88,6 @@ class Engine:
             may_send=lambda: not self._rest_s(), wake=wake, clock=clock,
         )  # fmt: skip
         self._outcomes = Outcomes(self.tracker, self._due_tasks, self._backoff, config, self._scanner.warn_once, clock, rng)
-        self._final = FinalPhase(self.tracker, self._due_tasks, self._scanner, clock, seals=config.seal_on_close)
         self._n_done = 0
         self._is_cut_short = False
         self._step_cost_s = 0.0
@@ -101,12 +99,12 @@ class Engine:
     @property
     def is_finished(self) -> bool:
         """Whether the mirror was closed, and nothing more can be done."""
-        return self._final.is_finished
+        return self._due_tasks.is_finished
 
     @property
     def is_complete(self) -> bool:
         """Whether it is finished, every byte is stored, and all segments of sealed files are gone."""
-        return self._final.is_complete
+        return self._due_tasks.is_complete
 
     def step(self, *, force: bool = False, final: bool = False) -> None:
         """Do all that is due. `force`: every whole record, whatever the budget says. `final`: every byte, then seal.
@@ -117,7 +115,7 @@ class Engine:
             raise self.fenced
         began_s = time.perf_counter()
         if final and not self._due_tasks.is_final:
-            self._final.start()
+            self._due_tasks.begin_end()
         try:
             self._step(force=force, final=final)
         except MirrorFencedError as error:
@@ -137,17 +135,17 @@ class Engine:
         if tracker.is_loaded and scanner.scan(is_busy=self._is_cut_short or len(self.runner) > 0):
             max_lag_s = self.config.max_lag_s
             self.budget.fit_to(tracker.n_changed(self._clock.monotonic_s() - _BUSY_FOR * max_lag_s), max_lag_s)
-        if final and self._final.finish_without_folder(is_running=len(self.runner) > 0):
+        if final and scanner.is_missing and self._due_tasks.finish_without_folder(is_running=len(self.runner) > 0):
             return
         if not (scanner.has_scanned or (final and tracker.is_loaded)) or self._rest_s():
             return
         n_begun = self._dispatch(self._due_tasks.tasks(force=force), unbounded=force or final)
         self._collect()
         if final and (n_begun or len(self.runner)):
-            self._final.note_busy()
+            self._due_tasks.note_busy()
         elif final:  # a mirror is complete by a scan that was made after everything was sent
             if scanner.is_fresh:
-                self._final.finish(announce=lambda: self.write_manifest("sealed"))
+                self._due_tasks.finish(lambda: self.write_manifest("sealed"), is_all_read=not scanner.trouble)
         elif self._manifest_writer.is_due():
             self.write_manifest("open")
 

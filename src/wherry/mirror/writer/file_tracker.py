@@ -20,9 +20,8 @@ from functools import cached_property
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file
-from wherry.mirror.format.rules import Rules
+from wherry.mirror.format.rules import PathKinds, Rules
 from wherry.mirror.report import printable
-from wherry.mirror.writer.path_kinds import PathKinds
 from wherry.mirror.writer.scan import Found, Scan
 from wherry.mirror.writer.state_db import Record, StateDb
 from wherry.mirror.writer.tracked_file import StoredObjects, TrackedFile

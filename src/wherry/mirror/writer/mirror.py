@@ -95,31 +95,26 @@ class Mirror:
         self._is_closing = self._is_closed = False
         self._report: MirrorReport | None = None
         self._lock = MirrorLock(state_folder(opened_spool.folder, self.folder), self.folder)
+        config = self.config
         try:
             self._backend = open_store(self.uri, options, stall_timeout_s=TransferConfig().stall_timeout_s)
             endpoints = Endpoints(opened_spool.folder / "endpoints.json")
             endpoints.tell(self._backend)
-            budget = Budget(self.config.max_requests_per_hour)
-            limited = LimitStore(CountedStore(self._backend, budget), max_in_flight=MOST_IN_FLIGHT)
+            budget = Budget(config.max_requests_per_hour)
+            store = RetryStore(LimitStore(CountedStore(self._backend, budget), max_in_flight=MOST_IN_FLIGHT), config.retry)
             sender = SegmentSender(
-                self.folder,
-                self.uri,
-                self.writer,
-                RetryStore(limited, self.config.retry),
-                self._lock.scratch,
-                compression=self.config.compression,
-                retry=self.config.retry,
+                self.folder, self.uri, self.writer, store, self._lock.scratch, config.compression, config.retry
             )
             # What the server honours is found out once, by trials where we write.
-            find_out = partial(endpoints.find_out, sender.store, self.uri.key_for(manifest_name(self.writer)))
+            find_out = partial(endpoints.find_out, store, self.uri.key_for(manifest_name(self.writer)))
             self._state_db = StateDb(self._lock.state_db_path(f"{self.uri} {self.writer}"))
-            self._pool = DaemonThreadPool(self.config.sends_in_flight, "wherry-mirror")
+            self._pool = DaemonThreadPool(config.sends_in_flight, "wherry-mirror")
             self._pool.start()  # and not when there is something to send: the interpreter may have begun to end by then
-            self._engine = Engine(sender, self._state_db, self.config, budget, self._pool, prepare=find_out, wake=self._woken.set)
+            self._engine = Engine(sender, self._state_db, config, budget, self._pool, prepare=find_out, wake=self._woken.set)
             self._report = self._engine.report()
             self._watcher: Watcher | None = None
             can_watch()  # imported here and not by the thread, as the program may fork; and what compresses
-            compressor(self.config.compression)
+            compressor(config.compression)
             self._thread = threading.Thread(target=self._run, name="wherry-mirror", daemon=True)
             self._thread.start()  # RuntimeError when the interpreter has begun to end
         except BaseException:

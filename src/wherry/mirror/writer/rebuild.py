@@ -32,14 +32,14 @@ def rebuild(sender: SegmentSender, rules: Rules) -> list[Record]:
     manifest's, then the segments' own, which costs a request each. A file whose objects cannot be read
     begins anew, too.
     """
-    listed = Listed(sender.store, sender.prefix)
+    listed = Listed(sender.store, sender.uri.prefix)
     plain = listed.plain
     ours = {path: [one for one in group if one.writer == sender.writer] for path, group in listed.segments.items()}
     by_path = {path: group for path, group in ours.items() if group}
     if not plain and not by_path:
         return []
     try:
-        manifest = read_manifest(sender.store, key_for(sender.prefix, manifest_name(sender.writer)), sender.scratch)
+        manifest = read_manifest(sender.store, key_for(sender.uri.prefix, manifest_name(sender.writer)), sender.scratch)
     except NewerFormatError:  # what we would add to its objects a newer wherry may not understand, nor we what is there
         raise
     except IntegrityError:  # it can be done without

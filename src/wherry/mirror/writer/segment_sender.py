@@ -19,10 +19,11 @@ from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, Tra
 from wherry.mirror.format.layout import (
     Segment,
     delete_segments,
+    fetched,
     key_for,
     list_segments,
     parse_segment,
-    read_segment,
+    segment_blocks,
     segment_name,
     sum_of,
 )
@@ -76,13 +77,8 @@ class SegmentSender:
 
     def __post_init__(self) -> None:
         self._uploads = Sender(None, InlineExecutor())
-        self._joiner = Joiner(self.store, self.prefix, self.writer, self._put_range)
+        self._joiner = Joiner(self.store, self.uri.prefix, self.writer, self._put_range)
         self._lock = threading.Lock()
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of all keys."""
-        return self.uri.prefix
 
     @contextmanager
     def _temporary(self) -> Iterator[Path]:
@@ -247,12 +243,12 @@ class SegmentSender:
         if len(paths) < _LISTED_TOGETHER:
             return {path: self._segments_of(path) for path in paths}
         found: dict[str, list[Segment]] = {}
-        for one in list_segments(self.store, self.prefix, self.writer):
+        for one in list_segments(self.store, self.uri.prefix, self.writer):
             found.setdefault(one.path, []).append(one)
         return {path: found.get(check_name(path), []) for path in paths}
 
     def _segments_of(self, path: str) -> list[Segment]:
-        return list_segments(self.store, self.prefix, self.writer, check_name(path))
+        return list_segments(self.store, self.uri.prefix, self.writer, check_name(path))
 
     def _remove(self, segments: Sequence[Segment]) -> None:
         """Delete segments that no plain object of their file's name has."""
@@ -266,7 +262,7 @@ class SegmentSender:
         """
         if (meta := self.head(name)) is None:
             return None
-        segment = parse_segment(self.prefix, meta)
+        segment = parse_segment(self.uri.prefix, meta)
         assert segment is not None, "its name is ours"
         length, crc = self.measure(segment, meta)
         end = record.acked + length
@@ -283,7 +279,8 @@ class SegmentSender:
             meta = meta or self.store.head(segment.key)
             if meta.crc32c is not None:
                 return meta.size_bytes, meta.crc32c
-        return sum_of(read_segment(self.store, replace(segment, length_bytes=None), scratch=self.scratch))
+        with fetched(self.store, segment.key, self.scratch) as stored:
+            return sum_of(segment_blocks(replace(segment, length_bytes=None), stored))
 
     def send_whole(
         self, name: str, source: Path, *, copied_from: Stored | None = None, is_there: bool = False
@@ -304,7 +301,7 @@ class SegmentSender:
     def head(self, name: str) -> ObjectMeta | None:
         """What the store says of the object `name`; None if there is none."""
         try:
-            return self.store.head(key_for(self.prefix, name))
+            return self.store.head(key_for(self.uri.prefix, name))
         except NotFoundError:
             return None
 
@@ -355,7 +352,7 @@ class SegmentSender:
         self, name: str, path: Path, *, overwrite: bool, crc32c: int | None = None, frozen: bool = True, size: int | None = None
     ) -> None:
         """IntegrityError, and nothing is put, if the file has not `size` bytes, of which `crc32c` is, any more."""
-        key = key_for(self.prefix, name)
+        key = key_for(self.uri.prefix, name)
         size = path.stat().st_size if size is None else size
         job = job_sent_at_once(self.uri.uri_for(key), key, size, owner=self.writer, overwrite=overwrite, crc32c=crc32c)
         self._uploads.send(job, path, self.store, TransferConfig(), retry=self.retry, frozen=frozen)

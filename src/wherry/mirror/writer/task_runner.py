@@ -71,12 +71,8 @@ class TaskRunner:
         with self._lock:
             self._n_running += 1
         keeps = [tracker.unsealed(one.record.path) for one in task.files]
-        if task.what == "clean":
-            future = self.executor.submit(self._clean, task.files, keeps)
-        else:
-            (tracked,), (keep,) = task.files, keeps
-            stale = tracker.stale(tracked.record)
-            future = self.executor.submit(self._run, tracked, task, unbounded=unbounded, keep=keep, stale=stale)
+        stale = tracker.stale(task.files[0].record)
+        future = self.executor.submit(self._run, task, unbounded=unbounded, keeps=keeps, stale=stale)
         self._running[future] = task
         future.add_done_callback(self._on_done)
         return future.done()
@@ -99,19 +95,17 @@ class TaskRunner:
 
     # -- in the executor's threads
 
-    def _clean(self, files: Sequence[TrackedFile], keeps: Sequence[frozenset[int]]) -> bool:
-        """Delete the segments of sealed files."""
+    def _run(self, task: Task, *, unbounded: bool, keeps: Sequence[frozenset[int]], stale: frozenset[int]) -> bool:
+        """Send or seal one file, or clean some. `keeps`, of each file, and `stale`: see SegmentSender.seal()."""
         if self.stopped.is_set() or not self.may_send():
             return False
-        # Of those that are not sealed any more, more was sent in this very step: the next seal is going to have that.
-        self.sender.clean([(one.record, keep) for one, keep in zip(files, keeps, strict=True) if one.record.state == "sealed"])
-        return True
-
-    def _run(self, tracked: TrackedFile, task: Task, *, unbounded: bool, keep: frozenset[int], stale: frozenset[int]) -> bool:
-        """Send or seal one file. `keep`, `stale`: see SegmentSender.seal()."""
+        if task.what == "clean":
+            files = zip(task.files, keeps, strict=True)
+            # Of those that are not sealed any more, more was sent in this very step: the next seal is going to have that.
+            self.sender.clean([(one.record, keep) for one, keep in files if one.record.state == "sealed"])
+            return True
+        (tracked,), (keep,) = task.files, keeps
         record = tracked.record
-        if self.stopped.is_set() or not self.may_send():
-            return False
         if task.what == "seal":
             if needs_segments(tracked):
                 self._send_segments(tracked, unbounded=True, all_of_it=True)

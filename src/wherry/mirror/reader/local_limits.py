@@ -1,4 +1,4 @@
-"""Where a file of a mirror may lie in a copy of it: names that no file can have, and places that something else has taken."""
+"""What a copy of a mirror cannot hold: names that no file can have, places that something else has taken, more than its disk."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import stat
 from pathlib import Path
 
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, StoreError
 from wherry.mirror.reader.pull_state import FOLDER
 from wherry.mirror.report import printable
+from wherry.store.wrappers import WrappedStore
 from wherry.uri import check_name
 
 #: A file system's limit for one part of a path, in bytes (Linux, limits.h).
 _NAME_MAX = 255
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def folders_of(path: str) -> list[str]:
@@ -52,3 +54,33 @@ def check_local_path(folder: Path, name: str, *, is_folder_too: bool) -> None:
     elif is_folder_too:
         words = "is a file and a folder in the store, which no folder can hold: fetch the file with wherry cat"
     raise FileExistsError(errno.EEXIST, words, str(folder / name))
+
+
+def full_disk(error: BaseException, place: Path) -> OSError | None:
+    """The error to raise if this one, or its cause, says that the disk of `place` is full; None for any other.
+
+    It is reported as such: an error of the store would be waited out.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            reason = "is read-only" if cause.errno == errno.EROFS else "has no room left"
+            words = f"the disk {reason}: mend that, and the same command goes on where it was"
+            return OSError(cause.errno, words, str(place))
+        cause = cause.__cause__
+    return None
+
+
+class DiskRoomStore(WrappedStore):
+    """Raises OSError for a get that fails as the file could not be written here. To be put below a RetryStore."""
+
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
+        """As the inner store's."""
+        try:
+            return super().get_file(key, path, start=start, end=end, if_match=if_match)
+        except StoreError as error:
+            if (told := full_disk(error, path.parent)) is not None:
+                raise told from error
+            raise
