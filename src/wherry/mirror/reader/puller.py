@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -47,33 +48,31 @@ _ANY = 10**9
 _T = TypeVar("_T")
 
 
-class Puller:
+@dataclass(eq=False)
+class Puller(AbstractContextManager["Puller"]):
     """Brings a folder up to date, one snapshot of the store after another. Not for several threads; it uses some of its own.
 
-    `store` is asked with retries. A context manager.
+    `store` is asked with retries.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        uri: StoreURI,
-        folder: Path,
-        *,
-        overwrite: bool = False,
-        retry: RetryConfig | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: give the folder that shall hold the copy")
-        self.uri = uri
-        self.folder = folder
-        self._overwrite = overwrite
-        self.retry = retry or FOLLOW_RETRY
-        self._now = now
+    store: ObjectStore
+    uri: StoreURI
+    folder: Path
+    overwrite: bool = False
+    retry: RetryConfig = FOLLOW_RETRY
+    now: Callable[[], float] = time.time
+    #: The last one.
+    snapshot: Snapshot = field(default_factory=Snapshot, init=False)
+    #: How long that took.
+    snapshot_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ConfigError(f"{self.folder} is no folder: give the folder that shall hold the copy")
         self._stop = threading.Event()
         self._requests = Budget(_ANY)
-        self._store = _Stoppable(LimitStore(DiskRoomStore(CountedStore(store, self._requests)), MOST_IN_FLIGHT), self._stop)
-        self._reader = MirrorReader(RetryStore(self._store, self.retry), uri.prefix)
+        self._asked = _Stoppable(LimitStore(DiskRoomStore(CountedStore(self.store, self._requests)), MOST_IN_FLIGHT), self._stop)
+        self._reader = MirrorReader(RetryStore(self._asked, self.retry), self.uri.prefix)
         self._pool = DaemonThreadPool(_FILES_AT_ONCE, "wherry-pull")
         self._rules = Rules(DEFAULT_RULES)
         self._lock = threading.Lock()
@@ -83,13 +82,6 @@ class Puller:
         self._warned: set[tuple[str, str]] = set()
         self._was_broken: frozenset[str] = frozenset()
         self._n_bytes = 0
-        #: The last one.
-        self.snapshot = Snapshot()
-        #: How long that took.
-        self.snapshot_s = 0.0
-
-    def __enter__(self) -> Puller:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -147,7 +139,7 @@ class Puller:
 
     def report(self) -> PullReport:
         """How far it is."""
-        now_s, manifests = self._now(), self.snapshot.manifests.values()
+        now_s, manifests = self.now(), self.snapshot.manifests.values()
         states = {one.state_at(now_s) for one in manifests}
         state = next((one for one in ("open", "lost", "incomplete", "sealed") if one in states), self._unmirrored)
         living = [one for one in manifests if one.state != "sealed"]
@@ -175,8 +167,8 @@ class Puller:
         """Of each thing once, and again when it has come back meanwhile."""
         now: dict[tuple[str, str], str] = {}
         for one in snapshot.manifests.values():
-            if one.state_at(self._now()) == "lost":
-                silent_s = self._now() - one.heartbeat_s
+            if one.state_at(self.now()) == "lost":
+                silent_s = self.now() - one.heartbeat_s
                 now["lost", one.writer] = f"the writer {one.writer} of {self.uri} may be lost: silent for {silent_s:.0f} s"
         for path, writers in snapshot.contested.items():
             now["contested", path] = f"{printable(path)}: {' and '.join(writers)} both write it; the last one counts"
@@ -200,8 +192,6 @@ class Puller:
             log.warning("%s", now[key])
         self._warned = set(now)
 
-    # -- the files
-
     def _update_all(self, snapshot: Snapshot) -> None:
         if self._state is None:
             self._state = PullState(self.folder, str(self.uri))
@@ -212,7 +202,7 @@ class Puller:
         folders = {folder for path in files for folder in folders_of(path)}
         for path in files:
             # Written down before anything is written: after a kill we know that it is ours.
-            if path not in state.files and (self._overwrite or not os.path.lexists(self.folder / path)):
+            if path not in state.files and (self.overwrite or not os.path.lexists(self.folder / path)):
                 state.note(path, Copied())
         state.save()
         futures: dict[Future[None], str] = {
@@ -301,7 +291,7 @@ class Puller:
         """A verified download in our scratch folder. Its name there says nothing: TensorBoard would take it for an event file."""
         scratch = state.scratch / sha256(name.encode(errors="surrogateescape")).hexdigest()[:24]
         uri = self.uri.uri_for(plain.key)
-        download(self._store, plain.key, scratch, uri=uri, overwrite=True, transfer=TransferConfig(), retry=self.retry)
+        download(self._asked, plain.key, scratch, uri=uri, overwrite=True, transfer=TransferConfig(), retry=self.retry)
         return scratch
 
     def _count(self, n_bytes: int) -> None:

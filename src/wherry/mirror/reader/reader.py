@@ -8,10 +8,10 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import IO, cast
 
 from wherry.checksum import crc32c, format_crc32c, parse_crc32c
 from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, PermanentError
@@ -30,8 +30,6 @@ _PIECE_BYTES = 8 * 2**20
 _BLOCK_BYTES = 2**20
 #: A file is looked up again so often when a piece of it is gone by the time it is fetched: a seal takes segments away once.
 _MAX_ATTEMPTS = 5
-
-_Self = TypeVar("_Self", bound="MirrorReader")
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Chunk:
     checked_from: int | None = None
 
 
-class MirrorReader:
+class MirrorReader(AbstractContextManager["MirrorReader"]):
     """Reads what is below one mirror's prefix. `store` is asked as it is: give one that retries.
 
     Memory, and the space taken in `scratch`, are bounded. snapshot() and find() are for one thread, the rest for any.
@@ -90,17 +88,12 @@ class MirrorReader:
         self._pool = DaemonThreadPool(in_flight, "wherry-read")
         self._snapshots = SnapshotReader(store, prefix, self._pool)
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Begin nothing more, and wait for what is under way. The store stays open."""
         self._pool.shutdown(cancel_futures=True)
-
-    # -- what is there
 
     def snapshot(self) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
@@ -117,8 +110,6 @@ class MirrorReader:
         if reason := snapshot.trouble.get(path) or min(snapshot.refused.values(), default=""):
             raise IntegrityError(reason, operation="read", uri=key_for(self.prefix, path))
         raise NotFoundError("no object and no segment has this name", operation="read", uri=key_for(self.prefix, path))
-
-    # -- its bytes
 
     def read(self, path: str) -> Iterator[bytes]:
         """Yield the bytes of a file as far as they are in the store, compared with checksums: the last ones at the end at least.

@@ -56,9 +56,8 @@ class SegmentContents:
 
     def _sums(self, size_bytes: int) -> Iterator[tuple[int, int, int]]:
         """(start, end, CRC32C) of each that ends within the first `size_bytes` of the file."""
-        for number in range(len(self._segments)):
+        for number, one in enumerate(self._segments):
             if number == len(self._known):
-                one = self._segments[number]
                 length, crc = sum_of(self._reader.bytes_of(Assembly(self._path, None, (one,)), one.start))
                 self._known.append((one.start, one.start + length, crc))
             if self._known[number][1] <= size_bytes:

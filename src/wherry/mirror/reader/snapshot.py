@@ -5,7 +5,6 @@ Whatever is wrong with one object is one entry about that object; everything els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +27,13 @@ class Snapshot:
     reason: nothing of theirs is in `files`. `plain`: all plain objects, by name.
     """
 
-    files: Mapping[str, Assembly] = field(default_factory=dict)
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
-    flawed: Mapping[str, str] = field(default_factory=dict)
-    contested: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    plain: Mapping[str, ObjectMeta] = field(default_factory=dict)
+    files: dict[str, Assembly] = field(default_factory=dict)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+    flawed: dict[str, str] = field(default_factory=dict)
+    contested: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    plain: dict[str, ObjectMeta] = field(default_factory=dict)
     #: Names in the mirror's own folder that no object of this format has.
     unknown: tuple[str, ...] = ()
     #: All that have segments here.
@@ -83,49 +82,40 @@ class SnapshotReader:
     def snapshot(self, scratch: Path | None) -> Snapshot:
         """List all below the prefix, and read the manifests that have changed."""
         listed = Listed(self._store, self._prefix)
-        manifests: dict[str, Manifest] = {}
-        refused: dict[str, str] = {}
+        segments = [one for group in listed.segments.values() for one in group]
+        snapshot = Snapshot(
+            flawed=listed.flawed,
+            plain=listed.plain,
+            unknown=tuple(sorted(listed.unknown)),
+            writers=frozenset(one.writer for one in segments),
+            n_segments=len(segments),
+        )
         for writer, found in self._manifests(listed, scratch).items():
             if isinstance(found, Manifest):
-                manifests[writer] = found
+                snapshot.manifests[writer] = found
                 continue
-            listed.flawed[manifest_name(writer)] = f"{found.message}: {found.hint}" if found.hint else found.message
+            reason = snapshot.flawed[manifest_name(writer)] = f"{found.message}: {found.hint}" if found.hint else found.message
             if isinstance(found, NewerFormatError):
-                refused[writer] = listed.flawed[manifest_name(writer)]
+                snapshot.refused[writer] = reason
         newest = {
             (one.writer, entry.path): max(entry.generation, 1)
-            for one in manifests.values()
+            for one in snapshot.manifests.values()
             for entry in sorted(one.files, key=lambda entry: entry.generation)
             if entry.rule == "append"
         }
-        files: dict[str, Assembly] = {}
-        broken: dict[str, str] = {}
-        contested: dict[str, tuple[str, ...]] = {}
         for path in sorted({*listed.plain, *listed.segments}):
             group = [one for one in listed.segments.get(path, ()) if one.generation >= newest.get((one.writer, path), 0)]
-            group = [one for one in group if one.writer not in refused]
+            group = [one for one in group if one.writer not in snapshot.refused]
             if len(writers := {one.writer for one in group}) > 1:
-                contested[path] = tuple(sorted(writers))
+                snapshot.contested[path] = tuple(sorted(writers))
             try:
                 found_file = assemble(path, listed.plain.get(path), group)
             except IntegrityError as error:
-                broken[path] = error.message
+                snapshot.broken[path] = error.message
                 continue
             if found_file.plain is not None or found_file.segments:
-                files[path] = found_file
-        segments = [one for group in listed.segments.values() for one in group]
-        return Snapshot(
-            files,
-            manifests,
-            broken,
-            listed.flawed,
-            contested,
-            refused,
-            listed.plain,
-            tuple(sorted(listed.unknown)),
-            frozenset(one.writer for one in segments),
-            len(segments),
-        )
+                snapshot.files[path] = found_file
+        return snapshot
 
     def _manifests(self, listed: Listed, scratch: Path | None) -> dict[str, Manifest | PermanentError]:
         """By writer; for one that cannot be read, or is none, the error."""

@@ -109,8 +109,6 @@ class DueTasks:
         is_given_up = self.is_final and tracked.n_errors >= FINAL_TRIES
         return not tracked.is_busy and tracked.not_before_s <= self.clock.monotonic_s() and not is_given_up
 
-    # -- files with something to send
-
     def _sends(self, protected: set[str], force: bool) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self.tracker.active):
             if tracked.found is None or tracked.since_s is None:
@@ -147,8 +145,6 @@ class DueTasks:
     def _is_late(self, age_s: float) -> bool:
         return age_s >= self.config.max_lag_s * _EARLY
 
-    # -- files to be sealed, and segments to be deleted
-
     def _rotated(self, protected: set[str]) -> Iterator[Task]:
         for tracked in filter(self._may_be_begun, self.tracker.rotated):
             quiet_s = self.clock.monotonic_s() - tracked.changed_s - self.config.max_lag_s
@@ -177,8 +173,6 @@ class DueTasks:
                 together.append(tracked)
         for start in range(0, len(together), _CLEANED_TOGETHER):
             yield Task("clean", tuple(together[start : start + _CLEANED_TOGETHER]), _urgency(0.0))
-
-    # -- the end: until everything is sent and sealed, or cannot be
 
     def begin_end(self) -> None:
         """Begin the end: close() was called. What has failed so far is tried again at once."""

@@ -241,7 +241,7 @@ class Mirror:
     def _end(self) -> None:
         self._is_closed = True
         _open_mirrors.discard(self)
-        self._engine.stop()
+        self._engine.runner.stopped.set()
         self._woken.set()
         self._thread.join(_THREAD_ENDS_S)
         if self._watcher is not None:
