@@ -74,7 +74,8 @@ class DueTasks:
     #: Finished, every byte is stored, the manifest says so, and all segments of sealed files are gone.
     is_complete: bool = field(default=False, init=False)
     _n_small: int = field(default=0, init=False)
-    _idle_since_s: float | None = field(default=None, init=False)
+    #: Since when, at the end, nothing was begun or running.
+    idle_since_s: float | None = field(default=None, init=False)
 
     @property
     def is_final(self) -> bool:
@@ -187,10 +188,6 @@ class DueTasks:
         self.is_finished = not is_running
         return True
 
-    def note_busy(self) -> None:
-        """Note that something was begun, or is running, at the end."""
-        self._idle_since_s = None
-
     def finish(self, announce: Callable[[], object], *, is_all_read: bool) -> None:
         """End, as soon as nothing is left to send or to seal: `announce` writes the last manifest, then the segments go.
 
@@ -198,12 +195,12 @@ class DueTasks:
         then, nor unless `is_all_read`, all of the folder.
         """
         tracker, now_s = self.tracker, self.clock.monotonic_s()
-        self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
-        is_stuck = now_s - self._idle_since_s >= _FINAL_IDLE_S
+        self.idle_since_s = now_s if self.idle_since_s is None else self.idle_since_s
+        is_stuck = now_s - self.idle_since_s >= _FINAL_IDLE_S
         unsealed = filter(is_unsealed, tracker.files.values()) if self.config.seal_on_close else ()
         pending = {*tracker.active, *tracker.rotated, *unsealed}
         if not is_stuck and not all(one.n_errors >= FINAL_TRIES or self.keeps_growing(one) for one in pending):
-            if now_s - self._idle_since_s >= _FINAL_IDLE_S / 3:
+            if now_s - self.idle_since_s >= _FINAL_IDLE_S / 3:
                 self._break_a_tie()
             return
         if not pending and not self.is_announced:

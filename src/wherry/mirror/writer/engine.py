@@ -136,7 +136,7 @@ class Engine:
         n_begun = self._dispatch(self._due_tasks.tasks(force=force), unbounded=force or final)
         self._collect()
         if final and (n_begun or len(self.runner)):
-            self._due_tasks.note_busy()
+            self._due_tasks.idle_since_s = None
         elif final:  # a mirror is complete by a scan that was made after everything was sent
             if scanner.is_fresh:
                 self._due_tasks.finish(lambda: self.write_manifest("sealed"), is_all_read=not scanner.trouble)

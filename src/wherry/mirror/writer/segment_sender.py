@@ -70,7 +70,7 @@ class SegmentSender:
     scratch: Path
     compression: str | None = None
     retry: RetryConfig = field(default_factory=RetryConfig)
-    #: How many objects were put, found there already, or deleted so far: the sign of progress.
+    #: How many objects were put, found there already, or deleted so far: the sign of progress inside a task.
     n_done: int = field(default=0, init=False)
     #: Bytes that puts have taken to the store.
     sent_bytes: int = field(default=0, init=False)
@@ -145,13 +145,7 @@ class SegmentSender:
             return replace(record)
 
     def seal(
-        self,
-        record: Record,
-        now_s: float,
-        *,
-        copied_from: Stored | None = None,
-        keep: Collection[int] = (),
-        stale: Collection[int] = (),
+        self, record: Record, now_s: float, *, copied_from: Stored | None, keep: Collection[int], stale: Collection[int]
     ) -> bool:
         """Make the plain object of a file that is sent to its end, or of which nothing is sent; False if it has grown meanwhile.
 
@@ -176,7 +170,9 @@ class SegmentSender:
         if stale:
             self._remove([one for one in self._segments_of(name) if one.generation in stale])
         try:
-            is_copied = copied_from is not None and copied_from.crc32c == crc and self._copy(copied_from, name, os.stat(source))
+            is_copied = (
+                copied_from is not None and copied_from.crc32c == crc and self._joiner.copy(copied_from, name, os.stat(source))
+            )
             if not is_copied and not self._join(record, name, size, crc):
                 self._put_source(name, source, size, crc)
         except IntegrityError:
@@ -196,16 +192,7 @@ class SegmentSender:
         is_in_segments = record.has_segments and (record.acked, record.crc32c) == (size, crc)
         if self.compression or not is_in_segments or not self._joiner.may_join(size):
             return False
-        segments = self._segments_of(record.path)
-        is_joined = self._joiner.join(name, self.folder / record.at, record, segments)
-        self.n_done += is_joined
-        return is_joined
-
-    def _copy(self, stored: Stored, name: str, status: os.stat_result) -> bool:
-        """Have the store copy an object, and compare its checksum. False if it cannot, or if the file is another by now."""
-        is_copied = self._joiner.copy(stored, name, status)
-        self.n_done += is_copied
-        return is_copied
+        return self._joiner.join(name, self.folder / record.at, record, self._segments_of(record.path))
 
     def _put_range(self, name: str, source: Path, start: int, n_bytes: int) -> None:
         """Make a range of the user's file an object. The checksum of the joined object shows whether the file has changed."""
@@ -291,7 +278,7 @@ class SegmentSender:
         already, so look first.
         """
         status = os.stat(source, follow_symlinks=False)
-        if copied_from is not None and self._copy(copied_from, name, status):
+        if copied_from is not None and self._joiner.copy(copied_from, name, status):
             return status, copied_from.crc32c
         crc = _sum(name, source, status.st_size)
         if not (is_there and self.holds(name, status.st_size, crc)):
