@@ -43,7 +43,7 @@ _FILES_AT_ONCE = 8
 _SAVE_EVERY_S = 2.0
 #: More requests than any pull makes: they are counted, and not limited.
 _ANY = 10**9
-
+_RULES = Rules(DEFAULT_RULES)
 
 _T = TypeVar("_T")
 
@@ -74,7 +74,6 @@ class Puller(AbstractContextManager["Puller"]):
         self._asked = _Stoppable(LimitStore(DiskRoomStore(CountedStore(self.store, self._requests)), MOST_IN_FLIGHT), self._stop)
         self._reader = MirrorReader(RetryStore(self._asked, self.retry), self.uri.prefix)
         self._pool = DaemonThreadPool(_FILES_AT_ONCE, "wherry-pull")
-        self._rules = Rules(DEFAULT_RULES)
         self._lock = threading.Lock()
         self._state: PullState | None = None
         self._errors: dict[str, BaseException] = {}
@@ -253,7 +252,7 @@ class Puller(AbstractContextManager["Puller"]):
         check_local_path(self.folder, found.path, is_folder_too=is_folder_too)
         path.parent.mkdir(parents=True, exist_ok=True)
         copied = state.files.get(found.path)
-        if found.segments or (copied is not None and copied.source) or self._rules.kind(found.path) == "append":
+        if found.segments or (copied is not None and copied.source) or _RULES.kind(found.path) == "append":
             growing = GrowingFile(path, found, copied, functools.partial(state.note, found.path))
             try:
                 growing.update(self._reader, snapshot.entry(found))

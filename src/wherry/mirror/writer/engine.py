@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 
 from wherry.clock import Clock
 from wherry.errors import StoreError, WherryError
@@ -50,45 +49,52 @@ _SCAN_ANYWAY_S = 10.0
 _LEAST_PAUSE_S = 0.02
 
 
-@dataclass(eq=False)
 class Engine:
     """Mirrors a folder through `sender`. `executor` runs the sends; `wake` is called, from any thread, when it has room.
 
     `prepare` is called before anything is sent, again until it has succeeded once.
     """
 
-    sender: SegmentSender
-    state_db: StateDb
-    config: MirrorConfig
-    budget: Budget
-    executor: Executor
-    prepare: Callable[[], object] = lambda: None
-    wake: Callable[[], object] = lambda: None
-    clock: Clock = field(default_factory=Clock)
-    rng: random.Random | None = None
-    #: Why nothing more is sent, if another process mirrors under this writer's name.
-    fenced: MirrorFencedError | None = field(default=None, init=False)
-    #: The unexpected exception that ended the mirror, if any.
-    internal_error: str = field(default="", init=False)
-
-    def __post_init__(self) -> None:
-        sender, state_db, config, budget, clock = self.sender, self.state_db, self.config, self.budget, self.clock
+    def __init__(
+        self,
+        sender: SegmentSender,
+        state_db: StateDb,
+        config: MirrorConfig,
+        budget: Budget,
+        executor: Executor,
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        wake: Callable[[], object] = lambda: None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        clock = clock or Clock()
         counts_s = max(_FENCE_COUNTS_S, min(_FENCE_COUNTS_CALLS * 3600.0 / budget.per_hour, _FENCE_COUNTS_MOST_S))
+        self.sender = sender
+        self.config = config
+        self.budget = budget
+        self._state_db = state_db
+        self._prepare = prepare
+        self._clock = clock
         self._manifest_writer = ManifestWriter(sender, config, budget, clock)
         self._fence = Fence(sender.store, sender.uri.prefix, sender.writer, sender.scratch, counts_s, clock)
         rules = Rules(config.rules)
         self.tracker = FileTracker(sender.folder, state_db, rules, sender.writer, sender.uri.prefix, config.settle_s)
         self._scanner = FolderScanner(sender.folder, self.tracker, rules, config.max_lag_s, clock)
         self._due_tasks = DueTasks(self.tracker, config, sender.folder, clock)
-        self._backoff = BackoffState(f"the mirror of {sender.folder} to {sender.uri}", config.retry, clock.monotonic_s, self.rng)
+        self._backoff = BackoffState(f"the mirror of {sender.folder} to {sender.uri}", config.retry, clock.monotonic_s, rng)
         self.runner = TaskRunner(
-            self.executor, sender, state_db, config, budget, self._due_tasks,
-            may_send=lambda: not self._rest_s(), wake=self.wake, clock=clock,
+            executor, sender, state_db, config, budget, self._due_tasks,
+            may_send=lambda: not self._rest_s(), wake=wake, clock=clock,
         )  # fmt: skip
-        self._outcomes = Outcomes(self.tracker, self._due_tasks, self._backoff, config, self._scanner.warn_once, clock, self.rng)
+        self._outcomes = Outcomes(self.tracker, self._due_tasks, self._backoff, config, self._scanner.warn_once, clock, rng)
         self._n_done = 0
         self._is_cut_short = False
         self._step_cost_s = 0.0
+        #: Why nothing more is sent, if another process mirrors under this writer's name.
+        self.fenced: MirrorFencedError | None = None
+        #: The unexpected exception that ended the mirror, if any.
+        self.internal_error = ""
 
     @property
     def is_finished(self) -> bool:
@@ -128,7 +134,7 @@ class Engine:
             self._load()
         if tracker.is_loaded and scanner.scan(is_busy=self._is_cut_short or len(self.runner) > 0):
             max_lag_s = self.config.max_lag_s
-            self.budget.fit_to(tracker.n_changed(self.clock.monotonic_s() - _BUSY_FOR * max_lag_s), max_lag_s)
+            self.budget.fit_to(tracker.n_changed(self._clock.monotonic_s() - _BUSY_FOR * max_lag_s), max_lag_s)
         if final and scanner.is_missing and self._due_tasks.finish_without_folder(is_running=len(self.runner) > 0):
             return
         if not (scanner.has_scanned or (final and tracker.is_loaded)) or self._rest_s():
@@ -188,7 +194,7 @@ class Engine:
         if tracked.record.rule == "append":
             return tracked.found is not None and not tracked.may_have_more
         # A file that goes on changing is not finished; one that has only just come may be.
-        waits_s = 0.0 if tracked.since_s is None else self.clock.monotonic_s() - tracked.since_s
+        waits_s = 0.0 if tracked.since_s is None else self._clock.monotonic_s() - tracked.since_s
         if tracked.record.rule != "once" or tracked.found is None:
             return False
         return self._due_tasks.is_open(tracked.found.path, waits_s) if tracked.is_settled else waits_s > 3 * self.config.settle_s
@@ -203,17 +209,17 @@ class Engine:
         It is made again also when since it was last written another process has written under our name, or when what we write now
         is compressed in another way: a segment that was put and not noted, before a kill, has another name then.
         """
-        self.prepare()
-        self.prepare = lambda: None
+        self._prepare()
+        self._prepare = lambda: None
         self._fence.take()
-        noted, compression = self.state_db.fact("epoch"), str(self.config.compression)
-        is_another = self.state_db.fact("compression") not in (None, compression)
+        noted, compression = self._state_db.fact("epoch"), str(self.config.compression)
+        is_another = self._state_db.fact("compression") not in (None, compression)
         if noted is None or int(noted) + 1 < self._fence.epoch or is_another:
             self.runner.is_new_state_db = True
-            self.state_db.save(rebuild(self.sender, self._scanner.rules), anew=True)
-        self.state_db.note("epoch", str(self._fence.epoch))
-        self.state_db.note("compression", compression)
-        self.tracker.load(self.state_db.load())
+            self._state_db.save(rebuild(self.sender, self._scanner.rules), anew=True)
+        self._state_db.note("epoch", str(self._fence.epoch))
+        self._state_db.note("compression", compression)
+        self.tracker.load(self._state_db.load())
         self.budget.measure()
 
     def _dispatch(self, tasks: list[Task], *, unbounded: bool) -> int:
@@ -256,7 +262,7 @@ class Engine:
 
     def report(self) -> MirrorReport:
         """How far the mirror is, by the last scan of the folder."""
-        tracker, now_s = self.tracker, self.clock.monotonic_s()
+        tracker, now_s = self.tracker, self._clock.monotonic_s()
         waiting_since_s = [(one, one.since_s) for one in tracker.active if one.since_s is not None]
         reasons = (*tracker.kinds.refused.items(), *self._scanner.trouble.items(), *self._outcomes.trouble.items())
         others = (
