@@ -222,10 +222,8 @@ class Puller(AbstractContextManager["Puller"]):
                 future.cancel()
 
     def _note(self, path: str, error: BaseException) -> None:
-        if not isinstance(error, (WherryError, OSError)):
-            raise error
-        if full_disk(error, self.folder) is not None:
-            raise error  # no other file would do better
+        if not isinstance(error, (WherryError, OSError)) or full_disk(error, self.folder) is not None:
+            raise error  # where the disk is full no other file would do better
         self._errors[path] = error
 
     def _is_current(self, state: PullState, found: Assembly) -> bool:

@@ -120,11 +120,9 @@ class StateDb:
 
     def drop(self, records: Iterable[Record]) -> None:
         """Forget rows."""
-        keys = [(record.path, record.generation) for record in records]
-        if not keys:
-            return
-        with self._database.transaction() as db:
-            db.executemany("DELETE FROM files WHERE path = ? AND generation = ?", keys)
+        if keys := [(record.path, record.generation) for record in records]:
+            with self._database.transaction() as db:
+                db.executemany("DELETE FROM files WHERE path = ? AND generation = ?", keys)
 
     def fact(self, name: str) -> str | None:
         """What was noted under a name."""
