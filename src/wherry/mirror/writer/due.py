@@ -182,7 +182,7 @@ class DueTasks:
             tracked.n_errors, tracked.not_before_s = 0, 0.0
 
     def finish_without_folder(self, *, is_running: bool) -> bool:
-        """Whether, as the folder is gone, files are that are not sealed. Finished once nothing is running."""
+        """Whether files were not sealed before the folder went. Finished once nothing is running."""
         if all(one.record.state in ("sealed", "deleted") for one in self.tracker.all_files()):
             return False
         self.is_finished = not is_running
@@ -192,7 +192,7 @@ class DueTasks:
         """End, as soon as nothing is left to send or to seal: `announce` writes the last manifest, then the segments go.
 
         It ends also when what is left has failed often enough, or waits for something that will not happen. It is not complete
-        then, nor unless `is_all_read`, all of the folder.
+        then, nor where a part of the folder could not be read (`is_all_read`).
         """
         tracker, now_s = self.tracker, self.clock.monotonic_s()
         self.idle_since_s = now_s if self.idle_since_s is None else self.idle_since_s

@@ -1,4 +1,4 @@
-"""What the folder holds now: one pass over it with nothing but stat. And which files are not finished, though still."""
+"""What the folder holds now: one pass over it with nothing but stat; and whether a file is open for writing."""
 
 from __future__ import annotations
 
