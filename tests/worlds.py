@@ -32,7 +32,7 @@ RANGE_BYTES = 2**16
 OTHER = b"another's bytes"
 QUICK = RetryConfig(job_deadline_s=60.0, call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.01)
 #: For faults that are noticed by a time-out only. A server that is slower than that, for once, costs a retry and no more.
-IMPATIENCE_S = 1.0
+IMPATIENCE_S = 0.5
 
 #: Which request of an upload a fault meets: the only one of a small object; or the begin of one in parts, one of its parts, the
 #: request that joins them.

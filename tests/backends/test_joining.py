@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from servers.features import features_of
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
 from servers.real import S3Server, fast_folder
@@ -101,7 +102,7 @@ def test_a_join_on_s3_gets_over_trouble_at_any_request(
     with fault_proxy("127.0.0.1", seaweedfs_server.port, [When(method, f"joined.*{pattern}", action)]) as proxy:
         uri, options = StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, "endpoint_url": proxy.url}
         with S3Store(uri, options) as store:
-            store.probe("trouble-probe/")
+            store.assume(features_of(seaweedfs_server))
             contents = (b"a" * (5 * MIB), b"b" * (5 * MIB + 1), b"end")
             names = put(store, tmp_path, *contents, prefix=prefix)
             whole = b"".join(contents)
@@ -118,7 +119,7 @@ def test_a_join_that_failed_keeps_no_connection(seaweedfs_server: S3Server, tmp_
     gc.disable()
     try:
         with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
-            store.probe("kept-probe/")
+            store.assume(features_of(seaweedfs_server))
             (there,) = put(store, tmp_path, b"a" * (5 * MIB), prefix="kept")
             with contextlib.suppress(NotFoundError):
                 store.join("kept/joined", ["kept/missing", there], 10 * MIB)

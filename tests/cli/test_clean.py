@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import CommandLine
+from servers.features import tell_spool
 from servers.gcs_server import strict_gcs
 from servers.proxy import DropAnswer, When, fault_proxy, s3_error
 from servers.real import S3Server, fast_folder
@@ -128,6 +129,7 @@ def test_an_upload_on_s3_whose_begin_was_not_answered_is_aborted_a_day_later(tmp
     with fault_proxy("127.0.0.1", seaweedfs_server.port, plan) as proxy:
         options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
         uri = f"s3://{seaweedfs_server.bucket}/lost"
+        tell_spool(tmp_path / "spool", seaweedfs_server, proxy.url)
         with Uploader(uri, storage_options=options, spool=tmp_path / "spool", config=config) as uploader:
             uploader.put(path, "model.pt").result()
             assert [] == proxy.unfired

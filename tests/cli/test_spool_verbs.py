@@ -16,6 +16,7 @@ import pytest
 from command_line import CommandLine
 from gate import Gate, kill, wait_until
 from programs import Program
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import SETTINGS, file_of, new_job
 from wherry.errors import UploadFailed
@@ -190,6 +191,7 @@ def test_drain_finishes_what_a_killed_agent_left(gate: Gate, gated: CommandLine)
 
 def test_missing_secrets_are_named_and_supplied(line: CommandLine, seaweedfs_server: S3Server) -> None:
     name = line.folder.name
+    tell_spool(line.spool, seaweedfs_server)
     _left_by_a_killed_job(line.spool, seaweedfs_server, name)
     (waiting,) = _status(line)["waiting_for_secrets"]
     store_id = waiting["store_id"]

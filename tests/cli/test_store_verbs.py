@@ -10,6 +10,7 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import file_of
 from wherry.checksum import crc32c, format_crc32c
@@ -102,6 +103,7 @@ def test_secrets_come_from_a_file_or_stdin_and_are_written_nowhere(line: Command
     (line.folder / "a").write_text("text")
     options = json.dumps(seaweedfs_server.options)
     (line.folder / "options.json").write_text(options)
+    tell_spool(line.spool, seaweedfs_server)
     uri = f"s3://{seaweedfs_server.bucket}/{line.folder.name}"
     line.run("put", "a", f"{uri}/", "--options-file", "options.json")
     out, _ = line.run("cat", f"{uri}/a", "--options-file", "-", stdin=options)

@@ -9,6 +9,7 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate, wait_until
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import SETTINGS, end_agent, file_of, new_job
 from wherry.errors import UploadFailed
@@ -44,6 +45,7 @@ def test_of_several_sources_none_is_accepted_when_one_name_is_taken(line: Comman
 def test_an_s3_server_says_that_a_name_is_taken(line: CommandLine, seaweedfs_server: S3Server) -> None:
     file_of(line.folder / "a", 10)
     (line.folder / "options.json").write_text(json.dumps(seaweedfs_server.options))
+    tell_spool(line.spool, seaweedfs_server)
     uri = f"s3://{seaweedfs_server.bucket}/{line.folder.name}/a"
     line.run("put", "a", uri, "--options-file", "options.json")
     assert "nothing was uploaded" in line.refuse("put", "a", uri, "--options-file", "options.json", expected=4)

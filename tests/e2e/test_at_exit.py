@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import wherry
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import CALLER, file_of, run_script
 
@@ -51,6 +52,7 @@ def test_what_is_called_when_the_interpreter_ends_is_done(tmp_path: Path, seawee
     file_of(tmp_path / "folder" / "a", 10)
     file_of(tmp_path / "folder" / "b", 10)
     options = seaweedfs_server.options
+    tell_spool(tmp_path / "spool", seaweedfs_server)
     with wherry.Uploader(uri, storage_options=options, spool=tmp_path / "spool", config=CALLER) as uploader:
         uploader.put(large, "large")
         uploader.put(tmp_path / "folder", "folder")

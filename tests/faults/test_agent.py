@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from gate import DRAIN, Gate, kill, wait_until
+from servers.features import tell_spool
 from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
@@ -155,6 +156,7 @@ def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaw
     secrets = {"aws_access_key_id": seaweedfs_server.access_key, "aws_secret_access_key": seaweedfs_server.secret_key}
     options = {"endpoint_url": seaweedfs_server.url, **secrets}
     uri = f"s3://{seaweedfs_server.bucket}/secrets"
+    tell_spool(spool, seaweedfs_server)
     environment = {**os.environ, "WHERRY_SPOOL": str(spool)}
     done = subprocess.run(
         [sys.executable, "-c", SECRET_TRAINER, uri],

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from servers.features import tell_spool
 from servers.gcs_server import strict_gcs
 from servers.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
 from servers.real import S3Server, fast_folder
@@ -81,6 +82,8 @@ def test_a_large_file_is_sent_by_all_workers_and_a_killed_one_costs_less_than_a_
     ):
         prefix = f"shared-{random.Random().getrandbits(48):x}"
         options["endpoint_url"] = proxy.url
+        if scheme == "s3":
+            tell_spool(spool, request.getfixturevalue("seaweedfs_server"), proxy.url)
         with Uploader(f"{scheme}://{bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG) as uploader:
             handle = uploader.put(path, "model.pt")
             wait_until(lambda: len(owners(spool)) == 2, what="two workers to send parts of one file")
@@ -106,6 +109,7 @@ def test_after_the_agent_was_killed_the_next_one_sends_the_rest_only(tmp_path: P
         end_agent(tmp_path / "spool") as spool,
     ):
         options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
+        tell_spool(spool, seaweedfs_server, proxy.url)
         prefix = f"shared-{random.Random().getrandbits(48):x}"
         with Uploader(
             f"s3://{seaweedfs_server.bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG
@@ -135,6 +139,8 @@ def test_parts_whose_answers_were_lost_with_their_workers_are_not_sent_again(
         end_agent(tmp_path / "spool") as spool,
     ):
         options["endpoint_url"] = proxy.url
+        if scheme == "s3":
+            tell_spool(spool, request.getfixturevalue("seaweedfs_server"), proxy.url)
         prefix = f"shared-{random.Random().getrandbits(48):x}"
         with Uploader(f"{scheme}://{bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG) as uploader:
             handle = uploader.put(path, "model.pt")

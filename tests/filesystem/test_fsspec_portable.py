@@ -12,6 +12,7 @@ import pytest
 from upath import UPath
 
 from chained import chained
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import run_script
 from wherry.errors import ConfigError
@@ -28,6 +29,7 @@ def spool(tmp_path: Path) -> Path:
 @pytest.fixture
 def fs(seaweedfs_server: S3Server, spool: Path) -> Iterator[WherryFileSystem]:
     """Opened with keys as they are."""
+    tell_spool(spool, seaweedfs_server)
     with chained("s3", seaweedfs_server.options, spool) as fs:
         yield fs
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import end_agent, run_script
 from wherry.config import AgentConfig, Config, RetryConfig
@@ -316,6 +317,7 @@ def test_a_run_that_goes_on_in_its_folder_needs_no_answer(tmp_path: Path) -> Non
 def test_a_run_goes_on_beside_the_first_on_a_real_server(seaweedfs_server: S3Server, tmp_path: Path) -> None:
     uri, options = f"s3://{seaweedfs_server.bucket}/{uuid.uuid4().hex}", seaweedfs_server.options
     for machine in ("m1", "m2", "m1"):
+        tell_spool(tmp_path / machine / "spool", seaweedfs_server)
         store = ObjectStoreLogger(uri, storage_options=options, spool=tmp_path / machine / "spool", config=CALLER)
         destinations = [RunFolderLogger(tmp_path / machine / "{run_name}"), FileLogger(folder=tmp_path / machine, config=QUIET)]
         with Logger(State("job"), [*destinations, store]) as logger:

@@ -13,6 +13,7 @@ import pytest
 
 from gate import wait_until
 from mirrors import ONCE, Rig, lines
+from servers.features import tell_spool
 from servers.proxy import fault_proxy
 from servers.real import S3Server
 from wherry import Mirror, MirrorConfig
@@ -178,6 +179,7 @@ def test_segments_are_deleted_a_thousand_at_a_time(tmp_path: Path, seaweedfs_ser
     with fault_proxy("127.0.0.1", seaweedfs_server.port, []) as proxy:
         options: Mapping[str, object] = {**seaweedfs_server.options, "endpoint_url": proxy.url}
         uri = f"s3://{seaweedfs_server.bucket}/{tmp_path.name}"
+        tell_spool(tmp_path / "spool", seaweedfs_server, proxy.url)
         with Mirror(tmp_path / "run", uri, storage_options=options, spool=tmp_path / "spool") as mirror:
             for _ in range(3):
                 for number in range(50):

@@ -19,6 +19,7 @@ import mirror_oracle
 from gate import wait_until
 from mirrors import lines, log_in_a_child
 from programs import Program
+from servers.features import tell_spool
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server, fast_folder
 from support import run_script
@@ -345,6 +346,8 @@ def test_a_killed_mirror_is_taken_up_by_the_next(run: Path, bucket: Path, spool:
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_on_a_real_s3_server(run: Path, spool: Path, tmp_path: Path, seaweedfs_server: S3Server, compression: str | None) -> None:
+    if compression:
+        tell_spool(spool, seaweedfs_server)  # the other one finds out by itself
     pass_on(run, spool, tmp_path, f"s3://{seaweedfs_server.bucket}/mirror/{compression}", seaweedfs_server.options, compression)
 
 

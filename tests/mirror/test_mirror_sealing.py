@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mirrors import ONCE, Rig, lines
+from servers.features import features_of
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import FaultProxy, fault_proxy
 from servers.real import S3Server, fast_folder
@@ -59,7 +60,7 @@ def gcs_rig(
 def s3_rig(tmp_path: Path, server: S3Server) -> Iterator[tuple[Rig, FaultProxy]]:
     uri = StoreURI("s3", server.bucket, f"runs{tmp_path}")
     with fault_proxy("127.0.0.1", server.port) as proxy, S3Store(uri, {**server.options, "endpoint_url": proxy.url}) as store:
-        store.probe(uri.key_for("probe/"))
+        store.assume(features_of(server))
         yield Rig(tmp_path, LARGE, store=FaultyStore(store), uri=uri), proxy
 
 

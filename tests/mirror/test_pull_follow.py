@@ -16,6 +16,7 @@ import wherry
 from command_line import CommandLine
 from gate import wait_until
 from mirrors import Rig, files_below, lines
+from servers.features import tell_spool
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server, fast_folder
 from wherry.config import RetryConfig
@@ -106,6 +107,7 @@ def test_a_copy_follows_a_run_through_a_local_folder(tmp_path: Path) -> None:
 
 
 def test_a_copy_follows_a_run_through_s3(tmp_path: Path, seaweedfs_server: S3Server) -> None:
+    tell_spool(tmp_path / "spool", seaweedfs_server)
     follow_a_run(f"s3://{seaweedfs_server.bucket}/follow/run", seaweedfs_server.options, tmp_path)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.features import tell_spool
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server, fast_folder
 from support import IMPATIENT, caller, file_of, leased_job
@@ -43,12 +44,14 @@ def gcs() -> Iterator[GCSServer]:
 
 
 @pytest.fixture(params=["file", "s3", "gs"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, object]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, spool_folder: Path) -> tuple[str, dict[str, object]]:
     """A new prefix of a real store: its URI and the storage options."""
     prefix = uuid.uuid4().hex
     if request.param == "file":
         return str(tmp_path / "dest"), {}
     server: S3Server | GCSServer = request.getfixturevalue("seaweedfs_server" if request.param == "s3" else "gcs")
+    if isinstance(server, S3Server):
+        tell_spool(spool_folder, server)
     return f"{request.param}://{server.bucket}/{prefix}", dict(server.options)
 
 
