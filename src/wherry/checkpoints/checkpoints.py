@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import pickle
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
 from wherry.posix.fork import temporary_folder
 from wherry.store import ObjectMeta
+from wherry.store.portable_secrets import portable, resolve
+from wherry.store.registry import backend_for
 from wherry.transfer.download import download
 from wherry.uploader import Uploader
 from wherry.uri import check_new_name
@@ -78,11 +81,12 @@ class Checkpoints:
             raise ConfigError(f"attempt {attempt!r}: give a whole number from 1 to {MOST_ATTEMPTS}")
         self.world = world if world is not None else World.of_this_process()
         self._number = attempt
-        self._uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
+        self._options = dict(storage_options or {})
+        self._uploader = Uploader(uri, storage_options=resolve(self._options), spool=spool, config=config)
         self._base = f"{self.run_name}/checkpoints"
         self._keys = RunKeys(self._uploader.uri.key_for(self._base))
         self._attempt: Attempt | None = None
-        self._parent: SetName | None = None
+        self.parent: SetName | None = None
         self._agreed: tuple[Manifest | None] | None = None
         self._saved: dict[int, int] = {}
         self._last_step = -1
@@ -141,8 +145,11 @@ class Checkpoints:
         """Begin this rank's part of a set, to put files into it one by one, and hand it over; save() is made of it."""
         metrics, metadata = _checked(metrics, metadata)
         name = self._new_set(step, overwrite)
-        parent = self._parent or self.attempt.resumed_from
-        receipt = Receipt(name, self.world.rank, self.world.size, "folder", (), parent, metrics, metadata)
+        parent = self.parent or self.attempt.resumed_from
+        return self.part_of(Receipt(name, self.world.rank, self.world.size, "folder", (), parent, metrics, metadata))
+
+    def part_of(self, receipt: Receipt) -> SetPart:
+        """The part that part() has begun, perhaps in another process: `SetPart.receipt` names its set."""
         part = SetPart(self._uploader, self._base, self.world, receipt, self._handed_over.append)
         del self._handed_over[:-_REMEMBERED]
         return part
@@ -255,7 +262,7 @@ class Checkpoints:
                     raise
                 log.error("the set %s is damaged, the one before it is restored: %s", manifest.set, error)
                 continue
-            self._parent = manifest.set
+            self.parent = manifest.set
             return folder
         raise NotFoundError(f"the run {self.run_name} has no set that is whole", operation="restore", uri=str(self._uploader.uri))
 
@@ -297,6 +304,19 @@ class Checkpoints:
                 raise ConfigError(f"the set {which!r} has no {path.name} but {found}: restore() it and read it yourself")
             return read_state(path, map_location)
 
+    # -- another process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is opened again, with the attempt of this one. ConfigError for a secret that is in no variable
+        of the environment: secrets are not written into a pickle.
+        """
+        uploader = self._uploader
+        if backend_for(uploader.uri.scheme).process_local:
+            raise ConfigError(f"{uploader.uri} is seen by this process only: no other process can save there")
+        options = portable(uploader.uri.scheme, self._options, self._options)
+        opening = (str(uploader.uri), self.run_name, self.world, options, str(uploader.spool.folder), uploader.config)
+        return _reopened, (opening, self._attempt, self._number, self.parent)
+
     # -- the end
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -312,6 +332,23 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._uploader.end(error)
+
+
+#: Those that were opened from a pickle in this process: another pickle of the same one finds it here.
+_reopened_here: dict[tuple[int, bytes], Checkpoints] = {}
+_Opening = tuple[str, str, World, dict[str, Any], str, Config]
+
+
+def _reopened(opening: _Opening, attempt: Attempt | None, number: int | None, parent: SetName | None) -> Checkpoints:
+    known = (os.getpid(), pickle.dumps((opening, attempt)))
+    if known not in _reopened_here:
+        uri, run_name, world, options, spool, config = opening
+        _reopened_here[known] = Checkpoints(
+            uri, run_name, attempt=number, world=world, storage_options=options, spool=spool, config=config
+        )
+    checkpoints = _reopened_here[known]
+    checkpoints._attempt, checkpoints.parent = attempt, parent
+    return checkpoints
 
 
 def _checked(

@@ -60,10 +60,16 @@ class SetPart:
         self._base = base
         self._keys = RunKeys(uploader.uri.key_for(base))
         self._world = world
-        self._receipt = receipt
+        self.receipt = receipt
         self._note = note
         self._objects: dict[str, None] = {}
         self._is_over = False
+        self._handle: CheckpointHandle | None = None
+
+    @property
+    def uri(self) -> str:
+        """Where the set's objects are."""
+        return self._uploader.uri_for(self._key_name("").rstrip("/"))
 
     def _key_name(self, name: str) -> str:
         return f"{self._base}/data/{self.name}/{name}"
@@ -83,7 +89,7 @@ class SetPart:
             return
         self._is_over = True
         try:
-            self._uploader.follow_up(self._key_name("_ranks"), [self._receipt_job(replace(self._receipt, failed=why), ())])
+            self._uploader.follow_up(self._key_name("_ranks"), [self._receipt_job(replace(self.receipt, failed=why), ())])
         except (WherryError, OSError) as error:
             log.warning("other ranks of %s are not told that rank %d has failed: %s", self.name, self._world.rank, error)
 
@@ -122,7 +128,7 @@ class SetPart:
         with self.giving_up():
             if self._is_over:
                 raise ConfigError(f"the part of rank {world.rank} of {self.name} was handed over, or given up, before")
-            jobs = [self._receipt_job(replace(self._receipt, kind=kind), list(self._objects))]
+            jobs = [self._receipt_job(replace(self.receipt, kind=kind), list(self._objects))]
             manifest = f"{self._base}/manifests/{self.name}.json"
             if world.rank == 0:
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan().to_bytes(), (jobs[0].name,)))
@@ -131,16 +137,26 @@ class SetPart:
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, plan.to_bytes(), (jobs[0].name,), is_deputy=True))
             upload = self._uploader.follow_up(manifest, jobs)
             self._is_over = True
+        self._handle = self._handle_of(upload)
+        self._note(self._handle)
+        return self._handle
+
+    @property
+    def handle(self) -> CheckpointHandle:
+        """The set's. Before hand_over(), or if another process hands the part over, it only looks for the set in the store."""
+        if self._handle is not None:
+            return self._handle
+        return self._handle_of(self._uploader.follow_up(f"{self._base}/manifests/{self.name}.json", ()))
+
+    def _handle_of(self, upload: UploadHandle) -> CheckpointHandle:
         store = self._uploader.store
-        handle = CheckpointHandle(
+        return CheckpointHandle(
             self.name,
             upload,
             partial(Catalog(store, self._keys).read, self.name),
             partial(failure_of, store, self._keys, self.name),
             partial(self._told, upload),
         )
-        self._note(handle)
-        return handle
 
     def _receipt_job(self, receipt: Receipt, names: Sequence[str]) -> FollowUp:
         name = self._key_name(f"{_RESERVED}/{self._world.rank:05d}-of-{self._world.size:05d}")

@@ -15,8 +15,8 @@ from fsspec.config import conf
 from fsspec.registry import available_protocols, get_filesystem_class
 
 from wherry.errors import ConfigError
-from wherry.filesystem.portable_secrets import resolve
 from wherry.store.options import Backend
+from wherry.store.portable_secrets import resolve
 from wherry.store.registry import BACKENDS, backend_for, own_backend
 from wherry.uri import SCHEME_ALIASES, StoreURI, check_name, parse_uri
 

@@ -15,9 +15,9 @@ from fsspec.utils import stringify_path
 from wherry.config import Config
 from wherry.errors import ConfigError
 from wherry.filesystem.entries import Folder
-from wherry.filesystem.portable_secrets import portable
 from wherry.filesystem.storage_options import place_and_options, strip_scheme
 from wherry.filesystem.uploaders import Uploaders
+from wherry.store.portable_secrets import portable
 from wherry.store.registry import check_usable
 from wherry.uploader import Uploader
 

@@ -32,20 +32,20 @@ class Catalog:
     """The sets of one run, as the store shows them. Nothing is kept between two calls."""
 
     def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
-        self._store = store
-        self._keys = keys
+        self.store = store
+        self.keys = keys
 
     def names(self, *, after: SetName | None = None) -> list[SetName]:
         """The sets that have a manifest or a tombstone, from the oldest to the newest; those newer than `after`."""
-        start_after = "" if after is None else f"{self._keys.manifests}{after}"
-        listed = self._store.list(self._keys.manifests, start_after=start_after)
-        names = (self._keys.set_of_manifest(meta.key) for meta in listed)
+        start_after = "" if after is None else f"{self.keys.manifests}{after}"
+        listed = self.store.list(self.keys.manifests, start_after=start_after)
+        names = (self.keys.set_of_manifest(meta.key) for meta in listed)
         return sorted(name for name in names if name is not None and (after is None or name > after))
 
     def read(self, name: SetName) -> Manifest | Tombstone:
         """What lies under the key of a set's manifest. NotFoundError, DamagedDocumentError, NewerFormatError."""
-        key = self._keys.manifest(name)
-        return manifest_or_tombstone(read_small(self._store, key), key, name)
+        key = self.keys.manifest(name)
+        return manifest_or_tombstone(read_small(self.store, key), key, name)
 
     def manifests(self) -> list[Manifest]:
         """All sets that are committed and not pruned, from the oldest to the newest; those that cannot be read are logged."""
@@ -91,7 +91,7 @@ class Catalog:
 
     def _pointed_at(self) -> Manifest | None:
         try:
-            return Manifest.from_bytes(read_small(self._store, self._keys.pointer), self._keys.pointer)
+            return Manifest.from_bytes(read_small(self.store, self.keys.pointer), self.keys.pointer)
         except NotFoundError:
             return None
         except (DamagedDocumentError, NewerFormatError) as error:
@@ -110,9 +110,9 @@ class Catalog:
         return [one for one in found if one is not None]
 
     def _listing_proves(self, manifest: Manifest) -> bool:
-        data, ranks = self._keys.data(manifest.set), self._keys.ranks(manifest.set)
+        data, ranks = self.keys.data(manifest.set), self.keys.ranks(manifest.set)
         own, receipts = Total(), set()
-        for meta in self._store.list(data):
+        for meta in self.store.list(data):
             if meta.key.startswith(ranks):
                 receipts.add(meta.key[len(ranks) :])
             else:
@@ -123,20 +123,24 @@ class Catalog:
     def _missing_or_none(self, keyed: tuple[str, SetObject]) -> Missing | None:
         key, size_bytes = keyed[0], keyed[1].size_bytes
         try:
-            found_bytes = self._store.head(key).size_bytes
+            found_bytes = self.store.head(key).size_bytes
         except NotFoundError:
             return Missing(key, size_bytes, None)
         return None if found_bytes == size_bytes else Missing(key, size_bytes, found_bytes)
 
     def objects(self, manifest: Manifest) -> list[tuple[str, SetObject]]:
         """All objects of a set, each with its key, by name: from the receipts, one request a rank."""
-        receipts = each_at_once(partial(read_receipt, self._store, self._keys, manifest.set), manifest.receipts)
         found: dict[str, tuple[str, SetObject]] = {}
-        for receipt in receipts:
-            for one in receipt.objects:
+        for objects in each_at_once(partial(self.objects_of, manifest), range(manifest.world)):
+            for key, one in objects:
                 if one.name in found:
                     raise DamagedDocumentError(
-                        f"two ranks name an object {one.name!r}", operation="read", uri=self._keys.manifest(manifest.set)
+                        f"two ranks name an object {one.name!r}", operation="read", uri=self.keys.manifest(manifest.set)
                     )
-                found[one.name] = (self._keys.data(one.set or manifest.set) + one.name, one)
+                found[one.name] = (key, one)
         return [found[name] for name in sorted(found, key=str.encode)]
+
+    def objects_of(self, manifest: Manifest, rank: int) -> list[tuple[str, SetObject]]:
+        """The objects that one rank has saved, each with its key: one request."""
+        receipt = read_receipt(self.store, self.keys, manifest.set, manifest.receipts[rank])
+        return [(self.keys.data(one.set or manifest.set) + one.name, one) for one in receipt.objects]

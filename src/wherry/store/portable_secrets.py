@@ -1,8 +1,8 @@
-"""Secrets among the options of a file system: read from the environment when it is opened, and never written out with it.
+"""Secrets among storage options: read from the environment when a store is opened, and never written out with the options.
 
-A pickle or a JSON text of a file system is sent and stored where nobody guards it (a scheduler's log, a configuration in git).
-So it has a reference, ``{"from_env": "AWS_SECRET_ACCESS_KEY"}``, where the options have a secret, and the process that
-opens it again reads its own environment. A caller may write such references into the options, too.
+A pickle or a JSON text of a file system, or of checkpoints, is sent and stored where nobody guards it (a scheduler's log, a
+configuration in git). So it has a reference, ``{"from_env": "AWS_SECRET_ACCESS_KEY"}``, where the options have a secret, and the
+process that opens it again reads its own environment. A caller may write such references into the options, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def portable(scheme: str, given: Mapping[str, Any], opened: Mapping[str, Any]) -
         if variable is not None:
             return {_KEY: variable}
         raise ConfigError(
-            f"a file system whose storage option {name!r} may be a secret is not written to a pickle or to JSON: give "
+            f"the storage option {name!r} may be a secret, which is not written to a pickle or to JSON: give "
             f"{{{_KEY!r}: 'NAME'}} in its place, an environment variable that holds it in this process and in the other"
             + (f" (such as {', '.join(variables[:3])})" if variables else "")
         )
