@@ -13,6 +13,7 @@ import pytest
 
 from gate import kill, wait_until
 from programs import Program
+from servers.features import tell_spool
 from servers.real import S3Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
@@ -51,6 +52,7 @@ def _variables(server: S3Server) -> dict[str, str]:
 
 def test_an_agent_of_another_uses_our_endpoint_and_keys(tmp_path: Path, seaweedfs_server: S3Server) -> None:
     wrong = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "other", "AWS_SECRET_ACCESS_KEY": "other-secret"}
+    tell_spool(tmp_path / "spool", seaweedfs_server)
     spool = {**os.environ, "WHERRY_SPOOL": str(tmp_path / "spool")}
     command = [sys.executable, "-c", FIRST, str(tmp_path / "bucket")]
     with Program(command, env={**spool, **wrong}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
@@ -64,6 +66,7 @@ def test_an_agent_of_another_uses_our_endpoint_and_keys(tmp_path: Path, seaweedf
 
 
 def test_drain_finishes_with_the_keys_of_its_own_environment(tmp_path: Path, seaweedfs_server: S3Server) -> None:
+    tell_spool(tmp_path / "spool", seaweedfs_server)
     spool = {**os.environ, "WHERRY_SPOOL": str(tmp_path / "spool")}
     second = [sys.executable, "-c", SECOND, f"s3://{seaweedfs_server.bucket}", "die"]
     done = subprocess.run(second, env={**spool, **_variables(seaweedfs_server)}, timeout=60)

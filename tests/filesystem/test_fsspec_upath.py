@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from upath import UPath
 
+from servers.features import tell_spool
 from servers.real import S3Server
 from support import end_agent
 
@@ -19,6 +20,7 @@ from support import end_agent
 def root(request: pytest.FixtureRequest, seaweedfs_server: S3Server, tmp_path: Path) -> Iterator[UPath]:
     """A folder with two objects. The bucket has the name of a protocol, wherry."""
     own: dict[str, Any] = {"wherry": {"spool": str(tmp_path / "spool")}}
+    tell_spool(tmp_path / "spool", seaweedfs_server)
     with end_agent(tmp_path / "spool"):
         if request.param == "file":
             root = UPath(f"wherry::file://{tmp_path}/store", **own)
