@@ -92,11 +92,11 @@ def _spool(folder: Path) -> Iterator[Spool]:
 def _wait_for_agent(spool: Spool, timeout_s: float) -> None:
     """Wait until the agent has ended, which it does when it has nothing to do and nobody is signed on."""
     until_s = time.monotonic() + timeout_s
-    notify(spool.inside("bell"))  # a trainer that was killed has not signed off: else that is found out seconds later
     while pid_of_agent(spool) is not None:
         if time.monotonic() > until_s:
             raise DemoError(f"the agent is still there after {timeout_s:.0f} s: see {spool.folder / 'agent.log'}")
-        time.sleep(0.05)  # only its lock shows it, and a wait for a lock has no time-out
+        notify(spool.inside("bell"))  # a trainer that was killed has not signed off: else that is found out seconds later
+        time.sleep(0.1)  # only its lock shows it, and a wait for a lock has no time-out
 
 
 @dataclass
