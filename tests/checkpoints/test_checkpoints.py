@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,22 @@ def test_a_set_without_its_manifest_does_not_exist(run: Checkpoints, bucket: Pat
     newest.unlink()
     (bucket / "run1/checkpoints/latest.json").unlink()
     assert [one.step for one in run.list()] == [10]
+    found = run.latest()
+    assert found is not None and found.step == 10
+
+
+@pytest.mark.parametrize("damage", ["all objects removed", "a receipt damaged"])
+def test_a_set_without_its_receipts_is_passed_over(run: Checkpoints, bucket: Path, tmp_path: Path, damage: str) -> None:
+    run.save(10, folder_of(tmp_path / "a", model="old")).wait(60)
+    newest = run.save(20, folder_of(tmp_path / "b", model="new"))
+    newest.wait(60)
+    data = bucket / f"run1/checkpoints/data/{newest.name}"
+    if damage == "all objects removed":
+        shutil.rmtree(data)
+    else:
+        (data / "model.txt").unlink()
+        (receipt,) = (data / "_ranks").iterdir()
+        receipt.write_text("{}")
     found = run.latest()
     assert found is not None and found.step == 10
 

@@ -102,11 +102,15 @@ class Catalog:
         """The objects of a set that are not there, or have another size; none: the set is complete.
 
         One listing of the set's prefix, and of each that it refers to, is enough when all is there. A listing may lag: so what it
-        does not show is asked for by name before it is called missing.
+        does not show is asked for by name before it is called missing. A receipt that is not there or damaged is missing, too.
         """
         if self._listing_proves(manifest):
             return []
-        found = each_at_once(self._missing_or_none, self.objects(manifest))
+        try:
+            objects = self.objects(manifest)
+        except (NotFoundError, DamagedDocumentError) as error:
+            return [Missing(error.uri, 0, None)]
+        found = each_at_once(self._missing_or_none, objects)
         return [one for one in found if one is not None]
 
     def _listing_proves(self, manifest: Manifest) -> bool:
