@@ -1,0 +1,74 @@
+"""examples/: each program is killed with everything that belongs to it, started again with an empty disk, and goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from programs import Program
+from support import end_agent, wait_until
+from wherry.spool.presence import pid_of_agent
+from wherry.spool.spool import Spool
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+
+
+def start(name: str, folder: Path, spool: Path, steps: int) -> Program[bytes]:
+    """Two ranks of the example, which write what they print to `folder`/said."""
+    command = [sys.executable, *TORCHRUN, "--local-addr", "127.0.0.1", str(EXAMPLES / name), str(folder / "bucket"), "my-run"]
+    environment = {**os.environ, "WHERRY_SPOOL": str(spool), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with (folder / "said").open("wb") as said:
+        return Program([*command, "--steps", str(steps)], env=environment, stdout=said, stderr=subprocess.STDOUT, cwd=folder)
+
+
+def kill_all(program: Program[bytes], spool: Path) -> None:
+    """SIGKILL to the launcher, the ranks, and the agent with its workers."""
+    agent = pid_of_agent(Spool(spool))
+    assert agent is not None
+    heads = [psutil.Process(program.pid), psutil.Process(agent)]
+    for process in [*heads, *(child for head in heads for child in head.children(recursive=True))]:
+        process.send_signal(signal.SIGKILL)
+    program.wait(60)
+
+
+def losses(folder: Path) -> dict[int, str]:
+    return {
+        int(step): loss for step, loss in re.findall(r"^step (\d+): loss (\S+)$", (folder / "said").read_text(), re.MULTILINE)
+    }
+
+
+def steps_in(folder: Path, kind: str) -> dict[int, Path]:
+    return {int(path.stem.rpartition("_")[2]): path for path in (folder / "bucket/my-run/checkpoints" / kind).glob("*_*")}
+
+
+@pytest.mark.parametrize("name", ["ddp_resume.py"])
+def test_a_killed_training_goes_on_from_the_bucket(tmp_path: Path, name: str) -> None:
+    first_spool = tmp_path / "first"
+    with start(name, tmp_path, first_spool, steps=10_000) as program:
+        wait_until(lambda: program.poll() is not None or (len(steps_in(tmp_path, "manifests")) >= 2), 120, "two sets")
+        assert program.poll() is None, (tmp_path / "said").read_text()
+        kill_all(program, first_spool)
+    before = losses(tmp_path)
+    last = max(before)
+    for kind in ("manifests", "data"):  # of the last step that was computed, nothing has arrived
+        for step, path in steps_in(tmp_path, kind).items():
+            if step >= last:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    newest = max(steps_in(tmp_path, "manifests"))
+
+    with end_agent(tmp_path / "second"), start(name, tmp_path, tmp_path / "second", steps=last + 10) as program:
+        assert 0 == program.wait(120), (tmp_path / "said").read_text()
+    assert f"goes on from step {newest}" in (tmp_path / "said").read_text()
+    after = losses(tmp_path)
+    assert list(range(newest + 10, last + 11, 10)) == list(after)
+    assert {step: loss for step, loss in after.items() if step <= last} == {step: before[step] for step in after if step <= last}
+    assert last + 10 == max(steps_in(tmp_path, "manifests"))
