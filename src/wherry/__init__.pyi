@@ -1,5 +1,6 @@
 # The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
 from .checkpoints.checkpoints import Checkpoints as Checkpoints
+from .checkpoints.keep import Keep as Keep
 from .config import (
     AgentConfig as AgentConfig,
     Config as Config,

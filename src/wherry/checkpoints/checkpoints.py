@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping
@@ -13,14 +11,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar, cast
 
-from wherry.checkpoints.choice import best_of
+from wherry.checkpoints.choice import best_of, set_of
 from wherry.checkpoints.handle import CheckpointHandle
+from wherry.checkpoints.keep import Keep
+from wherry.checkpoints.plain_values import checked
 from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.deletion import Delays
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
-from wherry.checkpoints.restore import DamagedSetError, remove_restored, restore_objects
+from wherry.checkpoints.protocol.uncommitted import roll_forward
+from wherry.checkpoints.protocol.uses import pin, unpin
+from wherry.checkpoints.prune import Pruner, PruneReport
+from wherry.checkpoints.reading import reading
+from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringError, remove_restored, restore_objects
+from wherry.checkpoints.retention import Retention
 from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin
 from wherry.checkpoints.state_dicts import read_state, state_name, write_state
@@ -60,7 +66,9 @@ class Checkpoints:
     `attempt`: the number of this start of the job, equal on all its ranks and higher than that of any start before; else it is
     agreed on by torch.distributed, or by what torchrun or Slurm tell all ranks. Then the first call of all ranks that needs it is
     the same call, as for any collective operation. `world`: this process's place among the ranks; else as torch.distributed,
-    torchrun or Slurm say. `storage_options`, `spool` and `config` are those of `Uploader`.
+    torchrun or Slurm say. `keep`: which sets stay. With it rank 0 prunes the run, in the background at each save() and once in
+    close(), and says in the log what is in the way of that; not once a newer attempt has begun. `storage_options`, `spool` and
+    `config` are those of `Uploader`.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class Checkpoints:
         *,
         attempt: int | None = None,
         world: World | None = None,
+        keep: Keep | None = None,
         storage_options: Mapping[str, object] | None = None,
         spool: str | os.PathLike[str] | None = None,
         config: Config | None = None,
@@ -91,6 +100,9 @@ class Checkpoints:
         self._saved: dict[int, int] = {}
         self._last_step = -1
         self._handed_over: list[CheckpointHandle] = []
+        self._keep = keep
+        self._retention = None if keep is None or self.world.rank != 0 else Retention(lambda: self._pruner(self.attempt))
+        self._is_rolled_forward = False
 
     def __repr__(self) -> str:
         return f"<Checkpoints {self._uploader.uri} {self.run_name} rank {self.world.rank} of {self.world.size}>"
@@ -143,7 +155,7 @@ class Checkpoints:
         overwrite: bool = False,
     ) -> SetPart:
         """Begin this rank's part of a set, to put files into it one by one, and hand it over; save() is made of it."""
-        metrics, metadata = _checked(metrics, metadata)
+        metrics, metadata = checked(metrics, metadata)
         name = self._new_set(step, overwrite)
         parent = self.parent or self.attempt.resumed_from
         return self.part_of(Receipt(name, self.world.rank, self.world.size, "folder", (), parent, metrics, metadata))
@@ -175,6 +187,8 @@ class Checkpoints:
         name = SetName(self.attempt.key, step, version)
         self._saved[step] = version
         self._last_step = max(step, self._last_step)
+        if self._retention is not None:
+            self._retention.saved()
         return name
 
     # -- the attempt
@@ -183,12 +197,16 @@ class Checkpoints:
     def attempt(self) -> Attempt:
         """The start of the job that this is; recorded in the bucket, or agreed on, when it is first needed."""
         if self._attempt is None:
-            self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, self._newest_name)
+            self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, lambda: set_of(self._newest()))
         return self._attempt
 
-    def _newest_name(self) -> SetName | None:
+    def _newest(self) -> Manifest | None:
+        """The newest complete set; the first time sets are committed that a node which is gone has left."""
         newest = self.catalog.newest()
-        return None if newest is None else newest.set
+        if self._is_rolled_forward:
+            return newest
+        self._is_rolled_forward = True
+        return self.catalog.newest() if roll_forward(self._uploader.store, self._keys, set_of(newest)) else newest
 
     # -- finding and restoring
 
@@ -203,14 +221,14 @@ class Checkpoints:
         Newest is the highest attempt that has a complete set, and in it the highest step.
         """
         if self.world.size == 1:
-            return self.catalog.newest()
+            return self._newest()
         if self._agreed is None:
             self._agreed = (self._agree_on_latest(),)
         return self._agreed[0]
 
     def _agree_on_latest(self) -> Manifest | None:
         if self.world.can_agree:
-            return self.world.agree(self.catalog.newest() if self.world.rank == 0 else None)
+            return self.world.agree(self._newest() if self.world.rank == 0 else None)
         attempt = self.attempt
         if self._number is not None and self.world.rank != 0:
             attempt = read_attempt(self._uploader.store, self._keys, self._number)
@@ -221,7 +239,8 @@ class Checkpoints:
         return self.catalog.manifests()
 
     def find(self, which: int | str) -> Manifest:
-        """The set of a step (the newest of that step), "latest", or "best:METRIC" (the lowest; "best:METRIC:max" the highest).
+        """The set of a step (the newest of that step), "latest", "best:METRIC" (the lowest; "best:METRIC:max" the highest), or
+        the one of this name, which is `str(manifest.set)`.
 
         NotFoundError if there is none.
         """
@@ -229,11 +248,13 @@ class Checkpoints:
             found = self.latest()
         elif isinstance(which, str) and which.startswith("best:"):
             found = best_of(self.list(), which)
+        elif isinstance(which, str) and (name := SetName.parse(which)) is not None:
+            found = self._read(name)
         elif isinstance(which, int) and not isinstance(which, bool):
             names = [name for name in self.catalog.names() if name.step == which]
             found = next((one for name in reversed(names) if isinstance(one := self.catalog.read(name), Manifest)), None)
         else:
-            raise ConfigError(f"{which!r} names no set: give a step, 'latest' or 'best:METRIC'")
+            raise ConfigError(f"{which!r} names no set: give a step, 'latest', 'best:METRIC' or a set's name")
         if found is None:
             raise NotFoundError(
                 f"the run {self.run_name} has no complete set {which!r}", operation="restore", uri=str(self._uploader.uri)
@@ -249,8 +270,9 @@ class Checkpoints:
     def restore(self, which: int | str, folder: str | os.PathLike[str]) -> Path:
         """Download a set into `folder`, which must not be there yet or be empty, and return it. It appears whole or not at all.
 
-        `which` is as in find(). If "latest" turns out to be damaged, one rank alone falls back to the newest set before it that
-        is whole, and says so as an error in the log. Raises NotFoundError, FileExistsError, DamagedSetError.
+        `which` is as in find(). If "latest" turns out to be damaged, or is pruned meanwhile, one rank alone goes on with the
+        newest other set that is whole, and says so as an error in the log. Meanwhile prune leaves the set, if this process may
+        write to the store. Raises NotFoundError, FileExistsError, DamagedSetError; PrunedWhileRestoringError, which is one.
         """
         folder = Path(folder)
         for manifest in self._candidates(which):
@@ -260,7 +282,8 @@ class Checkpoints:
                 remove_restored(folder.with_name(f".{folder.name}.{manifest.set}.wherry-restore"))
                 if which != "latest" or self.world.size > 1:
                     raise
-                log.error("the set %s is damaged, the one before it is restored: %s", manifest.set, error)
+                what = "was pruned" if isinstance(error, PrunedWhileRestoringError) else "is damaged"
+                log.error("the set %s %s, the newest other one is restored: %s", manifest.set, what, error)
                 continue
             self.parent = manifest.set
             return folder
@@ -269,13 +292,17 @@ class Checkpoints:
     def _candidates(self, which: int | str) -> Iterator[Manifest]:
         first = self.find(which)
         yield first
-        if which == "latest":
-            for manifest in self.catalog.newest_first():
-                if manifest.set < first.set and not self.catalog.missing(manifest):
-                    yield manifest
+        tried = {first.set}
+        while which == "latest":  # anew each time: a set that was pruned meanwhile has newer ones
+            found = (one for one in self.catalog.newest_first() if one.set not in tried and not self.catalog.missing(one))
+            if (manifest := next(found, None)) is None:
+                return
+            tried.add(manifest.set)
+            yield manifest
 
     def _restore_set(self, manifest: Manifest, folder: Path) -> None:
-        restore_objects(self.catalog.objects(manifest), folder, set_name=str(manifest.set), fetch=self._fetch)
+        with reading(self._uploader.store, self._keys, manifest.set):
+            restore_objects(self.catalog.objects(manifest), folder, set_name=str(manifest.set), fetch=self._fetch)
 
     def _fetch(self, key: str, path: Path) -> ObjectMeta:
         uploader = self._uploader
@@ -317,6 +344,43 @@ class Checkpoints:
         opening = (str(uploader.uri), self.run_name, self.world, options, str(uploader.spool.folder), uploader.config)
         return _reopened, (opening, self._attempt, self._number, self.parent)
 
+    # -- keeping and deleting
+
+    def prune(self, *, keep: Keep | None = None, delays: Delays | None = None, dry_run: bool = False) -> PruneReport:
+        """Commit the sets that can be, delete those that no rule keeps (`keep`, else that of this object; without any: none), and
+        give up those that were begun and never completed. Says what it did, or would do with `dry_run`, which writes nothing.
+
+        A set is deleted in two steps: it is gone for readers at once, and its objects go at the first prune when `delays.grace_s`
+        (6 h) have passed, by the store's clock. A set stays if it is pinned, is being restored, or is the one that the newest
+        attempt was resumed from; nothing is deleted unless a newer set is proven complete, by a listing made just before. It may
+        be killed, and called by several at once.
+        """
+        return self._pruner(None, keep, delays).prune(dry_run=dry_run)
+
+    def _pruner(self, own: Attempt | None, keep: Keep | None = None, delays: Delays | None = None) -> Pruner:
+        return Pruner(self._uploader.store, self._keys, keep=keep or self._keep, delays=delays, own=own)
+
+    def delete(self, which: int | str) -> SetName:
+        """Delete one set, `which` as in find(); its objects go at a later prune(). Raises NotFoundError; InUseError, a
+        ConfigError, if it is pinned, is being restored, is what the newest attempt was resumed from, or if no other set is
+        complete.
+        """
+        name = self.find(which).set
+        self._pruner(None).delete(name)
+        return name
+
+    def pin(self, which: int | str) -> SetName:
+        """Keep a set, `which` as in find(), until unpin(). NotFoundError if it is not there, or is being deleted just now."""
+        name = self.find(which).set
+        pin(self._uploader.store, self._keys, name)
+        return name
+
+    def unpin(self, which: int | str) -> SetName:
+        """Let prune() delete the set again; no error if it was not pinned."""
+        name = self.find(which).set
+        unpin(self._uploader.store, self._keys, name)
+        return name
+
     # -- the end
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -325,13 +389,25 @@ class Checkpoints:
 
     def close(self, timeout_s: float | None = None) -> None:
         """flush(), then leave the spool; raises as `Uploader.close` does. What is unfinished goes on in the background."""
-        self._uploader.close(timeout_s)
+        try:
+            self._prune_at_the_end(timeout_s)
+        finally:
+            self._uploader.close(timeout_s)
+
+    def _prune_at_the_end(self, timeout_s: float | None = None) -> None:
+        if self._retention is not None and self._attempt is not None:
+            self._uploader.flush(timeout_s)
+            self._retention.finish()
 
     def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._uploader.end(error)
+        try:
+            if error is None:
+                self._prune_at_the_end()
+        finally:
+            self._uploader.end(error)
 
 
 #: Those that were opened from a pickle in this process: another pickle of the same one finds it here.
@@ -349,22 +425,3 @@ def _reopened(opening: _Opening, attempt: Attempt | None, number: int | None, pa
     checkpoints = _reopened_here[known]
     checkpoints._attempt, checkpoints.parent = attempt, parent
     return checkpoints
-
-
-def _checked(
-    metrics: Mapping[str, float] | None, metadata: Mapping[str, object] | None
-) -> tuple[dict[str, float], dict[str, object]]:
-    """Refuse, before anything is copied, what a receipt could not hold."""
-    checked: dict[str, float] = {}
-    for name, value in (metrics or {}).items():
-        try:
-            checked[str(name)] = float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"the metric {name!r} is {value!r}: give a number") from None
-        if not math.isfinite(checked[str(name)]):
-            raise ConfigError(f"the metric {name!r} is {value!r}: leave it out, as it compares with nothing")
-    try:
-        json.dumps(dict(metadata or {}), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"metadata must be plain JSON values: {error}") from None
-    return checked, dict(metadata or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.errors import ConfigError
 
@@ -21,3 +22,8 @@ def best_of(sets: Sequence[Manifest], which: str) -> Manifest | None:
     having = [one for one in sets if metric in one.metrics]
     sign = -1.0 if order == "max" else 1.0
     return min(reversed(having), key=lambda one: sign * one.metrics[metric], default=None)
+
+
+def set_of(manifest: Manifest | None) -> SetName | None:
+    """The name of a set, if there is one."""
+    return None if manifest is None else manifest.set

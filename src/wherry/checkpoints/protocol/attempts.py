@@ -6,19 +6,17 @@ Each has a number, which orders what it saves, and is recorded by rank 0 before 
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wherry.checkpoints.protocol.documents import Document, dump, put_small, read_small
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName, is_attempt
-from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
 from wherry.store import ObjectStore
 
 _FORMAT = "wherry-checkpoint-attempt"
 _VERSION = 1
-_RECORD = re.compile(r"[0-9]{9}\.json")
 #: Jobs of one name that may start at the same moment.
 _MOST_RACES = 50
 
@@ -56,9 +54,9 @@ def attempt_numbers(store: ObjectStore, keys: RunKeys, after: int = -1) -> Itera
         f"{keys.attempts}{after:09d}" if after >= 0 else ""
     )  # without ".json", which some servers answer in more requests
     for meta in store.list(keys.attempts, start_after=start_after):
-        text = meta.key[len(keys.attempts) :]
-        if _RECORD.fullmatch(text) and int(text[:9]) > after:
-            yield int(text[:9])
+        number = keys.number_of_attempt(meta.key)
+        if number is not None and number > after:
+            yield number
 
 
 def claim(store: ObjectStore, keys: RunKeys, resumed_from: SetName | None, start: str | None = None) -> Attempt:
@@ -111,3 +109,16 @@ def find_start(store: ObjectStore, keys: RunKeys, start: str) -> Attempt | None:
         return Attempt.from_bytes(read_small(store, key), key)
     except NotFoundError:
         return None
+
+
+def forget_attempt(store: ObjectStore, keys: RunKeys, number: int) -> None:
+    """Remove the record of an attempt, and by what the launcher's ranks find it. Only if it has left nothing, and is not the
+    last.
+    """
+    try:
+        start = read_attempt(store, keys, number).start
+    except (NotFoundError, IntegrityError):
+        start = None
+    if start is not None:
+        store.delete(_start_key(keys, start))
+    store.delete(keys.attempt(number))

@@ -58,6 +58,11 @@ class Receipts:
         """The ranks that have written none, of the largest world that any of them names."""
         return [rank for rank in range(max(self.worlds, default=0)) if rank not in self.by_rank]
 
+    @property
+    def are_complete(self) -> bool:
+        """Whether all ranks of one world have written one, and none has failed."""
+        return len(self.worlds) == 1 and not self.missing and not self.failed
+
 
 def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
     """What the ranks have written so far, in one request for a thousand ranks."""

@@ -7,6 +7,9 @@
     RUN/checkpoints/manifests/000000007_a3f9_000000001000.json
     RUN/checkpoints/data/000000007_a3f9_000000001000/model.pt
     RUN/checkpoints/data/000000007_a3f9_000000001000/_ranks/00000-of-00008-...json
+    RUN/checkpoints/pins/000000007_a3f9_000000001000.json       the set is kept until it is unpinned
+    RUN/checkpoints/readers/000000007_a3f9_000000001000-<token> somebody is restoring it
+    RUN/checkpoints/clock.json                          what prune writes to learn the store's time
 
 The attempt comes before the step: the order of the keys is then the order from the oldest set to the newest, and a listing that
 starts after a key finds exactly what is newer. Underscores, as they sort behind "/": some servers list by folders, and need more
@@ -27,6 +30,7 @@ MOST_VERSIONS = 999
 _ATTEMPT = r"([0-9]{9})(_[0-9a-f]{4})?"
 _SET = re.compile(rf"({_ATTEMPT})_([0-9]{{12}})(?:_([0-9]{{3}}))?")
 _ATTEMPT_ALONE = re.compile(_ATTEMPT)
+_RECORD = re.compile(r"([0-9]{9})\.json")
 
 
 @total_ordering
@@ -91,6 +95,9 @@ class RunKeys:
         self.attempts = f"{base}/attempts/"
         self.starts = f"{base}/starts/"
         self.all_data = f"{base}/data/"
+        self.pins = f"{base}/pins/"
+        self.readers = f"{base}/readers/"
+        self.clock = f"{base}/clock.json"
 
     def manifest(self, name: SetName) -> str:
         """The key of a set's manifest."""
@@ -112,3 +119,16 @@ class RunKeys:
     def attempt(self, number: int) -> str:
         """The key of the record of the attempt that has this number."""
         return f"{self.attempts}{number:09d}.json"
+
+    def pin(self, name: SetName) -> str:
+        """The key of a set's pin."""
+        return f"{self.pins}{name}.json"
+
+    def reader(self, name: SetName, token: str) -> str:
+        """The key of what one reader of a set leaves while it reads."""
+        return f"{self.readers}{name}-{token}"
+
+    def number_of_attempt(self, key: str) -> int | None:
+        """The number of the attempt whose record has this key; None for a key that is none of ours."""
+        found = _RECORD.fullmatch(key[len(self.attempts) :])
+        return None if found is None else int(found[1])

@@ -1,0 +1,194 @@
+"""Deleting sets, in two steps: a tombstone takes the manifest's place, and the objects go later.
+
+Each step can be killed after each request: what is left is a set that is there, or a tombstone, with which the next prune goes
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import islice
+
+from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.commit import list_receipts, read_receipt
+from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, put_small, read_small
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import ReceiptName
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
+from wherry.checkpoints.protocol.uncommitted import sets_with_data
+from wherry.checkpoints.protocol.uses import is_pinned, readers
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
+from wherry.store import ObjectMeta, ObjectStore
+
+log = logging.getLogger("wherry.checkpoints")
+
+ABANDONED = "abandoned"
+PRUNED = "pruned"
+#: Keys in one call of delete_many().
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How long prune waits, in seconds by the store's clock.
+
+    `abandon_after_s`: a set without a manifest is given up when its newest object is older. `grace_s`: the objects go so long
+    after the tombstone was written, so that whoever has read the manifest before can end. `reader_s`: a reader that has not been
+    heard of for longer is dead. `forget_after_s`: a tombstone whose objects are gone, and the record of an attempt that has left
+    nothing, are removed when they are older: no agent comes back so late to commit the set, whose uploads have a deadline of a
+    day.
+    """
+
+    abandon_after_s: float = 2 * 86_400.0
+    grace_s: float = 6 * 3600.0
+    reader_s: float = 3600.0
+    forget_after_s: float = 14 * 86_400.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ConfigError(f"{one.name} is {value!r}: give seconds, 0 or more")
+
+
+class InUseError(ConfigError):
+    """The set cannot be deleted: it is pinned, is being restored, or no other set is proven complete."""
+
+
+class Deletion:
+    """The steps of deleting sets of one run, at the time `now_s` of the store's clock; None: the store tells no times.
+
+    `prove` is called before each step that takes something away: it raises unless another set, which stays, is complete now.
+    """
+
+    def __init__(
+        self, store: ObjectStore, keys: RunKeys, now_s: float | None, delays: Delays, prove: Callable[[SetName], None]
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._now_s = now_s
+        self._delays = delays
+        self._prove = prove
+
+    def is_older(self, modified_s: float | None, age_s: float) -> bool:
+        """Whether something is surely older than `age_s`, by the store's clock. Never where the store tells no times."""
+        if age_s == 0:
+            return True
+        return modified_s is not None and self._now_s is not None and self._now_s - modified_s > age_s
+
+    def is_used(self, name: SetName) -> bool:
+        """Whether the set has a pin, or somebody is restoring it."""
+        return is_pinned(self._store, self._keys, name) or bool(
+            readers(self._store, self._keys, self._now_s, self._delays.reader_s, name)[0]
+        )
+
+    def bury(self, manifest: Manifest) -> bool:
+        """Write the tombstone of a committed set. False: somebody uses it, so it stays.
+
+        The tombstone comes before the look for users, who write first and look for the manifest then. Raises what `prove` raises.
+        """
+        if self.is_used(manifest.set):
+            return False
+        self._prove(manifest.set)
+        key = self._keys.manifest(manifest.set)
+        tombstone = Tombstone(manifest.set, PRUNED, manifest.to_bytes())
+        put_small(self._store, key, tombstone.to_bytes(), if_absent=False)
+        if self.is_used(manifest.set):
+            put_small(self._store, key, manifest.to_bytes(), if_absent=False)
+            return False
+        self._point_elsewhere(manifest.set)
+        return True
+
+    def abandon(self, name: SetName) -> bool:
+        """Give up a set that has no manifest, and had no new object for `abandon_after_s`: write its tombstone, if nothing is
+        there.
+
+        A committer that is late reads it and reports the set as abandoned. False: the set is committed by now, or still grows.
+        """
+        if not self.is_quiet(name):
+            return False
+        self._prove(name)
+        key = self._keys.manifest(name)
+        try:
+            put_small(self._store, key, Tombstone(name, ABANDONED).to_bytes(), if_absent=True)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def is_quiet(self, name: SetName) -> bool:
+        """Whether all objects of the set are older than `abandon_after_s`."""
+        return all(
+            self.is_older(meta.modified_s, self._delays.abandon_after_s) for meta in self._store.list(self._keys.data(name))
+        )
+
+    def put_back(self, tombstone: Tombstone) -> bool:
+        """Put the manifest of a pruned set back, whose pin came while it was pruned; False if objects of it are gone."""
+        key = self._keys.manifest(tombstone.set)
+        if tombstone.manifest is None:
+            return False
+        manifest = Manifest.from_bytes(tombstone.manifest, key, tombstone.set)
+        if Catalog(self._store, self._keys).missing(manifest):
+            return False
+        put_small(self._store, key, tombstone.manifest, if_absent=False)
+        return True
+
+    def remove_objects(self, name: SetName, referenced: set[str]) -> int:
+        """Delete the objects of a set that has a tombstone, but those `referenced` keys: the bytes that were freed.
+
+        The receipts go first: without them nobody commits the set again. Raises what `prove` raises.
+        """
+        self._prove(name)
+        self._point_elsewhere(name)
+        freed_bytes = 0
+        for prefix in (self._keys.ranks(name), self._keys.data(name)):
+            metas = (meta for meta in self._store.list(prefix) if meta.key not in referenced)
+            while chunk := list(islice(metas, _AT_ONCE)):
+                self._store.delete_many([meta.key for meta in chunk])
+                freed_bytes += sum(max(0, meta.size_bytes) for meta in chunk)
+        return freed_bytes
+
+    def forget(self, name: SetName, tombstone: ObjectMeta) -> bool:
+        """Remove a tombstone that is older than `forget_after_s`, if no object of its set is left."""
+        if not self.is_older(tombstone.modified_s, self._delays.forget_after_s):
+            return False
+        if next(iter(self._store.list(self._keys.data(name))), None) is not None:
+            return False
+        self._store.delete(tombstone.key)
+        return True
+
+    def _point_elsewhere(self, name: SetName) -> None:
+        """Have the pointer not say a set that is deleted: a reader would believe it."""
+        try:
+            if Manifest.from_bytes(read_small(self._store, self._keys.pointer), self._keys.pointer).set != name:
+                return
+        except NotFoundError:
+            return
+        except (DamagedDocumentError, NewerFormatError):
+            return  # nobody uses it
+        self._store.delete(self._keys.pointer)
+
+
+def referenced_keys(store: ObjectStore, keys: RunKeys, manifests: list[Manifest], known: set[SetName]) -> set[str]:
+    """The keys of objects that other sets use: those of `manifests`, and those of receipts of sets without a manifest.
+
+    `known`: the sets that have a manifest or a tombstone. One request for each receipt that refers to an older set.
+    """
+    found: set[str] = set()
+    for name, receipts in _referring(store, keys, manifests, known):
+        for receipt in receipts:
+            if receipt.has_references:
+                content = read_receipt(store, keys, name, receipt)
+                found.update(keys.data(one.set) + one.name for one in content.objects if one.set is not None)
+    return found
+
+
+def _referring(
+    store: ObjectStore, keys: RunKeys, manifests: list[Manifest], known: set[SetName]
+) -> Iterator[tuple[SetName, list[ReceiptName]]]:
+    yield from ((one.set, list(one.receipts)) for one in manifests if one.references)
+    for name in sets_with_data(store, keys):
+        if name not in known:
+            yield name, list(list_receipts(store, keys, name).by_rank.values())

@@ -1,0 +1,104 @@
+"""Checkpoint sets for tests, written straight into a store; and stores with a clock of their own, or without conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.commit import commit
+from wherry.checkpoints.protocol.documents import put_small, read_small
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import Receipt, SetObject
+from wherry.checkpoints.protocol.set_manifest import Manifest
+from wherry.checksum import crc32c
+from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
+from wherry.store.wrappers import WrappedStore
+
+DAY_S = 86_400.0
+
+
+class TimedStore(WrappedStore):
+    """Tells the times of a clock that stands still until the test moves it on: those of objects that were written through it."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.now_s = 1_000_000.0
+        self.times: dict[str, float] = {}
+
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        meta = super().put_file(key, path, put)
+        self.times[key] = self.now_s
+        return meta
+
+    def head(self, key: str) -> ObjectMeta:
+        return replace(super().head(key), modified_s=self.times.get(key))
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        for meta in super().list(prefix, start_after=start_after):
+            yield replace(meta, modified_s=self.times.get(meta.key))
+
+
+class LaxStore(WrappedStore):
+    """Keeps no condition: an object is looked for and then written, as backends do it for such a server."""
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return replace(self.inner.capabilities, conditional_put=False, conditional_complete=False)
+
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        if put.if_absent and next(iter(self.inner.list(key)), None) is not None:
+            return self.inner.put_file(key, path, put)
+        return self.inner.put_file(key, path, replace(put, if_absent=False))
+
+
+def write_part(
+    store: ObjectStore,
+    keys: RunKeys,
+    name: SetName,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    files: Mapping[str, bytes] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    parent: SetName | None = None,
+    references: Sequence[SetObject] = (),
+) -> None:
+    """One rank's objects and receipt."""
+    files = {f"rank{rank}.bin": f"{name} {rank}".encode()} if files is None else files
+    for path, data in files.items():
+        put_small(store, keys.data(name) + path, data, if_absent=False)
+    objects = tuple(SetObject(path, len(data), crc32c(data)) for path, data in files.items())
+    receipt = Receipt(name, rank, world, "folder", (*objects, *references), parent, metrics or {}, {})
+    data = receipt.to_bytes()
+    put_small(store, keys.ranks(name) + receipt.name(data), data, if_absent=False)
+
+
+def save_set(
+    store: ObjectStore,
+    keys: RunKeys,
+    step: int,
+    *,
+    attempt: str = "000000001",
+    world: int = 1,
+    metrics: Mapping[str, float] | None = None,
+    parent: SetName | None = None,
+) -> Manifest:
+    """A whole set of `world` ranks, committed."""
+    name = SetName(attempt, step)
+    for rank in range(world):
+        write_part(store, keys, name, rank=rank, world=world, metrics=metrics, parent=parent)
+    return commit(store, keys, name).manifest
+
+
+def check_whole(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> None:
+    """Every object of the set is there, with the bytes that were saved."""
+    for key, one in Catalog(store, keys).objects(manifest):
+        data = read_small(store, key)
+        assert (one.size_bytes, one.crc32c) == (len(data), crc32c(data)), key
+
+
+def steps_of(names: Sequence[SetName]) -> list[int]:
+    """Their steps, sorted."""
+    return sorted(name.step for name in names)
