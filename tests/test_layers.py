@@ -30,6 +30,7 @@ ROOMS = (
     "loggers/values",
     "loggers/run",
     "loggers/capture",
+    "torch",
     "filesystem",
     "mirror/reader",
     "mirror/writer",

@@ -1,0 +1,181 @@
+"""torch.distributed.checkpoint with several processes: 2 ranks save, 3 and 1 load, by torchrun and gloo.
+
+This file is also the program of the ranks, ``test_dcp_ranks.py save|load BUCKET SPOOL``. The states are made of seeds, so any
+number of ranks knows what has to come back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import wherry
+from wherry.torch import StorageReader, StorageWriter
+
+pytestmark = [
+    pytest.mark.large,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
+]
+
+
+DDP, FSDP, THREAD, PROCESS, ALONE = 1, 2, 3, 4, 5
+
+
+def model_of(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(37, 50), nn.ReLU(), nn.Linear(50, 5))
+
+
+def train(model: nn.Module) -> torch.optim.Optimizer:
+    """Two steps, equal on all ranks."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        model(torch.ones(4, 37)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def sharded(seed: int, *, trained: bool = True) -> dict[str, Any]:
+    """FSDP2's model and optimizer over all ranks, as DTensors."""
+    model = model_of(seed)
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = train(model)
+    state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer), "seed": seed}
+    return state if trained else zeros(state)
+
+
+def plain(seed: int) -> dict[str, Any]:
+    """The same, trained in this process alone."""
+    model = model_of(seed)
+    optimizer = train(model)
+    return {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer), "seed": seed}
+
+
+def zeros(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: zeros(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [zeros(each) for each in value]
+    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else value
+
+
+def whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: whole(each) for name, each in value.items()}
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def compare(expected: Any, actual: Any, name: str = "") -> None:
+    if isinstance(expected, Mapping):
+        assert set(expected) == set(actual), f"{name}: {sorted(expected)} {sorted(actual)}"
+        for each in expected:
+            compare(expected[each], actual[each], f"{name}.{each}")
+    elif isinstance(expected, torch.Tensor):
+        assert torch.allclose(expected, actual, atol=1e-6), name
+    else:
+        assert expected == actual, f"{name}: {expected!r} {actual!r}"
+
+
+def save_all(checkpoints: wherry.Checkpoints) -> None:
+    writers = []
+
+    def writer(step: int) -> StorageWriter:
+        writers.append(StorageWriter(checkpoints, step, metrics={"step": step}))
+        return writers[-1]
+
+    replicated = DistributedDataParallel(model_of(DDP))
+    train(replicated)
+    save({"model": replicated.module.state_dict(), "seed": DDP}, storage_writer=writer(DDP))
+    save(sharded(FSDP), storage_writer=writer(FSDP))
+    async_save(sharded(THREAD), storage_writer=writer(THREAD)).result()  # type: ignore[union-attr]
+    how = AsyncCheckpointerType.PROCESS
+    async_save(sharded(PROCESS), storage_writer=writer(PROCESS), async_checkpointer_type=how).result()  # type: ignore[union-attr]
+    save(sharded(ALONE), storage_writer=writer(ALONE), use_collectives=False)
+    for each in writers:
+        assert each.handle.wait(100), each
+        assert each.handle.result().world == distributed.get_world_size()
+
+
+def load_all(checkpoints: wherry.Checkpoints) -> None:
+    for seed in (FSDP, THREAD, PROCESS):
+        state = sharded(seed, trained=False)
+        load(state, storage_reader=StorageReader(checkpoints, seed))
+        compare(plain(seed), whole(state))
+
+
+def main() -> None:
+    """Save or load, as the first argument says."""
+    what, bucket, spool = sys.argv[1:]
+    distributed.init_process_group("gloo")
+    with wherry.Checkpoints(bucket, "run1", spool=spool) as checkpoints:
+        (save_all if what == "save" else load_all)(checkpoints)
+    distributed.destroy_process_group()
+
+
+def torchrun(n_ranks: int, *arguments: object) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
+    done = subprocess.run([*command, __file__, *map(str, arguments)], capture_output=True, text=True, timeout=350)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two ranks have saved: DDP, FSDP2, asynchronously by a thread and by a process, and without collective calls."""
+    folder = tmp_path_factory.mktemp("dcp")
+    torchrun(2, "save", folder / "bucket", folder / "spool")
+    return folder / "bucket"
+
+
+def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path) -> None:
+    torchrun(3, "load", bucket, spool_folder)
+
+
+@pytest.mark.parametrize("step", [FSDP, THREAD, PROCESS])
+def test_one_process_loads_what_two_ranks_have_saved(bucket: Path, spool_folder: Path, step: int) -> None:
+    expected = plain(step)
+    found = zeros(expected)
+    with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
+        load(found, storage_reader=StorageReader(checkpoints, step))
+    compare(expected, found)
+
+
+def test_what_ddp_has_saved_is_there_once(bucket: Path, spool_folder: Path) -> None:
+    model = model_of(DDP)
+    train(model)
+    found = {"model": zeros(model.state_dict()), "seed": 0}
+    with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
+        load(found, storage_reader=StorageReader(checkpoints, DDP))
+    compare({"model": model.state_dict(), "seed": DDP}, found)
+
+
+def test_torch_itself_reads_a_restored_set(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
+    expected = plain(FSDP)
+    found = zeros(expected)
+    with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
+        load(found, checkpoint_id=checkpoints.restore(FSDP, tmp_path / "restored"))
+    compare(expected, found)
+    assert torch.is_tensor(found["model"]["0.weight"])
+
+
+if __name__ == "__main__":
+    main()
