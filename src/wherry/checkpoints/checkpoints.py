@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import IO, Any, TypeVar, cast
 from wherry.checkpoints.choice import best_of, set_of
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
+from wherry.checkpoints.opening import opened_again, opening_of
 from wherry.checkpoints.plain_values import checked
 from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
@@ -35,8 +35,7 @@ from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
 from wherry.posix.fork import temporary_folder
 from wherry.store import ObjectMeta
-from wherry.store.portable_secrets import portable, resolve
-from wherry.store.registry import backend_for
+from wherry.store.portable_secrets import resolve
 from wherry.transfer.download import download
 from wherry.uploader import Uploader
 from wherry.uri import check_new_name
@@ -335,14 +334,10 @@ class Checkpoints:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is opened again, with the attempt of this one. ConfigError for a secret that is in no variable
-        of the environment: secrets are not written into a pickle.
+        of the environment, and for a store that only this process sees.
         """
-        uploader = self._uploader
-        if backend_for(uploader.uri.scheme).process_local:
-            raise ConfigError(f"{uploader.uri} is seen by this process only: no other process can save there")
-        options = portable(uploader.uri.scheme, self._options, self._options)
-        opening = (str(uploader.uri), self.run_name, self.world, options, str(uploader.spool.folder), uploader.config)
-        return _reopened, (opening, self._attempt, self._number, self.parent)
+        opening = opening_of(self._uploader, self.run_name, self.world, self._options, self._number, self._attempt)
+        return opened_again, (type(self), opening), {"_attempt": self._attempt, "parent": self.parent}
 
     # -- keeping and deleting
 
@@ -408,20 +403,3 @@ class Checkpoints:
                 self._prune_at_the_end()
         finally:
             self._uploader.end(error)
-
-
-#: Those that were opened from a pickle in this process: another pickle of the same one finds it here.
-_reopened_here: dict[tuple[int, bytes], Checkpoints] = {}
-_Opening = tuple[str, str, World, dict[str, Any], str, Config]
-
-
-def _reopened(opening: _Opening, attempt: Attempt | None, number: int | None, parent: SetName | None) -> Checkpoints:
-    known = (os.getpid(), pickle.dumps((opening, attempt)))
-    if known not in _reopened_here:
-        uri, run_name, world, options, spool, config = opening
-        _reopened_here[known] = Checkpoints(
-            uri, run_name, attempt=number, world=world, storage_options=options, spool=spool, config=config
-        )
-    checkpoints = _reopened_here[known]
-    checkpoints._attempt, checkpoints.parent = attempt, parent
-    return checkpoints
