@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wherry.checkpoints.protocol.commit import IncompleteSetError, commit
-from wherry.checkpoints.protocol.documents import put_small
+from wherry.checkpoints.protocol.commit import IncompleteSetError, SetAbandonedError, SetFailedError, commit
+from wherry.checkpoints.protocol.documents import MOST_BYTES, put_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt, SetObject
-from wherry.errors import NotFoundError, PermanentError
+from wherry.errors import AccessDeniedError, BucketNotFoundError, ClockSkewedError, NotFoundError, PermanentError
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.work import Requirement
 from wherry.store import ObjectStore
@@ -65,27 +66,34 @@ def wait_before_next_look_s(passed_s: float) -> float:
 def write_receipt(plan: SetPlan, required: Sequence[Requirement], store: ObjectStore) -> str | None:
     """Write down what has become of the rank's objects: the receipt's etag. RankFailedError when one of them is not stored."""
     assert plan.receipt is not None, "a plan of a receipt has one"
-    prefix = RunKeys(plan.base).data(plan.set)
-    failed = [one for one in required if one.state in (JobState.FAILED, JobState.DISCARDED)]
-    objects = () if failed else tuple(_stored(one, prefix, store) for one in required)
-    known = plan.receipt
-    why = f"{failed[0].key[len(prefix) :]}: {failed[0].error or 'it was discarded'}" if failed else known.failed
-    receipt = Receipt(
-        known.set,
-        known.rank,
-        known.world,
-        known.kind,
-        (*objects, *known.objects),
-        known.parent,
-        known.metrics,
-        known.metadata,
-        why,
-    )
-    data = receipt.to_bytes()
-    meta = put_small(store, RunKeys(plan.base).ranks(plan.set) + receipt.name(data), data, if_absent=False)
-    if why is not None:
-        raise RankFailedError(f"its rank could not store {why}", operation="receipt", uri=str(plan.set))
+    keys = RunKeys(plan.base)
+    receipt = plan.receipt
+    try:
+        receipt = replace(receipt, objects=(*_all_stored(required, keys.data(plan.set), store), *receipt.objects))
+        data = receipt.to_bytes()
+        if len(data) > MOST_BYTES:
+            raise PermanentError(
+                f"its receipt would have {len(data)} bytes for {len(receipt.objects)} files, at most {MOST_BYTES} are allowed",
+                operation="receipt",
+                uri=str(plan.set),
+                hint="save fewer, larger files",
+            )
+    except (AccessDeniedError, ClockSkewedError):  # somebody may mend that: it is tried again
+        raise
+    except PermanentError as error:
+        receipt = replace(receipt, objects=(), failed=str(error))
+        data = receipt.to_bytes()
+    meta = put_small(store, keys.ranks(plan.set) + receipt.name(data), data, if_absent=False)
+    if receipt.failed is not None:
+        raise RankFailedError(f"its rank could not store {receipt.failed}", operation="receipt", uri=str(plan.set))
     return meta.etag
+
+
+def _all_stored(required: Sequence[Requirement], prefix: str, store: ObjectStore) -> list[SetObject]:
+    for one in required:
+        if one.state in (JobState.FAILED, JobState.DISCARDED):
+            raise PermanentError(f"{one.key[len(prefix) :]}: {one.error or 'it was discarded'}")
+    return [_stored(one, prefix, store) for one in required]
 
 
 def _stored(one: Requirement, prefix: str, store: ObjectStore) -> SetObject:
@@ -104,15 +112,9 @@ def commit_set(plan: SetPlan, passed_s: float, store: ObjectStore) -> str | None
     IncompleteSetError: not yet.
     """
     keys = RunKeys(plan.base)
-    if passed_s < plan.delay_s:
-        raise IncompleteSetError("the rank before this one commits the set", operation="commit", uri=keys.manifest(plan.set))
     if plan.delay_s:
-        try:
-            store.head(keys.manifest(plan.set))
-        except NotFoundError:
-            pass
-        else:
-            return None
+        _commit_as_deputy(plan, passed_s, store)
+        return None
     newer = commit(store, keys, plan.set, plan.world).newer_attempts
     if not newer:
         return None
@@ -120,3 +122,22 @@ def commit_set(plan: SetPlan, passed_s: float, store: ObjectStore) -> str | None
         f"attempt {newer[-1]} of this run has begun, this one is {plan.set.number}: the set is committed, but the run is another "
         "job's now, which does not resume from it once it has saved a set of its own"
     )
+
+
+def _commit_as_deputy(plan: SetPlan, passed_s: float, store: ObjectStore) -> None:
+    """Commit the set if those before this node have not done it in time. Until then each look is one request.
+
+    Nobody waits for a deputy: that the set failed, or was abandoned, is reported elsewhere.
+    """
+    keys = RunKeys(plan.base)
+    try:
+        store.head(keys.manifest(plan.set))
+        return
+    except BucketNotFoundError:
+        raise
+    except NotFoundError:
+        pass
+    if passed_s < plan.delay_s:
+        raise IncompleteSetError("the node before this one commits the set", operation="commit", uri=keys.manifest(plan.set))
+    with suppress(SetFailedError, SetAbandonedError):
+        commit(store, keys, plan.set, plan.world)

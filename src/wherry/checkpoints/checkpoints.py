@@ -15,7 +15,7 @@ from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.opening import opened_again, opening_of
 from wherry.checkpoints.plain_values import checked
-from wherry.checkpoints.protocol.attempts import Attempt, read_attempt
+from wherry.checkpoints.protocol.attempts import Attempt
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.deletion import Delays
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
@@ -28,7 +28,7 @@ from wherry.checkpoints.reading import reading
 from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringError, remove_restored, restore_objects
 from wherry.checkpoints.retention import Retention
 from wherry.checkpoints.saving import SetFolder, SetPart
-from wherry.checkpoints.start import begin
+from wherry.checkpoints.start import begin, recorded
 from wherry.checkpoints.state_dicts import read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
@@ -196,6 +196,7 @@ class Checkpoints:
     def attempt(self) -> Attempt:
         """The start of the job that this is; recorded in the bucket, or agreed on, when it is first needed."""
         if self._attempt is None:
+            self.world.check_still_true()
             self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, lambda: set_of(self._newest()))
         return self._attempt
 
@@ -230,7 +231,7 @@ class Checkpoints:
             return self.world.agree(self._newest() if self.world.rank == 0 else None)
         attempt = self.attempt
         if self._number is not None and self.world.rank != 0:
-            attempt = read_attempt(self._uploader.store, self._keys, self._number)
+            attempt = recorded(self._uploader.store, self._keys, self._number)
         return None if attempt.resumed_from is None else self._read(attempt.resumed_from)
 
     def list(self) -> list[Manifest]:

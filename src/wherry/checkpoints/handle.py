@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from wherry.checkpoints.protocol.commit import SetAbandonedError, SetFailedError
+from wherry.checkpoints.protocol.commit import IncompleteSetError, SetAbandonedError, SetFailedError
 from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.errors import NotFoundError
@@ -18,6 +19,17 @@ _MOST_LOOK_S = 30.0
 
 class RunTakenOverError(SetAbandonedError):
     """A newer attempt of this run has begun. The set is committed, but the run is another job's now."""
+
+
+@dataclass(frozen=True)
+class SetLooks:
+    """What a handle asks the store: what is under the manifest's key (NotFoundError: nothing yet), why the set will not be
+    complete (None: no rank has said so), and which ranks have written no receipt.
+    """
+
+    manifest: Callable[[], Manifest | Tombstone]
+    failure: Callable[[], str | None]
+    missing: Callable[[], str]
 
 
 class CheckpointHandle:
@@ -35,15 +47,17 @@ class CheckpointHandle:
         self,
         name: SetName,
         upload: UploadHandle,
-        look: Callable[[], Manifest | Tombstone],
-        failed: Callable[[], str | None],
+        looks: SetLooks,
         note: Callable[[], str | None],
+        deadline_s: float,
     ) -> None:
+        """`deadline_s`: how long to wait for other ranks at most."""
         self.name = name
         self._upload = upload
-        self._look = look
-        self._failed = failed
+        self._looks = looks
         self._note = note
+        self._deadline_s = deadline_s
+        self._made_s = time.monotonic()
 
     def __repr__(self) -> str:
         return f"<CheckpointHandle {self.name} {self._upload.state.value}>"
@@ -67,7 +81,8 @@ class CheckpointHandle:
         """Wait until the set is committed, and describe it.
 
         Raises UploadFailed if an object of this rank cannot be stored, or if ranks are still missing at the deadline of the
-        uploads (it names them); SetFailedError if another rank's objects cannot be stored; SetAbandonedError if a newer attempt
+        uploads (it names them), IncompleteSetError on a rank that does not commit the set itself; SetFailedError if another
+        rank's objects cannot be stored; SetAbandonedError if a newer attempt
         gave the set up; RunTakenOverError if the set is committed, but another job has this run by now; TimeoutError after
         `timeout_s`.
         """
@@ -76,11 +91,17 @@ class CheckpointHandle:
         wait_s = _LEAST_LOOK_S
         while True:
             try:
-                there = self._look()
+                there = self._looks.manifest()
                 break
             except NotFoundError:
-                if (why := self._failed()) is not None:
+                if (why := self._looks.failure()) is not None:
                     raise SetFailedError(why, operation="commit", uri=str(self.name)) from None
+            if time.monotonic() - self._made_s >= self._deadline_s:
+                raise IncompleteSetError(
+                    f"not committed {self._deadline_s:g} s after it was handed over: {self._looks.missing()}",
+                    operation="commit",
+                    uri=str(self.name),
+                )
             left_s = wait_s if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"the set {self.name} is not committed after {timeout_s} s; it goes on in the background")

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from wherry.agent.set_jobs import SetPlan
-from wherry.checkpoints.handle import CheckpointHandle
+from wherry.checkpoints.handle import CheckpointHandle, SetLooks
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.commit import failure_of
+from wherry.checkpoints.protocol.commit import failure_of, missing_ranks
 from wherry.checkpoints.protocol.names import RunKeys
 from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.world import World
@@ -28,8 +28,10 @@ from wherry.uploader import Uploader
 
 log = logging.getLogger("wherry.checkpoints")
 
-#: How long a node's deputy leaves the commit to the node before it.
-_DEPUTY_S = 60.0
+#: How long a node's deputy leaves the commit to the node before it; and how many nodes have one. If all of these are gone,
+#: whoever resumes the run commits the set.
+DEPUTY_S = 60.0
+_MOST_DEPUTIES = 15
 _RESERVED = "_ranks"
 
 
@@ -88,6 +90,7 @@ class SetPart:
         if self._is_over:
             return
         self._is_over = True
+        why = why.encode(errors="backslashreplace").decode()  # it may name a file whose name is no text
         try:
             self._uploader.follow_up(self._key_name("_ranks"), [self._receipt_job(replace(self.receipt, failed=why), ())])
         except (WherryError, OSError) as error:
@@ -132,9 +135,11 @@ class SetPart:
             manifest = f"{self._base}/manifests/{self.name}.json"
             if world.rank == 0:
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan().to_bytes(), (jobs[0].name,)))
-            elif world.local_rank == 0:
-                plan = self._plan(delay_s=_DEPUTY_S * max(1, world.node_order))
-                jobs.append(FollowUp(JobKind.COMMIT, manifest, plan.to_bytes(), (jobs[0].name,), is_deputy=True))
+            elif world.local_rank == 0 and world.node_order <= _MOST_DEPUTIES:
+                plan = self._plan(delay_s=DEPUTY_S * max(1, world.node_order))
+                # A name of its own: of two jobs of one name in a spool that nodes share, the later one waits for the other.
+                deputy = f"{manifest}.deputy-{world.rank:05d}"
+                jobs.append(FollowUp(JobKind.COMMIT, deputy, plan.to_bytes(), (jobs[0].name,), is_deputy=True))
             upload = self._uploader.follow_up(manifest, jobs)
             self._is_over = True
         self._handle = self._handle_of(upload)
@@ -150,13 +155,12 @@ class SetPart:
 
     def _handle_of(self, upload: UploadHandle) -> CheckpointHandle:
         store = self._uploader.store
-        return CheckpointHandle(
-            self.name,
-            upload,
+        looks = SetLooks(
             partial(Catalog(store, self._keys).read, self.name),
             partial(failure_of, store, self._keys, self.name),
-            partial(self._told, upload),
+            partial(missing_ranks, store, self._keys, self.name, self._world.size),
         )
+        return CheckpointHandle(self.name, upload, looks, partial(self._told, upload), self._uploader.config.retry.job_deadline_s)
 
     def _receipt_job(self, receipt: Receipt, names: Sequence[str]) -> FollowUp:
         name = self._key_name(f"{_RESERVED}/{self._world.rank:05d}-of-{self._world.size:05d}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from wherry.checkpoints.protocol.receipt import MOST_RANKS
@@ -29,6 +29,8 @@ class World:
     local_rank: int = 0
     node_order: int = 0
     start: str | None = None
+    #: Whether it was found out, and not given.
+    is_found: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size <= MOST_RANKS:
@@ -43,14 +45,27 @@ class World:
         if "RANK" in environ and "WORLD_SIZE" in environ:
             rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
             local_rank, node = _number(environ, "LOCAL_RANK", rank), _number(environ, "GROUP_RANK", -1)
-        elif "SLURM_PROCID" in environ and "SLURM_NTASKS" in environ:
-            rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_NTASKS")
+        elif "SLURM_PROCID" in environ and (tasks := _slurm_tasks(environ)) is not None:
+            rank, size = _number(environ, "SLURM_PROCID"), tasks
             local_rank, node = _number(environ, "SLURM_LOCALID", rank), _number(environ, "SLURM_NODEID", -1)
         else:
             rank, size, local_rank, node = 0, 1, 0, 0
         if (group := process_group()) is not None:
+            if size == 1 < group.get_world_size():  # the ranks were told to the group alone, and nothing of their nodes
+                local_rank = node = group.get_rank()
             rank, size = group.get_rank(), group.get_world_size()
-        return cls(rank, size, local_rank, node if node >= 0 else rank, _start(environ))
+        return cls(rank, size, local_rank, node if node >= 0 else rank, _start(environ), is_found=True)
+
+    def check_still_true(self) -> None:
+        """ConfigError if torch.distributed was started since this was found out, and says another rank or world."""
+        if not self.is_found or (group := process_group()) is None:
+            return
+        now = (group.get_rank(), group.get_world_size())
+        if now != (self.rank, self.size):
+            raise ConfigError(
+                f"this is rank {now[0]} of {now[1]} for torch.distributed, and was rank {self.rank} of {self.size} before it was "
+                "started: make the Checkpoints after init_process_group()"
+            )
 
     def agree(self, value: _T) -> _T:
         """What rank 0 gives, on every rank. Only where can_agree; all ranks call it, in the same order."""
@@ -94,6 +109,13 @@ def _start(environ: Mapping[str, str]) -> str | None:
     if job_id := environ.get("SLURM_JOB_ID"):
         return f"slurm {job_id} {environ.get('SLURM_STEP_ID', '0')} {environ.get('SLURM_RESTART_COUNT', '0')}"
     return None
+
+
+def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
+    """How many ranks srun has started; None in the batch script itself, which has variables of them, too, and is one process."""
+    if "SLURM_STEP_NUM_TASKS" in environ:
+        return _number(environ, "SLURM_STEP_NUM_TASKS")
+    return _number(environ, "SLURM_NTASKS") if "SLURM_STEP_ID" in environ and "SLURM_NTASKS" in environ else None
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

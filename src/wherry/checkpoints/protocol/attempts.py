@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wherry.checkpoints.protocol.documents import Document, dump, put_small, read_small
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName, is_attempt
@@ -27,7 +27,7 @@ class Attempt:
 
     key: str
     resumed_from: SetName | None = None
-    #: What all ranks of this start have in common, where it was told to them by the launcher.
+    #: What all ranks of this start have in common, where it was told to them by the launcher; else what tells two records apart.
     start: str | None = None
 
     def to_bytes(self) -> bytes:
@@ -71,21 +71,67 @@ def claim(store: ObjectStore, keys: RunKeys, resumed_from: SetName | None, start
         if number > MOST_ATTEMPTS:
             raise ConfigError(f"{keys.base} has {MOST_ATTEMPTS} attempts: use another run name")
         attempt = Attempt(f"{number:09d}_{secrets.token_hex(2)}", resumed_from, start)
-        try:
-            put_small(store, keys.attempt(number), attempt.to_bytes(), if_absent=True)
-        except AlreadyExistsError:
-            if Attempt.from_bytes(read_small(store, keys.attempt(number)), keys.attempt(number)) != attempt:
-                continue  # another job has it; else it is ours, and the answer was lost
-        _record_start(store, keys, attempt)
-        return attempt
+        if _put_own(store, keys.attempt(number), attempt):
+            if start is not None and not _put_own(store, _start_key(keys, start), attempt):
+                raise AlreadyExistsError(f"the start {start} is recorded already", operation="put", uri=_start_key(keys, start))
+            return attempt
     raise PermanentError(f"{_MOST_RACES} other jobs took the number of this attempt", operation="put", uri=keys.attempts)
 
 
 def claim_number(store: ObjectStore, keys: RunKeys, number: int, resumed_from: SetName | None) -> Attempt:
-    """Record the attempt that the user has numbered. AlreadyExistsError if it is there already."""
-    attempt = Attempt(f"{number:09d}", resumed_from)
-    put_small(store, keys.attempt(number), attempt.to_bytes(), if_absent=True)
+    """Record the attempt that the user has numbered. AlreadyExistsError if it, or a higher one, is there already."""
+    _check_is_last(store, keys, number)
+    attempt = Attempt(f"{number:09d}", resumed_from, secrets.token_hex(8))
+    if not _put_own(store, keys.attempt(number), attempt):
+        raise _not_new(keys, number, "the run has this attempt already")
     return attempt
+
+
+def join_number(store: ObjectStore, keys: RunKeys, number: int) -> Attempt:
+    """The attempt that the user has numbered, for a rank that does not record it: without what only the record says.
+
+    AlreadyExistsError if wherry has given the number to another start, or if there is a higher one.
+    """
+    _check_is_last(store, keys, number)
+    return find_number(store, keys, number) or Attempt(f"{number:09d}")
+
+
+def _check_is_last(store: ObjectStore, keys: RunKeys, number: int) -> None:
+    if (later := max(attempt_numbers(store, keys, after=number), default=None)) is not None:
+        raise _not_new(keys, number, f"the run has an attempt {later}, and a later start needs a higher number")
+
+
+def _not_new(keys: RunKeys, number: int, why: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"attempt={number}: {why}",
+        operation="begin",
+        uri=keys.attempts,
+        hint="count it up at each start of the job, or leave attempt= out",
+    )
+
+
+def _put_own(store: ObjectStore, key: str, attempt: Attempt) -> bool:
+    """Whether this attempt's record is under the key now; False: another's is."""
+    try:
+        put_small(store, key, attempt.to_bytes(), if_absent=True)
+    except (AlreadyExistsError, IntegrityError):  # or it is ours, and the answer was lost; or two jobs put theirs at one moment
+        return read_small(store, key) == attempt.to_bytes()
+    return True
+
+
+def take_place(store: ObjectStore, keys: RunKeys, attempt: Attempt, rank: int) -> None:
+    """Record that this rank of the attempt has begun, once. AlreadyExistsError if it had begun before.
+
+    Whatever a second start puts below the same prefix would be taken for the first one's.
+    """
+    key = f"{keys.starts}{attempt.key}-{rank:05d}.json"
+    if not _put_own(store, key, replace(attempt, start=secrets.token_hex(8))):
+        raise AlreadyExistsError(
+            f"rank {rank} of attempt {attempt.key} has begun before",
+            operation="begin",
+            uri=key,
+            hint="each start of the job needs an id, or attempt=, of its own, and a process one Checkpoints of a run",
+        )
 
 
 def read_attempt(store: ObjectStore, keys: RunKeys, number: int) -> Attempt:
@@ -93,13 +139,22 @@ def read_attempt(store: ObjectStore, keys: RunKeys, number: int) -> Attempt:
     return Attempt.from_bytes(read_small(store, keys.attempt(number)), keys.attempt(number))
 
 
+def find_number(store: ObjectStore, keys: RunKeys, number: int) -> Attempt | None:
+    """The attempt that the user has numbered, in one request; None: rank 0 has not recorded it yet.
+
+    AlreadyExistsError if wherry has given the number to another start.
+    """
+    try:
+        found = read_attempt(store, keys, number)
+    except NotFoundError:
+        return None
+    if found.key != f"{number:09d}":
+        raise _not_new(keys, number, "the run has this attempt already")
+    return found
+
+
 def _start_key(keys: RunKeys, start: str) -> str:
     return f"{keys.starts}{hashlib.sha256(start.encode()).hexdigest()[:32]}.json"
-
-
-def _record_start(store: ObjectStore, keys: RunKeys, attempt: Attempt) -> None:
-    if attempt.start is not None:
-        put_small(store, _start_key(keys, attempt.start), attempt.to_bytes(), if_absent=True)
 
 
 def find_start(store: ObjectStore, keys: RunKeys, start: str) -> Attempt | None:

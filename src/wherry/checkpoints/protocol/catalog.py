@@ -68,7 +68,12 @@ class Catalog:
         Three requests where the pointer is up to date: the pointer, a listing of what is newer, a listing of the set's objects.
         """
         for manifest in self.newest_first():
-            if not (missing := self.missing(manifest)):
+            try:
+                missing = self.missing(manifest)
+            except NewerFormatError as error:  # of a receipt
+                log.warning("the set %s is passed over: %s", manifest.set, error)
+                continue
+            if not missing:
                 return manifest
             log.warning(
                 "the set %s is passed over: %d object(s) are missing, first %s", manifest.set, len(missing), missing[0].key

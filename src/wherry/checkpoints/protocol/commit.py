@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wherry.checkpoints.protocol.attempts import attempt_numbers
-from wherry.checkpoints.protocol.documents import DamagedDocumentError, put_small, read_small
+from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, put_small, read_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, failed_rank
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_of, manifest_or_tombstone
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectStore
 
 #: An error names so many ranks at most.
@@ -84,6 +84,8 @@ def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
                 )
             found.by_rank[receipt.rank] = receipt
             found.worlds.setdefault(receipt.world, []).append(receipt.rank)
+    # A rank's receipt proves its objects: it was written when an upload that had failed was tried again, by hand.
+    found.failed = [text for text in found.failed if failed_rank(text) not in found.by_rank]
     return found
 
 
@@ -144,26 +146,43 @@ def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> None:
 
 
 def _point_at(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> None:
-    """Have ``latest.json`` hold the newest manifest. Two committers may cross here: readers list what is newer than it says."""
+    """Have ``latest.json`` hold the newest manifest. Two committers may cross here: readers list what is newer than it says.
+
+    A store that refuses to replace it, or shows another committer's by now, does not undo the commit.
+    """
     try:
         current = Manifest.from_bytes(read_small(store, keys.pointer), keys.pointer)
         if current.set >= manifest.set:
             return
-    except (NotFoundError, StoreError):  # there is none yet, or none that can be read: write one
+    except PermanentError:  # there is none yet, or none that can be read: write one
         pass
-    put_small(store, keys.pointer, manifest.to_bytes(), if_absent=False)
+    with suppress(PermanentError):
+        put_small(store, keys.pointer, manifest.to_bytes(), if_absent=False)
 
 
 def failure_of(store: ObjectStore, keys: RunKeys, name: SetName) -> str | None:
-    """Why the set will never be complete, as a rank has written it down; None: none has. One request when none has."""
-    prefix = keys.ranks(name)
-    failed = [meta.key[len(prefix) :] for meta in store.list(f"{prefix}failed-")]
+    """Why the set will not be complete, as a rank has written it down; None: none has. One request when none has."""
+    if next(iter(store.list(f"{keys.ranks(name)}failed-")), None) is None:
+        return None
+    failed = list_receipts(store, keys, name).failed
     return _why_failed(store, keys, name, failed) if failed else None
+
+
+def missing_ranks(store: ObjectStore, keys: RunKeys, name: SetName, world: int) -> str:
+    """Which ranks have written no receipt, in words, for an error."""
+    there = list_receipts(store, keys, name).by_rank
+    missing = [rank for rank in range(world) if rank not in there]
+    if not missing:
+        return "the receipts of all ranks are there, but no agent has committed the set"
+    return f"{len(missing)} of {world} receipts are missing: rank {_some(missing)}"
 
 
 def _why_failed(store: ObjectStore, keys: RunKeys, name: SetName, failed: Sequence[str]) -> str:
     key = keys.ranks(name) + failed[0]
-    why = Receipt.from_bytes(read_small(store, key), key, name).failed or "no reason is given"
+    try:
+        why = Receipt.from_bytes(read_small(store, key), key, name).failed or "no reason is given"
+    except (NotFoundError, DamagedDocumentError, NewerFormatError) as error:
+        why = f"the reason cannot be read ({error})"
     ranks = [rank for text in failed if (rank := failed_rank(text)) is not None]
     return f"rank {_some(ranks)} could not store its part: {why}"
 

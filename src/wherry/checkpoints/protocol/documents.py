@@ -7,6 +7,7 @@ for, and names no object outside its set.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from wherry.store import CRC32C_METADATA, ObjectMeta, ObjectStore, PutOptions, f
 
 #: No receipt and no manifest is larger.
 MOST_BYTES = 64 * 2**20
+#: Metadata of a set is nested no deeper: Python reads deeper JSON than it writes.
+_MOST_DEPTH = 50
 _T = TypeVar("_T")
 
 
@@ -33,7 +36,7 @@ class Document:
     def __init__(self, data: bytes, key: str, format_name: str, version: int) -> None:
         self.key = key
         try:
-            content = json.loads(data)
+            content = json.loads(data, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"it is no JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != format_name:
@@ -62,6 +65,13 @@ class Document:
         value = self.content.get(field)
         return None if value is None else self.check(value, kind, field)
 
+    def take_plain(self, field: str) -> dict[str, Any]:
+        """The field, an object which can be written again as it is, whatever is in it."""
+        value: dict[str, Any] = self.take(field, dict)
+        if (why := why_not_plain(value)) is not None:
+            raise self.damaged(f"{field}: {why}")
+        return value
+
     def check(self, value: object, kind: type[_T], what: str) -> _T:
         """`value` if it is of this type (a bool is no int); numbers are not negative."""
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -69,6 +79,22 @@ class Document:
         if isinstance(value, int) and value < 0:
             raise self.damaged(f"{what} is {value}")
         return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+def why_not_plain(value: object, depth: int = 0) -> str | None:
+    """Which rule a parsed JSON value breaks, so that it could not be written, or read again elsewhere; None: none."""
+    if isinstance(value, str):
+        return f"{value!a:.40} has a lone surrogate" if any("\ud800" <= char <= "\udfff" for char in value) else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is no finite number"
+    if depth == _MOST_DEPTH and isinstance(value, (dict, list)):
+        return f"it is nested more than {_MOST_DEPTH} deep"
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return next((why for one in inner if (why := why_not_plain(one, depth + 1)) is not None), None)
 
 
 def dump(format_name: str, version: int, fields: Mapping[str, object]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -175,10 +176,19 @@ class Receipt:
             document.take("kind", str),
             tuple(_object(document, one) for one in document.take("objects", list)),
             _set(document, parent) if parent is not None else None,
-            document.take("metrics", dict),
-            document.take("metadata", dict),
+            metrics_of(document),
+            document.take_plain("metadata"),
             document.take_or_none("failed", str),
         )
+
+
+def metrics_of(document: Document) -> dict[str, float]:
+    """The metrics that a receipt or a manifest has."""
+    metrics = document.take_plain("metrics")
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > sys.float_info.max:
+            raise document.damaged(f"the metric {name!a} is no number")
+    return metrics
 
 
 def _set(document: Document, text: str) -> SetName:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from wherry.checkpoints.protocol.documents import Document, dump
 from wherry.checkpoints.protocol.names import SetName
-from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, total_of
+from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, metrics_of, total_of
 
 MANIFEST_FORMAT = "wherry-checkpoint"
 MANIFEST_VERSION = 1
@@ -174,10 +174,7 @@ def _from_document(document: Document) -> Manifest:
         source = set_of(document.check(entry.get("set"), str, "the set of a reference"), "the reference")
         references.append(Reference(source, Total(counts[0], counts[1], names_sum)))
     parent = document.take_or_none("parent", str)
-    metrics = document.take("metrics", dict)
-    for name_, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise document.damaged(f"the metric {name_!r} is no number")
+    metrics = metrics_of(document)
     return Manifest(
         set_of(document.take("set", str), "it says that it is of"),
         document.take("kind", str),
@@ -185,5 +182,5 @@ def _from_document(document: Document) -> Manifest:
         tuple(references),
         None if parent is None else set_of(parent, "the parent"),
         metrics,
-        document.take("metadata", dict),
+        document.take_plain("metadata"),
     )
