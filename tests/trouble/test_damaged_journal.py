@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from gate import Gate
 from support import CALLER, caller, damage_journal, end_agent, file_of, run_script, wait_until
 from wherry.config import RetryConfig
-from wherry.errors import UploadFailed
+from wherry.errors import JournalError, UploadFailed
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
@@ -129,6 +131,25 @@ def test_a_loss_is_said_in_the_log_at_the_next_call_and_raised_at_the_end(
         uploader.put(source, name)
     assert 1 == caplog.text.count(f"upload of {uploader.uri} failed: the journal was damaged")
     report_loss(uploader)
+
+
+def test_a_loss_is_not_taken_for_said_when_the_call_that_was_to_say_it_fails(tmp_path: Path, spool_folder: Path) -> None:
+    source = file_of(tmp_path / "source", 10)
+    file_of(tmp_path / "dest" / "b", 1)
+    uploader = Uploader(tmp_path / "dest", spool=spool_folder, config=CALLER)
+    uploader.put(source, "a")
+    damage(spool_folder)
+    uploader.put(source, "b", overwrite=False)
+    uploader.config = caller(on_failure="raise")
+    with closing(sqlite3.connect(spool_folder / "journal.db")) as db:
+        db.execute("CREATE TRIGGER refused BEFORE UPDATE OF reported ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END")
+        with pytest.raises(JournalError, match="no"):
+            uploader.raise_failures()
+        db.execute("DROP TRIGGER refused")
+    with pytest.raises(UploadFailed, match="damaged and put aside") as raised:
+        uploader.raise_failures()
+    assert [str(uploader.uri), uploader.uri_for("b")] == [failure.uri for failure in raised.value.failures]
+    uploader.close()
 
 
 def test_a_lost_upload_is_never_reported_as_a_success(tmp_path: Path, spool_folder: Path) -> None:

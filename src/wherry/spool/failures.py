@@ -31,7 +31,8 @@ class Failures:
     def report(self, *, raising: bool) -> None:
         """Raise UploadFailed for failures that were not raised before, or log those that were not logged."""
         checks = self._journal.uploads.failures(self._owner, checks=True)
-        puts = [*self._acceptance.lost(mark=raising), *self._journal.uploads.failures(self._owner, mark=raising)]
+        puts = self._journal.uploads.failures(self._owner, mark=raising)
+        puts = [*self._acceptance.lost(mark=raising), *puts]  # nothing can go wrong any more before that is said
         if raising and (checks or puts):
             raise upload_failed([*checks, *puts], remedy=self._remedy(puts))
         for failure in [*checks, *puts]:
