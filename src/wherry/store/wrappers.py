@@ -26,6 +26,7 @@ from wherry.store import (
     PutOptions,
     StoredPart,
     TakeBlock,
+    order_of,
 )
 from wherry.store.retry import call_with_retry
 
@@ -192,15 +193,16 @@ class RetryStore(WrappedStore):
         return self._parts("begin", key).begin(key, size_bytes, put)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
-        """As the inner store's; after an error it is begun again after the last key that was given out."""
+        """As the inner store's, each key once; after an error it is begun again after the last key that was given out."""
         last = start_after
 
         def begin() -> Iterator[ObjectMeta]:
             return self.inner.list(prefix, start_after=last)
 
         for meta in self._steps("list", prefix, begin):
-            last = meta.key
-            yield meta
+            if order_of(meta.key) > order_of(last):  # else a server gives a key again, at the end of a page and on the next
+                last = meta.key
+                yield meta
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the inner store's; after an error it is begun again and leaves out what was given out."""
