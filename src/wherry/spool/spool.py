@@ -96,13 +96,13 @@ class Spool:
         """Remove staged files that no job needs any more."""
         for object_id in object_ids:
             if _is_name(object_id):  # nothing else is a file of ours
+                path = self.path(object_id)
                 try:
-                    self.path(object_id).unlink(missing_ok=True)
-                except (
-                    IsADirectoryError,
-                    PermissionError,
-                ):  # a folder that open_folder() made; which of the two depends on the system
-                    shutil.rmtree(self.path(object_id))
+                    path.unlink(missing_ok=True)
+                except (IsADirectoryError, PermissionError):  # which of the two a folder gives depends on the system
+                    if not path.is_dir():
+                        raise
+                    shutil.rmtree(path)  # open_folder() made it
 
     def free_bytes(self) -> int:
         """What the file system under the spool has left for staged files: all but the room that the journal needs."""
