@@ -29,7 +29,7 @@ from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringErro
 from wherry.checkpoints.retention import Retention
 from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin, recorded
-from wherry.checkpoints.state_dicts import read_state, state_name, write_state
+from wherry.checkpoints.state_dicts import check_format, find_state, read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
@@ -116,6 +116,7 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         metadata: Mapping[str, object] | None = None,
         overwrite: bool = False,
+        format: str = "torch",  # noqa: A002  the word that the libraries use
     ) -> Any:
         """Hand over this rank's part of the set of `step`: a file, a folder, or a state dict of torch. Returns a
         CheckpointHandle.
@@ -127,19 +128,22 @@ class Checkpoints:
                 trainer.save_model(folder)
 
         `metrics` and `metadata` (plain JSON) are those of rank 0; `restore("best:loss")` compares the former. All ranks save the
-        same steps. A step that this attempt has saved is refused with AlreadyExistsError; `overwrite=True` makes a newer set of
-        it.
+        same steps. `format` is that of a state dict: "torch" (torch.save) or "safetensors", which holds one flat dict of tensors
+        and no pickle. A step that this attempt has saved is refused with AlreadyExistsError; `overwrite=True` makes a newer set
+        of it.
 
         Raises what `Uploader.put` raises; ConfigError for a bad step, for numbers that are not finite, and where nothing tells
         the ranks which attempt this is.
         """
         begin = partial(self.part, step, metrics=metrics, metadata=metadata, overwrite=overwrite)
+        if check_format(format) != "torch" and not isinstance(source, Mapping):
+            raise ConfigError(f"format={format!r} is that of a state dict: a file or a folder is saved as it is")
         if source is None:
             return SetFolder(self._uploader, begin)
         part = begin()
         if isinstance(source, Mapping):
-            with part.giving_up(), part.open(state_name(self.world)) as file:
-                write_state(source, cast("IO[bytes]", file))
+            with part.giving_up(), part.open(state_name(self.world, format)) as file:
+                write_state(source, cast("IO[bytes]", file), format)
             return part.hand_over("state")
         path = Path(source)
         part.put(path)
@@ -325,11 +329,7 @@ class Checkpoints:
         """
         with temporary_folder("wherry-load-") as folder:
             self.restore(which, folder / "set")
-            path = folder / "set" / state_name(self.world)
-            if not path.is_file():
-                found = ", ".join(sorted(one.name for one in (folder / "set").iterdir())[:5])
-                raise ConfigError(f"the set {which!r} has no {path.name} but {found}: restore() it and read it yourself")
-            return read_state(path, map_location)
+            return read_state(find_state(folder / "set", self.world), map_location)
 
     # -- another process
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from wherry.checkpoints.safetensors_file import read_safetensors, write_safetensors
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError, IntegrityError, MissingExtraError
+
+log = logging.getLogger("wherry.checkpoints")
+
+#: The formats of a state dict, and the endings of their files.
+FORMATS = {"torch": "pt", "safetensors": "safetensors"}
+#: What numbers and arrays of numpy are pickled with. They hold values, and nothing else.
+_NUMPY = ("scalar", "_reconstruct", "ndarray", "dtype")
+#: Classes that load() will refuse, of which the user was told.
+_told: set[str] = set()
 
 
 def _torch() -> Any:
@@ -19,36 +31,102 @@ def _torch() -> Any:
     return torch
 
 
-def state_name(world: World) -> str:
+def check_format(name: str) -> str:
+    """The name of a format, if it is one: ConfigError."""
+    if name not in FORMATS:
+        raise ConfigError(f"format {name!r}: a state dict is saved as {' or '.join(map(repr, FORMATS))}")
+    return name
+
+
+def state_name(world: World, format_name: str = "torch") -> str:
     """The name of a rank's state dict in its set."""
-    return f"rank-{world.rank:05d}.pt" if world.size > 1 else "state.pt"
+    return (f"rank-{world.rank:05d}" if world.size > 1 else "state") + f".{FORMATS[format_name]}"
 
 
-def write_state(state: Mapping[str, object], file: IO[bytes]) -> None:
-    """torch.save() into an open file."""
-    _torch().save(state, file)
+def write_state(state: Mapping[str, object], file: IO[bytes], format_name: str = "torch") -> None:
+    """Write it into an open file. ConfigError for what the format does not hold."""
+    torch = _torch()
+    if format_name == "safetensors":
+        write_safetensors(state, file)
+        return
+    torch.save(state, file)
+    if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # from torch 2.5 on, as safe_globals
+        _warn_of_classes(torch, file)
+
+
+def _warn_of_classes(torch: Any, file: IO[bytes]) -> None:
+    """Say now, and not when the job is resumed, what load() will not unpickle."""
+    file.flush()
+    file.seek(0)
+    with _numpy_allowed(torch):
+        refused = sorted(set(torch.serialization.get_unsafe_globals_in_checkpoint(file)) - _told)
+    file.seek(0, 2)
+    if refused:
+        _told.update(refused)
+        log.warning(
+            "the state dict holds more than tensors and plain values: load() will refuse %s unless you allow it by "
+            "torch.serialization.add_safe_globals",
+            ", ".join(refused),
+        )
+
+
+def find_state(folder: Path, world: World) -> Path:
+    """The file of this rank's state dict in a restored set. ConfigError says what is there in its place."""
+    for format_name in FORMATS:
+        if (path := folder / state_name(world, format_name)).is_file():
+            return path
+    found = ", ".join(sorted(one.name for one in folder.iterdir())[:5]) or "nothing"
+    raise ConfigError(f"the set has no {state_name(world)} but {found}: restore() it and read it yourself")
 
 
 def read_state(path: Path, map_location: object = None) -> dict[str, Any]:
-    """torch.load() with ``weights_only=True``, memory-mapped where possible. IntegrityError for a pickle that does more."""
+    """The state dict of a file, memory-mapped where its format allows it: it stays readable when the file is removed.
+
+    IntegrityError for a pickle that does more than to make tensors, numbers and plain values; ConfigError for anything else that
+    is no state dict.
+    """
     torch = _torch()
-    try:
-        state = torch.load(path, map_location=map_location, weights_only=True, mmap=True)
-    except (RuntimeError, ValueError):  # an older format, which cannot be mapped
-        try:
-            state = torch.load(path, map_location=map_location, weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise _refused(path, error) from error
-    except pickle.UnpicklingError as error:
-        raise _refused(path, error) from error
+    if path.suffix == ".safetensors":
+        return read_safetensors(path, map_location)
+    with _numpy_allowed(torch):
+        state = _unpickled(torch, path, map_location)
     if not isinstance(state, dict):
         raise ConfigError(f"{path.name} holds a {type(state).__name__}, not a state dict: restore() it and read it yourself")
     return state
 
 
-def _refused(path: Path, error: Exception) -> IntegrityError:
-    return IntegrityError(
-        f"{path.name} is refused: it holds more than tensors and plain values ({error})".splitlines()[0],
-        operation="load",
-        hint="restore() it and load it yourself if you trust who wrote it",
-    )
+def _unpickled(torch: Any, path: Path, map_location: object) -> object:
+    how = {"map_location": map_location, "weights_only": True}
+    try:
+        try:
+            return torch.load(path, mmap=True, **how)
+        except (RuntimeError, ValueError):  # an older format, which cannot be mapped
+            return torch.load(path, **how)
+    except pickle.UnpicklingError as error:
+        raise IntegrityError(
+            f"{path.name} is refused: it holds more than tensors and plain values ({error})".splitlines()[0],
+            operation="load",
+            hint="if you trust who wrote it, allow its class by torch.serialization.add_safe_globals, or restore() the set",
+        ) from error
+    except (RuntimeError, EOFError) as error:
+        raise ConfigError(f"{path.name} is no file that torch.save() has written ({error})".splitlines()[0]) from error
+
+
+@contextmanager
+def _numpy_allowed(torch: Any) -> Iterator[None]:
+    """Let numbers and arrays of numpy be unpickled, which optimizers and samplers leave in their states."""
+    if not hasattr(torch.serialization, "safe_globals"):
+        yield
+        return
+    with torch.serialization.safe_globals(_numpy_classes()):
+        yield
+
+
+def _numpy_classes() -> Sequence[object]:
+    try:
+        import numpy as np
+        from numpy._core import multiarray
+    except ImportError:  # none, or one before numpy 2
+        return []
+    kinds = [kind for name in getattr(np.dtypes, "__all__", ()) if isinstance(kind := getattr(np.dtypes, name), type)]
+    return [*(getattr(multiarray, name) for name in _NUMPY), *kinds]

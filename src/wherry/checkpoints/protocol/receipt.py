@@ -105,8 +105,8 @@ def failed_rank(name: str) -> int | None:
 class Receipt:
     """What one rank says of its part of a set. `failed`: why it is not there; then there are no objects.
 
-    `kind`: file, folder or state (a state dict of torch). `parent`: the set that this job resumed from. `metrics` and `metadata`
-    are those of rank 0, in the manifest.
+    `kind`: file, folder, state (a state dict of torch) or dcp (torch.distributed.checkpoint). `parent`: the set that this job
+    resumed from. `metrics` and `metadata` are those of rank 0, in the manifest.
     """
 
     set: SetName
