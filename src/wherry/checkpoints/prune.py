@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wherry.checkpoints.keep import Keep
@@ -21,6 +21,9 @@ from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectMeta, ObjectStore
 
 log = logging.getLogger("wherry.checkpoints")
+
+#: Fields of a PruneReport that list sets.
+_WORDS = ("committed", "pruned", "abandoned", "removed", "put_back", "incomplete")
 
 
 class _NotProvenError(Exception):
@@ -48,6 +51,24 @@ class PruneReport:
     incomplete: list[SetName] = field(default_factory=list)
     freed_bytes: int = 0
     stopped: str | None = None
+
+    def lines(self) -> Iterator[tuple[str, SetName, str]]:
+        """What has become of each set, in a word, its name, and why."""
+        yield from (("kept", name, ", ".join(why)) for name, why in sorted(self.kept.items()))
+        for word in _WORDS:
+            yield from ((word.replace("_", " "), name, "") for name in getattr(self, word))
+        yield from (("waiting", name, why) for name, why in sorted(self.waiting.items()))
+
+    def as_json(self) -> dict[str, object]:
+        """The same in plain values."""
+        return {
+            "dry_run": self.dry_run,
+            "kept": {str(name): why for name, why in self.kept.items()},
+            **{word: [str(name) for name in getattr(self, word)] for word in _WORDS},
+            "waiting": {str(name): why for name, why in self.waiting.items()},
+            "freed_bytes": self.freed_bytes,
+            "stopped": self.stopped,
+        }
 
 
 @dataclass

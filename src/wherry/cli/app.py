@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from wherry.cli import mirror_commands, pull_command, spool_commands, store_commands
+from wherry.cli import checkpoint_commands, mirror_commands, pull_command, spool_commands, store_commands
 from wherry.cli.arguments import (
     FileOption,
     JsonOption,
@@ -107,6 +107,7 @@ _VERBS: tuple[Callable[..., None], ...] = (
 for _verb in _VERBS:
     app.command()(_verb)
 app.add_typer(mirror_commands.app, name="mirror")
+app.add_typer(checkpoint_commands.app, name="checkpoints")
 
 
 @app.command()

@@ -1,0 +1,439 @@
+"""The commands of ``wherry checkpoints``: show, restore, verify, prune, pin and delete the checkpoint sets of a run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wherry.cli.arguments import (
+    FileOption,
+    JsonOption,
+    PairsOption,
+    UriArgument,
+    YesOption,
+    confirm,
+    open_target,
+    print_err,
+    print_out,
+)
+from wherry.cli.exit_codes import Exit
+from wherry.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from wherry.checkpoints.checkpoints import Checkpoints
+    from wherry.checkpoints.keep import Keep
+    from wherry.checkpoints.protocol.deletion import Delays
+    from wherry.checkpoints.protocol.set_manifest import Manifest
+    from wherry.checkpoints.prune import PruneReport
+    from wherry.checkpoints.survey import SetState
+
+#: A line names so many ranks at most.
+_NAMED_RANKS = 10
+_DAY_S = 86_400.0
+
+StepOption = Annotated[int | None, typer.Option("--step", metavar="N", min=0, help="The set of this step.")]
+WhichOption = Annotated[
+    str | None, typer.Option("--which", metavar="SET", help="latest, best:METRIC, best:METRIC:max, or a set's name.")
+]
+
+
+class _Checkpoints(TyperGroup):
+    """``wherry checkpoints URI`` is ``wherry checkpoints list URI``, unless the first word is another command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Checkpoints,
+    no_args_is_help=True,
+    subcommand_metavar="URI | COMMAND [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def checkpoints() -> None:
+    """Show, restore and prune the checkpoint sets of a run.
+
+    URI is that of the store and the name of the run: s3://my-bucket/project/run1.
+    wherry checkpoints URI lists the sets.
+
+    Example: wherry checkpoints s3://my-bucket/project/run1
+    """
+
+
+@app.command("list")
+def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
+    """List the sets of a run, from the oldest to the newest (may be left out).
+
+    Each with its step, attempt, age, size (what a restore takes), objects,
+    ranks, state, when its bytes were verified, and the proof of its state. A set that is not complete is shown as
+    that, with the ranks that are missing.
+
+    Example: wherry checkpoints list s3://my-bucket/project/run1
+    """
+    from wherry.checkpoints.survey import survey
+
+    with _opened(uri, option, options_file) as run:
+        found = survey(run.catalog.store, run.catalog.keys)
+        if not found:
+            raise _no_sets(run, uri)
+    if as_json:
+        for one in found:
+            typer.echo(json.dumps(one.as_json()))
+        return
+    rows = [("STEP", "ATTEMPT", "AGE", "SIZE", "OBJECTS", "RANKS", "STATE", "VERIFIED", "PROOF"), *map(_row, found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(9)]
+    for row in rows:
+        cells = [
+            text.rjust(width) if at in (0, 2, 3, 4, 5) else text.ljust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print_out("  ".join(cells).rstrip())
+
+
+@app.command()
+def latest(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
+    """Print the name of the newest set that is proven complete.
+
+    It is what a restart restores. Exit code 3: there is none.
+
+    Example: wherry checkpoints latest s3://my-bucket/project/run1
+    """
+    with _opened(uri, option, options_file) as run:
+        if (found := run.catalog.newest()) is None:
+            raise _no_sets(run, uri)
+    if as_json:
+        shown = {"set": str(found.set), "step": found.step, "attempt": found.set.attempt, "size_bytes": found.size_bytes}
+        typer.echo(json.dumps({**shown, "n_objects": found.n_objects, "n_ranks": found.world, "metrics": dict(found.metrics)}))
+    else:
+        print_out(str(found.set))
+
+
+@app.command()
+def restore(
+    uri: UriArgument,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.", show_default=False)],
+    step: StepOption = None,
+    which: WhichOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Restore a set, the newest complete one by default, verified.
+
+    DIR appears whole or not at all. If the newest set turns out to be damaged,
+    the one before it is restored, and the message says so.
+
+    Example: wherry checkpoints restore s3://my-bucket/project/run1 back --step 1000
+    """
+    from wherry.cli.words import size_text
+
+    with _opened(uri, option, options_file) as run:
+        wanted = "latest" if (given := _which(step, which)) is None else given
+        _manifest(run, wanted, uri)
+        run.restore(wanted, folder)
+        restored = run.parent
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print_out(f"restored  {size_text(size):>8}  {restored}  {folder}")
+
+
+@app.command()
+def verify(
+    uri: UriArgument,
+    step: StepOption = None,
+    which: WhichOption = None,
+    every: Annotated[bool, typer.Option("--all", help="All committed sets, from the newest.")] = False,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every byte of a set, the newest by default, and compare.
+
+    Sizes and checksums are compared with the receipts of its ranks. Exit code 7:
+    something is wrong; each object that is, is named.
+
+    Example: wherry checkpoints verify s3://my-bucket/project/run1 --step 1000
+    """
+    from wherry.checkpoints.survey import Damage, verify_bytes
+    from wherry.cli.words import size_text
+    from wherry.errors import IntegrityError
+
+    if every and (step is not None or which is not None):
+        raise ConfigError("--all means every set: leave --step and --which out")
+    n_wrong, wanted = 0, _which(step, which)
+    with _opened(uri, option, options_file) as run:
+        sets = list(reversed(run.list())) if every else [_manifest(run, "latest" if wanted is None else wanted, uri)]
+        if not sets:
+            raise _no_sets(run, uri)
+        for one in sets:
+            try:
+                damage = verify_bytes(run.catalog.store, run.catalog.keys, one)
+            except (IntegrityError, NotFoundError) as error:  # of a receipt
+                damage = [Damage("_ranks", error.uri, error.message)]
+            n_wrong += bool(damage)
+            if as_json:
+                wrong = [{"name": each.name, "text": each.text} for each in damage]
+                typer.echo(
+                    json.dumps(
+                        {
+                            "set": str(one.set),
+                            "right": not damage,
+                            "size_bytes": one.size_bytes,
+                            "n_objects": one.n_objects,
+                            "wrong": wrong,
+                        }
+                    )
+                )
+                continue
+            print_out(f"{'wrong' if damage else 'right':<5}  {size_text(one.size_bytes):>8}  {one.n_objects} objects  {one.set}")
+            for each in damage:
+                print_err(f"{one.set}: {each.name}: {each.text}")
+    if n_wrong:
+        raise typer.Exit(Exit.INTEGRITY)
+
+
+@app.command()
+def prune(
+    uri: UriArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    keep_last: Annotated[int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the newest N sets.")] = None,
+    keep_every: Annotated[
+        int | None, typer.Option("--keep-every", metavar="K", min=1, help="Keep steps that are a multiple of K.")
+    ] = None,
+    keep_best: Annotated[int | None, typer.Option("--keep-best", metavar="N", min=1, help="Keep the best N by --metric.")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", metavar="NAME", help="The metric of --keep-best.")] = None,
+    mode: Annotated[str, typer.Option("--mode", metavar="min|max", help="Which value of the metric is the best.")] = "min",
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", metavar="D", min=0.0, help="Keep sets that are younger than D days.")
+    ] = None,
+    grace_hours: Annotated[
+        float, typer.Option("--grace-hours", metavar="H", min=0.0, help="Objects go H hours after their set was deleted.")
+    ] = 6.0,
+    abandon_days: Annotated[
+        float, typer.Option("--abandon-days", metavar="D", min=0.0, help="Give up sets that got no object for D days.")
+    ] = 2.0,
+    yes: YesOption = False,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the sets that no --keep rule keeps; without a rule, none.
+
+    Also commits sets whose ranks have all written their receipts, gives up those
+    that were begun and never completed, and deletes the objects of sets that
+    were deleted --grace-hours ago. The newest complete set stays, and those that
+    are pinned, being restored, or were resumed from.
+
+    Example: wherry checkpoints prune s3://my-bucket/project/run1 --keep-last 3
+    """
+    keep = _keep(keep_last, keep_every, keep_best, metric, mode, keep_days)
+    delays = _delays(grace_hours, abandon_days)
+    with _opened(uri, option, options_file) as run:
+        _check_run(run, uri)
+        if not dry_run and not yes:
+            plan = run.prune(keep=keep, delays=delays, dry_run=True)
+            if leaving := {*plan.pruned, *plan.abandoned, *plan.removed}:
+                confirm(f"Delete {len(leaving)} set(s) of {uri}, which --dry-run lists?", yes=False)
+        report = run.prune(keep=keep, delays=delays, dry_run=dry_run)
+    _show_report(report, as_json=as_json)
+
+
+def _keep(
+    last: int | None, every: int | None, best: int | None, metric: str | None, mode: str, days: float | None
+) -> Keep | None:
+    from wherry.checkpoints.keep import Keep
+
+    if all(rule is None for rule in (last, every, best, metric, days)):
+        return None
+    age_s = None if days is None else days * _DAY_S
+    return Keep(last, every, best, metric, mode, age_s)  # type: ignore[arg-type]  # Keep checks the mode
+
+
+def _delays(grace_hours: float, abandon_days: float) -> Delays:
+    from wherry.checkpoints.protocol.deletion import Delays
+
+    return Delays(abandon_after_s=abandon_days * _DAY_S, grace_s=grace_hours * 3600.0)
+
+
+def _show_report(report: PruneReport, *, as_json: bool) -> None:
+    from wherry.cli.words import size_text
+
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        for word, name, why in report.lines():
+            print_out(f"{word:<10}  {name}  {why}".rstrip())
+        if report.freed_bytes:
+            print_out(f"freed       {size_text(report.freed_bytes)}")
+        if report.dry_run:
+            print_err("this was a dry run: nothing was done")
+    if report.stopped is not None:
+        print_err(f"nothing more was deleted: {report.stopped}")
+        raise typer.Exit(Exit.FAILED)
+
+
+@app.command()
+def pin(
+    uri: UriArgument,
+    step: StepOption = None,
+    which: WhichOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Keep a set, whatever the rules say, until it is unpinned.
+
+    Example: wherry checkpoints pin s3://my-bucket/project/run1 --step 1000
+    """
+    with _opened(uri, option, options_file) as run:
+        print_out(f"pinned    {run.pin(_named(run, step, which, uri))}")
+
+
+@app.command()
+def unpin(
+    uri: UriArgument,
+    step: StepOption = None,
+    which: WhichOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Let prune delete a pinned set again.
+
+    Example: wherry checkpoints unpin s3://my-bucket/project/run1 --step 1000
+    """
+    with _opened(uri, option, options_file) as run:
+        print_out(f"unpinned  {run.unpin(_named(run, step, which, uri))}")
+
+
+@app.command()
+def delete(
+    uri: UriArgument,
+    step: StepOption = None,
+    which: WhichOption = None,
+    yes: YesOption = False,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+) -> None:
+    """Delete one set. Its objects go at the first prune six hours later.
+
+    Refused: a set that is pinned, is being restored, is the one that the newest
+    attempt was resumed from, or is the only complete one.
+
+    Example: wherry checkpoints delete s3://my-bucket/project/run1 --step 1000
+    """
+    with _opened(uri, option, options_file) as run:
+        name = _named(run, step, which, uri)
+        confirm(f"Delete the set {name} of {uri}?", yes=yes)
+        print_out(f"deleted   {run.delete(name)}")
+
+
+# -- what they share
+
+
+@contextmanager
+def _opened(uri: str, option: list[str] | None, options_file: str | None) -> Iterator[Checkpoints]:
+    """The sets of the run at `uri`. Opening starts no agent, and makes no spool but a temporary one."""
+    import logging
+
+    from wherry.checkpoints.checkpoints import Checkpoints
+    from wherry.checkpoints.world import World
+    from wherry.cli.arguments import parse_target
+    from wherry.config import AgentConfig, Config
+    from wherry.uri import StoreURI
+
+    text = uri.rstrip("/").removesuffix("/checkpoints")
+    if not parse_target(text).prefix:
+        raise ConfigError(f"{uri!r} names no run: add its name, {text}/RUN")
+    target, options = open_target(text, option, options_file)
+    above, _, run_name = target.prefix.rpartition("/")
+    parent = StoreURI(target.scheme, target.root, above)
+    logging.getLogger("wherry.spool").setLevel(logging.ERROR)
+    with (
+        TemporaryDirectory(prefix="wherry-") as spool,
+        Checkpoints(
+            str(parent),
+            run_name,
+            world=World(),
+            storage_options=options,
+            spool=spool,
+            config=Config(agent=AgentConfig(run_in="caller")),
+        ) as run,
+    ):
+        yield run
+
+
+def _which(step: int | None, which: str | None) -> int | str | None:
+    if step is not None and which is not None:
+        raise ConfigError("--step and --which both name a set: give one of them")
+    return which if step is None else step
+
+
+def _named(run: Checkpoints, step: int | None, which: str | None, uri: str) -> str:
+    wanted = _which(step, which)
+    if wanted is None:
+        raise ConfigError("name the set with --step N, or with --which")
+    return str(_manifest(run, wanted, uri).set)
+
+
+def _manifest(run: Checkpoints, which: int | str, uri: str) -> Manifest:
+    try:
+        return run.find(which)
+    except NotFoundError:
+        _check_run(run, uri)
+        raise
+
+
+def _check_run(run: Checkpoints, uri: str) -> None:
+    """NotFoundError that names the runs below the URI, if it is none itself."""
+    if next(iter(run.catalog.store.list(f"{run.catalog.keys.base}/")), None) is None:
+        raise _no_sets(run, uri)
+
+
+def _no_sets(run: Checkpoints, uri: str) -> NotFoundError:
+    from wherry.checkpoints.survey import runs_below
+
+    keys, given = run.catalog.keys, uri.rstrip("/")
+    if next(iter(run.catalog.store.list(f"{keys.base}/")), None) is not None:
+        return NotFoundError(
+            "the run has no complete set", operation="read", uri=given, hint="wherry checkpoints shows what there is"
+        )
+    found = runs_below(run.catalog.store, keys.base.removesuffix("checkpoints"))
+    if not found:
+        return NotFoundError("there are no checkpoint sets of a run here", operation="read", uri=given)
+    names = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
+    hint = f"wherry checkpoints {shlex.quote(f'{given}/{found[0]}')}"
+    return NotFoundError(f"this is no run, but there are runs below it: {names}", operation="read", uri=given, hint=hint)
+
+
+def _row(one: SetState) -> tuple[str, ...]:
+    from wherry.cli.words import age_text, size_text
+
+    version = f" ({one.name.version})" if one.name.version > 1 else ""
+    age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))
+    notes = [one.proof]
+    if one.missing_ranks:
+        notes.append(f"missing: rank {_ranks(one.missing_ranks)}")
+    if one.failed_ranks:
+        notes.append(f"failed: rank {_ranks(one.failed_ranks)}")
+    notes += ["latest"] * one.is_latest + ["pinned"] * one.is_pinned
+    if one.parent is not None:
+        notes.append(f"after {one.parent}")
+    n_objects, n_ranks = str(one.n_objects or ""), str(one.n_ranks or "")
+    size, verified = size_text(one.size_bytes) if one.n_objects else "", "when stored" if one.state == "complete" else ""
+    return (f"{one.name.step}{version}", one.name.attempt, age, size, n_objects, n_ranks, one.state, verified, "; ".join(notes))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_NAMED_RANKS]))
+    return shown if len(ranks) <= _NAMED_RANKS else f"{shown} and {len(ranks) - _NAMED_RANKS} more"
