@@ -77,3 +77,18 @@ def test_no_secret_is_written_down_whatever_goes_wrong(tmp_path: Path, site: Pat
     log = found["agent.log"].decode()
     assert "RuntimeError: vendor bug with '***'" in log
     assert "Traceback" in log
+
+
+def test_no_object_shows_a_secret_where_it_is_printed(tmp_path: Path) -> None:
+    """As pytest, rich and reporters of crashes print what a traceback's frames have."""
+    text = """
+    import gc, os, sys, wherry
+
+    secret = os.environ["SECRET"]
+    options = {"aws_access_key_id": "id", "aws_secret_access_key": secret, "endpoint_url": "http://127.0.0.1:1"}
+    uploader = wherry.Uploader("s3://bucket/run", storage_options=options, spool=sys.argv[1])
+    assert uploader.store.capabilities is not None
+    ours = [one for one in gc.get_objects() if type(one).__module__.startswith("wherry.")]
+    print(len(ours) > 20, [type(one).__name__ for one in ours if secret in repr(one)])
+    """
+    assert "True []\n" == run_script(textwrap.dedent(text), tmp_path / "spool", env={"SECRET": SECRET})

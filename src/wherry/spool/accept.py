@@ -47,7 +47,7 @@ class Acceptance:
     owner: str
     endpoint: str
     store_id: int
-    register: Callable[[], object]
+    register: Callable[[], object] = field(repr=False)  # it has the store's secrets
     _has_accepted: bool = field(default=False, init=False)
     _seen_replacements: int = field(default=0, init=False)
 
