@@ -1,4 +1,4 @@
-"""The programs in docs/attaching.md, for tests that run them as they are, but for the bucket."""
+"""The programs in docs/attaching.md and docs/checkpoints.md, for tests that run them as they are, but for the bucket."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 from programs import Program
 
-PAGE = Path(__file__).parent.parent / "docs" / "attaching.md"
+_DOCS = Path(__file__).parent.parent / "docs"
 
 
-def program(name: str) -> str:
+def program(name: str, page: str = "attaching") -> str:
     """The program that follows the mark ``<!-- run: name -->``."""
-    (found,) = re.findall(rf"<!-- run: {name} -->\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (found,) = re.findall(rf"<!-- run: {name} -->\n\n```python\n(.*?)```", (_DOCS / f"{page}.md").read_text(), re.DOTALL)
     return str(found)
 
 
-def names() -> list[str]:
+def names(page: str = "attaching") -> list[str]:
     """Those of all programs of the page."""
-    return re.findall(r"<!-- run: (\w+) -->", PAGE.read_text())
+    return re.findall(r"<!-- run: (\w+) -->", (_DOCS / f"{page}.md").read_text())
 
 
-def run_program(name: str, folder: Path, *launcher: str, **variables: str) -> str:
+def run_program(name: str, folder: Path, *launcher: str, page: str = "attaching", **variables: str) -> str:
     """Run it in `folder`, with the folder ``bucket`` for a bucket, and return what it printed."""
-    text = program(name)
+    text = program(name, page)
     assert "s3://my-bucket" in text
     script = folder / "train.py"
     script.write_text(text.replace("s3://my-bucket", str(folder / "bucket")))

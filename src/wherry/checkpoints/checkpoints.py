@@ -333,6 +333,18 @@ class Checkpoints:
 
     # -- another process
 
+    def alone(self) -> Checkpoints:
+        """The same run for this process alone, as a job of one rank: no call of it waits for other ranks. Close it, too."""
+        uploader = self._uploader
+        return Checkpoints(
+            str(uploader.uri),
+            self.run_name,
+            world=World(),
+            storage_options=self._options,
+            spool=uploader.spool.folder,
+            config=uploader.config,
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is opened again, with the attempt of this one. ConfigError for a secret that is in no variable
         of the environment, and for a store that only this process sees.

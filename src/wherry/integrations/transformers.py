@@ -1,4 +1,4 @@
-"""WherryCallback for the Hugging Face Trainer."""
+"""WherryCallback, which logs, and CheckpointCallback for the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from wherry.errors import MissingExtraError
 from wherry.integrations.attached import Attached
+from wherry.integrations.transformers_checkpoints import CheckpointCallback
 from wherry.loggers import Event, Timestamp
 from wherry.loggers.values.arrays import to_number
 
@@ -17,6 +18,8 @@ try:
     from transformers.integrations import rewrite_logs
 except ImportError as error:
     raise MissingExtraError("this callback is for the Hugging Face Trainer: pip install 'transformers[torch]'") from error
+
+__all__ = ["CheckpointCallback", "WherryCallback"]
 
 #: The trainer's hook -> the event that it runs.
 _HOOKS = {
