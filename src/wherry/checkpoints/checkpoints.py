@@ -24,8 +24,7 @@ from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import roll_forward
 from wherry.checkpoints.protocol.uses import pin, unpin
 from wherry.checkpoints.prune import Pruner, PruneReport
-from wherry.checkpoints.reading import reading
-from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringError, remove_restored, restore_objects
+from wherry.checkpoints.restoring import Ranks, Restoring
 from wherry.checkpoints.retention import Retention
 from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin, recorded
@@ -34,9 +33,7 @@ from wherry.checkpoints.world import World
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
 from wherry.posix.fork import temporary_folder
-from wherry.store import ObjectMeta
 from wherry.store.portable_secrets import resolve
-from wherry.transfer.download import download
 from wherry.uploader import Uploader
 from wherry.uri import check_new_name
 
@@ -232,7 +229,7 @@ class Checkpoints:
 
     def _agree_on_latest(self) -> Manifest | None:
         if self.world.can_agree:
-            return self.world.agree(self._newest() if self.world.rank == 0 else None)
+            return self.world.agree_on(self._newest)
         attempt = self.attempt
         if self._number is not None and self.world.rank != 0:
             attempt = recorded(self._uploader.store, self._keys, self._number)
@@ -271,27 +268,43 @@ class Checkpoints:
             raise NotFoundError(f"the set {name} was {there.reason}", operation="restore", uri=self._keys.manifest(name))
         return there
 
-    def restore(self, which: int | str, folder: str | os.PathLike[str]) -> Path:
-        """Download a set into `folder`, which must not be there yet or be empty, and return it. It appears whole or not at all.
+    def restore(
+        self,
+        which: int | str,
+        folder: str | os.PathLike[str],
+        *,
+        ranks: Ranks = None,
+        together: bool | None = None,
+        progress_bar: bool = False,
+    ) -> Path:
+        """Download a set into `folder`, which must not be there yet or be empty, and return it. It appears whole and verified, or
+        not at all. A folder that holds exactly this set already is verified and stays as it is.
 
-        `which` is as in find(). If "latest" turns out to be damaged, or is pruned meanwhile, one rank alone goes on with the
-        newest other set that is whole, and says so as an error in the log. Meanwhile prune leaves the set, if this process may
-        write to the store. Raises NotFoundError, FileExistsError, DamagedSetError; PrunedWhileRestoringError, which is one.
+        `which` is as in find(). `ranks`: whose objects, a list of ranks or "own" for those of this rank; else the whole set.
+
+        Where torch.distributed is up, all ranks call it together: they restore the same set. If one of them finds "latest"
+        damaged, or pruned meanwhile, all of them go on with the newest other set that is whole, and say so as an error in the
+        log; so does a job of one rank. With `together=False`, and on several ranks without torch.distributed, a rank restores for
+        itself, and never falls back. The ranks of a node that have one spool download once: the others copy, or find the set
+        there if they give the same folder. Meanwhile prune leaves the set, if this job may write to the store.
+
+        Raises NotFoundError; FileExistsError; OSError (ENOSPC) if the disk has no room, before any byte moves; DamagedSetError,
+        which names the set, or PrunedWhileRestoringError, which is one; OtherRankFailedError if another rank could not restore.
+        After an error, and after a kill -9, the same call goes on with what is there.
         """
-        folder = Path(folder)
-        for manifest in self._candidates(which):
-            try:
-                self._restore_set(manifest, folder)
-            except DamagedSetError as error:
-                remove_restored(folder.with_name(f".{folder.name}.{manifest.set}.wherry-restore"))
-                if which != "latest" or self.world.size > 1:
-                    raise
-                what = "was pruned" if isinstance(error, PrunedWhileRestoringError) else "is damaged"
-                log.error("the set %s %s, the newest other one is restored: %s", manifest.set, what, error)
-                continue
-            self.parent = manifest.set
-            return folder
-        raise NotFoundError(f"the run {self.run_name} has no set that is whole", operation="restore", uri=str(self._uploader.uri))
+        if which == "latest":
+            self.latest()  # all ranks ask for it at this point, for the first time or again
+        restored = Restoring(self._uploader, self._keys, self.world, Path(folder), ranks, together, progress_bar).first_whole(
+            self._candidates(which), falls_back=which == "latest"
+        )
+        if restored is None:
+            raise NotFoundError(
+                f"the run {self.run_name} has no set that is whole", operation="restore", uri=str(self._uploader.uri)
+            )
+        if which == "latest" and self._agreed is not None:
+            self._agreed = (restored,)
+        self.parent = restored.set
+        return Path(folder)
 
     def _candidates(self, which: int | str) -> Iterator[Manifest]:
         first = self.find(which)
@@ -304,23 +317,6 @@ class Checkpoints:
             tried.add(manifest.set)
             yield manifest
 
-    def _restore_set(self, manifest: Manifest, folder: Path) -> None:
-        with reading(self._uploader.store, self._keys, manifest.set):
-            restore_objects(self.catalog.objects(manifest), folder, set_name=str(manifest.set), fetch=self._fetch)
-
-    def _fetch(self, key: str, path: Path) -> ObjectMeta:
-        uploader = self._uploader
-        uri = uploader.uri.uri_for(key)
-        return download(
-            uploader.store.inner,
-            key,
-            path,
-            uri=uri,
-            overwrite=True,
-            transfer=uploader.config.transfer,
-            retry=uploader.config.retry,
-        )
-
     def load(self, which: int | str, map_location: object = None) -> dict[str, Any]:
         """The state dict of a set that save() was given one for; this rank's, of several. Nothing but tensors and plain values is
         unpickled.
@@ -328,7 +324,7 @@ class Checkpoints:
         Raises as restore() does; ConfigError if the set holds other files; IntegrityError for a pickle that wants more.
         """
         with temporary_folder("wherry-load-") as folder:
-            self.restore(which, folder / "set")
+            self.restore(which, folder / "set", ranks="own")
             return read_state(find_state(folder / "set", self.world), map_location)
 
     # -- another process

@@ -6,13 +6,14 @@ Nothing here imports torch: its process group is used where the program has made
 from __future__ import annotations
 
 import os
+import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from wherry.checkpoints.protocol.receipt import MOST_RANKS
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, PermanentError, WherryError
 
 _T = TypeVar("_T")
 
@@ -78,6 +79,19 @@ class World:
         agreed: _T = box[0]
         return agreed
 
+    def agree_on(self, find: Callable[[], _T]) -> _T:
+        """What `find` gives on rank 0, on every rank; an error that it raises there is raised on every rank. As agree()."""
+        found: tuple[_T | None, Exception | None] = (None, None)
+        if self.rank == 0:
+            try:
+                found = (find(), None)
+            except (WherryError, OSError) as error:
+                found = (None, portable_error(error))
+        result, failure = self.agree(found)
+        if failure is not None:
+            raise failure
+        return cast("_T", result)
+
     def gather(self, value: _T) -> list[_T]:
         """What each rank gives, by rank, on every rank. Only where can_agree; all ranks call it, in the same order."""
         if self.size == 1:
@@ -92,6 +106,15 @@ class World:
     def can_agree(self) -> bool:
         """Whether the ranks can tell one another something: there is one only, or torch.distributed is up."""
         return self.size == 1 or process_group() is not None
+
+
+def portable_error(error: Exception) -> Exception:
+    """The error as it can be sent to other ranks."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
+    except Exception:  # a library's error may hold anything
+        return PermanentError(f"{type(error).__name__}: {error}", operation="restore")
+    return error
 
 
 def process_group() -> Any:

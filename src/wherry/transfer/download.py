@@ -47,8 +47,11 @@ def download(
     transfer: TransferConfig,
     retry: RetryConfig,
     progress_bar: bool = False,
+    advance: Callable[[int], object] | None = None,
 ) -> ObjectMeta:
     """Fetch the object `key` into the file `destination`; returns what the store says of it. `uri` is for messages.
+
+    `advance` is told of the bytes of each range that has come; less than 0 if they have to be fetched again.
 
     After return the file has the object's size and, where the store knows one, its CRC32C or other digest; all bytes are of one
     version of the object, as far as its etag, or else its size and time, tells versions apart. Missing parent folders are made.
@@ -78,8 +81,8 @@ def download(
         with partial_beside(destination, version) as partial:
             fetch = _Fetch(store, meta, partial, transfer.ranges_in_flight, retry)
             try:
-                with _progress(destination.name, meta.size_bytes, shown=progress_bar) as advance:
-                    fetch.all(advance)
+                with _progress(destination.name, meta.size_bytes, shown=progress_bar) as show:
+                    fetch.all(advance or show)
                 is_right = fetch.agrees() or fetch.repair()
                 if meta.etag is None:
                     _require_same(meta, call_with_retry(lambda: store.head(key), config=retry), uri)

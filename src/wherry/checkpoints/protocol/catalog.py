@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -137,10 +137,10 @@ class Catalog:
             return Missing(key, size_bytes, None)
         return None if found_bytes == size_bytes else Missing(key, size_bytes, found_bytes)
 
-    def objects(self, manifest: Manifest) -> list[tuple[str, SetObject]]:
-        """All objects of a set, each with its key, by name: from the receipts, one request a rank."""
+    def objects(self, manifest: Manifest, ranks: Collection[int] | None = None) -> list[tuple[str, SetObject]]:
+        """All objects of a set, or those of some ranks, each with its key, by name: from the receipts, one request a rank."""
         found: dict[str, tuple[str, SetObject]] = {}
-        for objects in each_at_once(partial(self.objects_of, manifest), range(manifest.world)):
+        for objects in each_at_once(partial(self.objects_of, manifest), range(manifest.world) if ranks is None else ranks):
             for key, one in objects:
                 if one.name in found:
                     raise DamagedDocumentError(

@@ -1,0 +1,181 @@
+"""restore() as all ranks take part in it: which set is tried, whose objects of it, and what happens when it is damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from wherry.checkpoints.fan_out import Meeting
+from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.documents import DamagedDocumentError
+from wherry.checkpoints.protocol.names import RunKeys
+from wherry.checkpoints.protocol.set_manifest import Manifest
+from wherry.checkpoints.reading import reading
+from wherry.checkpoints.restore import DamagedSetError, FolderRestore, Keyed, PrunedWhileRestoringError
+from wherry.checkpoints.together import Together, together
+from wherry.checkpoints.world import World
+from wherry.errors import ConfigError, NotFoundError, WherryError
+from wherry.progress import ByteBar
+from wherry.store import ObjectMeta
+from wherry.transfer.download import download
+from wherry.uploader import Uploader
+
+log = logging.getLogger("wherry.checkpoints")
+
+Ranks = Literal["own"] | Collection[int] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Whose objects of a set are wanted. `ranks`: None for all."""
+
+    ranks: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, ranks: Ranks, world: World, manifest: Manifest) -> Part:
+        """Check what the user has given against the set. ConfigError."""
+        if ranks is None:
+            return cls(None)
+        if ranks == "own":
+            if world.size != manifest.world:
+                raise ConfigError(
+                    f"the set {manifest.set} was saved by {manifest.world} ranks and this is rank {world.rank} of {world.size}, "
+                    "which has no part of its own in it: restore the whole set, or say which ranks= are wanted"
+                )
+            return cls((world.rank,))
+        if not ranks or not all(isinstance(rank, int) and 0 <= rank < manifest.world for rank in ranks):
+            raise ConfigError(
+                f"ranks={ranks!r}: give 'own', or ranks from 0 to {manifest.world - 1}, as the set {manifest.set} has"
+            )
+        return cls(tuple(sorted(set(ranks))))
+
+    def objects(self, catalog: Catalog, manifest: Manifest, others: Together) -> list[Keyed]:
+        """The objects, each with its key. Of a whole set rank 0 reads the receipts, and tells the others. DamagedSetError."""
+        if self.ranks is None:
+            return others.first(lambda: _objects(catalog, manifest, None))
+        return _objects(catalog, manifest, self.ranks)
+
+
+def _objects(catalog: Catalog, manifest: Manifest, ranks: Collection[int] | None) -> list[Keyed]:
+    try:
+        return catalog.objects(manifest, ranks)
+    except (DamagedDocumentError, NotFoundError) as error:
+        raise DamagedSetError(f"a receipt is damaged: {error}", operation="restore", uri=str(manifest.set)) from error
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """One call of restore() on this rank. `ranks`: whose objects. `together`: whether all ranks call it; None: if they can."""
+
+    uploader: Uploader
+    keys: RunKeys
+    world: World
+    folder: Path
+    ranks: Ranks = None
+    together: bool | None = None
+    progress_bar: bool = False
+
+    def first_whole(self, candidates: Iterator[Manifest], *, falls_back: bool) -> Manifest | None:
+        """Restore the first of the candidates, or, if it is damaged and `falls_back` is on, the first after it that is whole.
+
+        All ranks try the same one, and take the next only together: several that are not together take none. None: there is no
+        other. Raises DamagedSetError; OtherRankFailedError if this rank could have gone on, and another could not.
+        """
+        with together(self.world, self.together) as others:
+            falls_back = falls_back and (self.world.size == 1 or not others.is_alone)
+            while (manifest := others.first(lambda: next(candidates, None))) is not None:
+                damage = self._damage_or_none(manifest, others)
+                if damage is None:
+                    return manifest
+                if not falls_back:
+                    raise damage
+                what = "was pruned" if isinstance(damage, PrunedWhileRestoringError) else "is damaged"
+                log.error("the set %s %s, the newest other one is restored: %s", manifest.set, what, damage)
+        return None
+
+    def _damage_or_none(self, manifest: Manifest, others: Together) -> DamagedSetError | None:
+        """What is wrong with the set; None: it is restored, on all ranks."""
+        try:
+            self._restore_on_all(manifest, others)
+        except DamagedSetError as error:
+            return error
+        return None
+
+    def _restore_on_all(self, manifest: Manifest, others: Together) -> None:
+        with ExitStack() as marked:
+            restored: FolderRestore | None = None
+            error: Exception | None = None
+            try:
+                # Rank 0 tells prune for all.
+                others.first(lambda: marked.enter_context(reading(self.uploader.store, self.keys, manifest.set)))
+                restored = self._restore_set(manifest, others)
+            except (WherryError, OSError) as failure:
+                error = failure
+            verdict = others.settle(error, DamagedSetError, str(manifest.set))
+            if isinstance(verdict, DamagedSetError):
+                _take_back(others, restored)
+            if verdict is not None:
+                raise verdict
+
+    def _restore_set(self, manifest: Manifest, others: Together) -> FolderRestore:
+        part = Part.of(self.ranks, self.world, manifest)
+        objects = part.objects(Catalog(self.uploader.store, self.keys), manifest, others)
+        same = (str(self.uploader.uri), self.keys.base, str(manifest.set), str(part.ranks))
+        with progress_of(objects, shown=self.progress_bar) as advance:
+            restore = FolderRestore(
+                objects,
+                self.folder,
+                set_name=str(manifest.set),
+                fetch=partial(self._fetch, advance),
+                meeting=Meeting(lambda: self.uploader.spool.inside("restores"), *same),
+                advance=advance,
+            )
+            restore.run()
+        return restore
+
+    def _fetch(self, advance: Callable[[int], object], key: str, path: Path) -> ObjectMeta:
+        return download(
+            self.uploader.store.inner,  # download() retries range by range
+            key,
+            path,
+            uri=self.uploader.uri.uri_for(key),
+            overwrite=True,
+            transfer=self.uploader.config.transfer,
+            retry=self.uploader.config.retry,
+            advance=advance,
+        )
+
+
+def _take_back(others: Together, restored: FolderRestore | None) -> None:
+    """Another rank has found damage in the set that this one has restored. What was there before the call is not removed, but
+    gets another name. Ranks may have given one folder: those that have made it come first.
+    """
+    if restored is not None and not restored.was_there:
+        shutil.rmtree(restored.folder, ignore_errors=True)
+    others.each(None)
+    if restored is not None and restored.was_there and restored.folder.exists():
+        aside = restored.folder.with_name(f"{restored.folder.name}.{restored.set_name}")
+        log.error("%s holds a set that is damaged in the bucket: it is %s now", restored.folder, aside)
+        os.rename(restored.folder, aside)
+    others.each(None)
+
+
+@contextmanager
+def progress_of(objects: Collection[Keyed], *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar of the bytes of a set on stderr: what to call with the number of those that have come, from any thread."""
+    lock = threading.Lock()
+    with ByteBar("restoring", sum(expected.size_bytes for _, expected in objects), shown=shown) as bar:
+
+        def advance(n_bytes: int) -> None:
+            with lock:
+                bar.advance(n_bytes)
+
+        yield advance
