@@ -1,6 +1,7 @@
 # The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
 from .checkpoints.checkpoints import Checkpoints as Checkpoints
 from .checkpoints.keep import Keep as Keep
+from .checkpoints.protocol.deletion import PruneDelays as PruneDelays
 from .config import (
     AgentConfig as AgentConfig,
     Config as Config,

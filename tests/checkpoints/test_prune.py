@@ -14,10 +14,10 @@ from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.backends.s3.store import S3Store
 from wherry.checkpoints.keep import Keep
-from wherry.checkpoints.protocol.attempts import attempt_numbers, claim, claim_number
+from wherry.checkpoints.protocol.attempts import attempt_numbers, claim
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.commit import SetAbandonedError, commit
-from wherry.checkpoints.protocol.deletion import Delays, InUseError
+from wherry.checkpoints.protocol.deletion import InUseError, PruneDelays
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import SetObject
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
@@ -31,7 +31,7 @@ from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
 KEYS = RunKeys("run1/checkpoints")
-NOW = Delays(abandon_after_s=0.0, grace_s=0.0, reader_s=3600.0, forget_after_s=0.0)
+NOW = PruneDelays(abandon_after_s=0.0, grace_s=0.0, reader_s=3600.0, forget_after_s=0.0)
 LAST = Keep(last=1)
 
 
@@ -229,7 +229,7 @@ def test_a_pinned_set_stays_and_a_pin_of_a_deleted_one_is_refused(store: TimedSt
     for step in (10, 20, 30):
         save_set(store, keys, step)
     pin(store, keys, SetName("000000001", 10))
-    pruner = Pruner(store, keys, keep=LAST, delays=Delays(grace_s=100.0))
+    pruner = Pruner(store, keys, keep=LAST, delays=PruneDelays(grace_s=100.0))
     assert ([20], [10, 30]) == (steps_of(pruner.prune().pruned), there(store, keys))
     with pytest.raises(NotFoundError, match="pruned"):
         pin(store, keys, SetName("000000001", 20))
@@ -336,7 +336,7 @@ def test_objects_that_newer_sets_use_stay(store: TimedStore, keys: RunKeys) -> N
     write_part(store, keys, second, files={"own.bin": b"2"}, references=[use])
     commit(store, keys, second)
     write_part(store, keys, third, rank=0, world=2, files={"own.bin": b"3"}, references=[use])  # it has no manifest yet
-    pruner = Pruner(store, keys, keep=LAST, delays=Delays(grace_s=0.0))
+    pruner = Pruner(store, keys, keep=LAST, delays=PruneDelays(grace_s=0.0))
     assert ([10], []) == (steps_of(list(pruner.prune().waiting)), pruner.prune().removed)
     found = Catalog(store, keys).newest()
     assert found is not None and found.step == 20
@@ -382,41 +382,6 @@ def test_hostile_names_are_passed_over(store: TimedStore, keys: RunKeys) -> None
     assert [] == uncommitted(store, keys)
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_killed_at_any_request_a_whole_set_is_left_and_the_next_prune_ends_the_work(lax: bool) -> None:
-    def world() -> tuple[TimedStore, FaultyStore]:
-        inner = MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
-        timed = TimedStore(LaxStore(inner) if lax else inner)
-        for step in (10, 20, 30):
-            save_set(timed, KEYS, step, world=2)
-        write_part(timed, KEYS, SetName("000000001", 25), world=2)  # abandoned
-        for rank in range(2):
-            write_part(timed, KEYS, SetName("000000001", 40), rank=rank, world=2)  # rolled forward
-        claim_number(timed, KEYS, 1, None)
-        return timed, FaultyStore(timed)
-
-    _, counting = world()
-    Pruner(counting, KEYS, keep=Keep(last=2), delays=NOW).prune()
-    n_kills = 0
-    for operation, n_calls in sorted(counting.calls.items()):
-        for nth in range(1, n_calls + 1):
-            for after in (False, True):
-                timed, faulty = world()
-                faulty.plan = [Fault(operation, KilledError(), nth=nth, after=after)]
-                try:
-                    Pruner(faulty, KEYS, keep=Keep(last=2), delays=NOW).prune()
-                except KilledError:
-                    n_kills += 1
-                found = Catalog(timed, KEYS).newest()
-                assert found is not None and found.step in (30, 40), (operation, nth, after)
-                check_whole(timed, KEYS, found)
-                Pruner(timed, KEYS, keep=Keep(last=2), delays=NOW).prune()
-                assert [30, 40] == there(timed, KEYS) == with_data(timed, KEYS), (operation, nth, after)
-                for each in Catalog(timed, KEYS).manifests():
-                    check_whole(timed, KEYS, each)
-    assert n_kills > 50
-
-
 @pytest.mark.parametrize(
     "rules",
     [{}, {"last": 0}, {"last": True}, {"best": 1}, {"metric": "loss"}, {"every_steps": -1}, {"younger_than_s": 0.0}],
@@ -428,4 +393,4 @@ def test_a_bad_rule_is_refused(rules: dict[str, object]) -> None:
 
 def test_delays_are_checked() -> None:
     with pytest.raises(ConfigError, match="grace_s"):
-        Delays(grace_s=-1.0)
+        PruneDelays(grace_s=-1.0)

@@ -14,7 +14,7 @@ from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.deletion import Delays, InUseError
+from wherry.checkpoints.protocol.deletion import InUseError, PruneDelays
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.protocol.uses import readers
@@ -27,7 +27,7 @@ from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
 KEYS = RunKeys("run1/checkpoints")
-NOW = Delays(abandon_after_s=0.0, grace_s=0.0)
+NOW = PruneDelays(abandon_after_s=0.0, grace_s=0.0)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_latest_starts_over_with_a_newer_set_when_it_is_pruned(
         found = run.latest()
         assert found is not None
         save_set(store, keys, 20)
-        Pruner(store, keys, keep=wherry.Keep(last=1), delays=Delays()).prune()
+        Pruner(store, keys, keep=wherry.Keep(last=1), delays=PruneDelays()).prune()
         stale = FirstFinds(run, found)
         stale.restore("latest", tmp_path / "back")
     assert (tmp_path / "back/rank0.bin").read_text().startswith("000000001_000000000020")

@@ -17,7 +17,7 @@ from wherry.checkpoints.opening import opened_again, opening_of
 from wherry.checkpoints.plain_values import checked
 from wherry.checkpoints.protocol.attempts import Attempt
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.deletion import Delays
+from wherry.checkpoints.protocol.deletion import PruneDelays
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
@@ -350,7 +350,7 @@ class Checkpoints:
 
     # -- keeping and deleting
 
-    def prune(self, *, keep: Keep | None = None, delays: Delays | None = None, dry_run: bool = False) -> PruneReport:
+    def prune(self, *, keep: Keep | None = None, delays: PruneDelays | None = None, dry_run: bool = False) -> PruneReport:
         """Commit the sets that can be, delete those that no rule keeps (`keep`, else that of this object; without any: none), and
         give up those that were begun and never completed. Says what it did, or would do with `dry_run`, which writes nothing.
 
@@ -361,7 +361,7 @@ class Checkpoints:
         """
         return self._pruner(None, keep, delays).prune(dry_run=dry_run)
 
-    def _pruner(self, own: Attempt | None, keep: Keep | None = None, delays: Delays | None = None) -> Pruner:
+    def _pruner(self, own: Attempt | None, keep: Keep | None = None, delays: PruneDelays | None = None) -> Pruner:
         return Pruner(self._uploader.store, self._keys, keep=keep or self._keep, delays=delays, own=own)
 
     def delete(self, which: int | str) -> SetName:

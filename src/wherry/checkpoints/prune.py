@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.attempts import Attempt, attempt_numbers, forget_attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.deletion import Delays, Deletion, InUseError, referenced_keys
+from wherry.checkpoints.protocol.deletion import Deletion, InUseError, PruneDelays, referenced_keys
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
-from wherry.checkpoints.protocol.uncommitted import commit_if_complete, receipts_or_none, uncommitted
+from wherry.checkpoints.protocol.uncommitted import MOST_SETS, commit_if_complete, receipts_or_none, sets_with_data
 from wherry.checkpoints.protocol.uses import pinned, readers, store_now_s
 from wherry.errors import NotFoundError
 from wherry.posix.thread_pool import each_at_once
@@ -73,11 +73,12 @@ class PruneReport:
 
 @dataclass
 class _Look:
-    """What one look at the run's manifests has shown, from the oldest set to the newest."""
+    """What one look at the run has shown, from the oldest set to the newest. `metas`: of manifests and tombstones."""
 
     metas: dict[SetName, ObjectMeta]
     manifests: list[Manifest]
     tombstones: list[Tombstone]
+    with_data: list[SetName]
 
     @property
     def known(self) -> set[SetName]:
@@ -96,13 +97,13 @@ class Pruner:
         keys: RunKeys,
         *,
         keep: Keep | None = None,
-        delays: Delays | None = None,
+        delays: PruneDelays | None = None,
         own: Attempt | None = None,
     ) -> None:
         self._store = store
         self._keys = keys
         self._keep = keep
-        self._delays = delays if delays is not None else Delays()
+        self._delays = delays if delays is not None else PruneDelays()
         self._own = own
         self._catalog = Catalog(store, keys)
         self._read: dict[SetName, tuple[tuple[object, ...], Manifest | Tombstone]] = {}
@@ -113,8 +114,7 @@ class Pruner:
         try:
             self._check_own()
             now_s = time.time() if dry_run else store_now_s(self._store, self._keys)
-            self._commit(report)
-            look = self._look()
+            look = self._commit(report, self._look(list(sets_with_data(self._store, self._keys))))
             newest = self._newest_complete(look)
             steps = Deletion(self._store, self._keys, now_s, self._delays, lambda name: self._prove(newest, name))
             self._decide(report, look, newest, steps, now_s)
@@ -131,11 +131,11 @@ class Pruner:
         there = self._catalog.read(name)
         if isinstance(there, Tombstone):
             return
-        look = self._look()
+        look = self._look([])
         if name in self._resumed_from(look.manifests[-1].set.number if look.manifests else 0):
             raise InUseError(f"the set {name} is the one that the newest attempt resumes from: prune deletes it later")
         others = [one for one in look.manifests if one.set != name]
-        newest = self._newest_complete(_Look(look.metas, others, []))
+        newest = self._newest_complete(_Look(look.metas, others, [], []))
         if newest is None:
             raise InUseError(f"the set {name} is the only complete one of this run: delete the run's prefix to lose all of it")
         steps = Deletion(
@@ -149,7 +149,7 @@ class Pruner:
 
     # -- what is there
 
-    def _look(self) -> _Look:
+    def _look(self, with_data: list[SetName]) -> _Look:
         metas: dict[SetName, ObjectMeta] = {}
         for meta in self._store.list(self._keys.manifests):
             if (name := self._keys.set_of_manifest(meta.key)) is not None:
@@ -158,7 +158,7 @@ class Pruner:
         found = [one for one in each_at_once(lambda name: self._read_once(name, metas[name]), names) if one is not None]
         self._read = {one.set: self._read[one.set] for one in found}
         manifests = [one for one in found if isinstance(one, Manifest)]
-        return _Look(metas, manifests, [one for one in found if isinstance(one, Tombstone)])
+        return _Look(metas, manifests, [one for one in found if isinstance(one, Tombstone)], with_data)
 
     def _read_once(self, name: SetName, meta: ObjectMeta) -> Manifest | Tombstone | None:
         version = (meta.etag, meta.size_bytes, meta.modified_s)
@@ -200,14 +200,16 @@ class Pruner:
 
     # -- the steps
 
-    def _commit(self, report: PruneReport) -> None:
-        for name in uncommitted(self._store, self._keys, known=set(self._catalog.names())):
+    def _commit(self, report: PruneReport, look: _Look) -> _Look:
+        begun = [name for name in look.with_data if name not in look.metas]
+        for name in begun[-MOST_SETS:]:
             if report.dry_run:
                 receipts = receipts_or_none(self._store, self._keys, name)
                 is_committed = receipts is not None and receipts.are_complete
             else:
                 is_committed = commit_if_complete(self._store, self._keys, name) is not None
             (report.committed if is_committed else report.incomplete).append(name)
+        return self._look(look.with_data) if report.committed and not report.dry_run else look
 
     def _decide(self, report: PruneReport, look: _Look, newest: Manifest | None, steps: Deletion, now_s: float | None) -> None:
         """Say of each committed set why it is kept; those without a reason are pruned."""
@@ -264,18 +266,21 @@ class Pruner:
                 report.abandoned.append(name)
 
     def _is_abandoned(self, report: PruneReport, name: SetName, steps: Deletion) -> bool:
+        if self._own is not None and name.attempt == self._own.key:
+            return False  # this job may be sending a large object for days; a newer attempt gives the set up
         return steps.is_quiet(name) if report.dry_run else steps.abandon(name)
 
     def _finish_tombstones(self, report: PruneReport, look: _Look, steps: Deletion) -> None:
         """The second step, of tombstones that are old enough; those written just now are, without a grace."""
         if self._delays.grace_s == 0 and not report.dry_run:
-            look = self._look()
+            look = self._look(look.with_data)
+        with_data = set(look.with_data)
         in_use = pinned(self._store, self._keys)
         due: list[Tombstone] = []
         for one in look.tombstones:
             if one.set in in_use and one.manifest is not None and (report.dry_run or steps.put_back(one)):
                 report.put_back.append(one.set)
-            elif next(iter(self._store.list(self._keys.data(one.set))), None) is None:
+            elif one.set not in with_data:
                 if not report.dry_run:
                     steps.forget(one.set, look.metas[one.set])
             elif not steps.is_older(look.metas[one.set].modified_s, self._delays.grace_s):
@@ -310,7 +315,7 @@ class Pruner:
             self._store.delete(key)
         if newest is None:
             return
-        numbers = {name.number for name in (*look.metas, *uncommitted(self._store, self._keys, known=look.known))}
+        numbers = {name.number for name in (*look.metas, *look.with_data)}
         for meta in list(self._store.list(self._keys.attempts)):
             number = self._keys.number_of_attempt(meta.key)
             if number is None or number >= newest.set.number or number in numbers:

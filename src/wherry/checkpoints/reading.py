@@ -17,7 +17,7 @@ from wherry.store import ObjectStore
 
 log = logging.getLogger("wherry.checkpoints")
 
-#: Prune leaves a set whose reader was heard of within an hour (Delays.reader_s).
+#: Prune leaves a set whose reader was heard of within an hour (PruneDelays.reader_s).
 RENEW_S = 300.0
 
 

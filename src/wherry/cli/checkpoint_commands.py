@@ -31,7 +31,7 @@ from wherry.errors import ConfigError, NotFoundError
 if TYPE_CHECKING:
     from wherry.checkpoints.checkpoints import Checkpoints
     from wherry.checkpoints.keep import Keep
-    from wherry.checkpoints.protocol.deletion import Delays
+    from wherry.checkpoints.protocol.deletion import PruneDelays
     from wherry.checkpoints.protocol.set_manifest import Manifest
     from wherry.checkpoints.prune import PruneReport
     from wherry.checkpoints.survey import SetState
@@ -261,10 +261,10 @@ def _keep(
     return Keep(last, every, best, metric, mode, age_s)  # type: ignore[arg-type]  # Keep checks the mode
 
 
-def _delays(grace_hours: float, abandon_days: float) -> Delays:
-    from wherry.checkpoints.protocol.deletion import Delays
+def _delays(grace_hours: float, abandon_days: float) -> PruneDelays:
+    from wherry.checkpoints.protocol.deletion import PruneDelays
 
-    return Delays(abandon_after_s=abandon_days * _DAY_S, grace_s=grace_hours * 3600.0)
+    return PruneDelays(abandon_after_s=abandon_days * _DAY_S, grace_s=grace_hours * 3600.0)
 
 
 def _show_report(report: PruneReport, *, as_json: bool) -> None:

@@ -32,7 +32,7 @@ _AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Delays:
+class PruneDelays:
     """How long prune waits, in seconds by the store's clock.
 
     `abandon_after_s`: a set without a manifest is given up when its newest object is older. `grace_s`: the objects go so long
@@ -45,7 +45,7 @@ class Delays:
     abandon_after_s: float = 2 * 86_400.0
     grace_s: float = 6 * 3600.0
     reader_s: float = 3600.0
-    forget_after_s: float = 14 * 86_400.0
+    forget_after_s: float = 7 * 86_400.0
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -65,7 +65,7 @@ class Deletion:
     """
 
     def __init__(
-        self, store: ObjectStore, keys: RunKeys, now_s: float | None, delays: Delays, prove: Callable[[SetName], None]
+        self, store: ObjectStore, keys: RunKeys, now_s: float | None, delays: PruneDelays, prove: Callable[[SetName], None]
     ) -> None:
         self._store = store
         self._keys = keys
@@ -136,11 +136,14 @@ class Deletion:
         return True
 
     def remove_objects(self, name: SetName, referenced: set[str]) -> int:
-        """Delete the objects of a set that has a tombstone, but those `referenced` keys: the bytes that were freed.
+        """Delete the objects of a set, but those of the `referenced` keys: the bytes that were freed. None of a set that is in
+        use, or has no tombstone by now.
 
         The receipts go first: without them nobody commits the set again. Raises what `prove` raises.
         """
         self._prove(name)
+        if self.is_used(name) or not self._has_tombstone(name):
+            return 0
         self._point_elsewhere(name)
         freed_bytes = 0
         for prefix in (self._keys.ranks(name), self._keys.data(name)):
@@ -149,6 +152,12 @@ class Deletion:
                 self._store.delete_many([meta.key for meta in chunk])
                 freed_bytes += sum(max(0, meta.size_bytes) for meta in chunk)
         return freed_bytes
+
+    def _has_tombstone(self, name: SetName) -> bool:
+        try:
+            return isinstance(Catalog(self._store, self._keys).read(name), Tombstone)
+        except NotFoundError:
+            return False
 
     def forget(self, name: SetName, tombstone: ObjectMeta) -> bool:
         """Remove a tombstone that is older than `forget_after_s`, if no object of its set is left."""
