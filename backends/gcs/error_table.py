@@ -9,7 +9,7 @@ from time import time
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from requests.exceptions import ConnectTimeout, SSLError, Timeout, TooManyRedirects
-from urllib3.exceptions import TimeoutError as PoolTimeout
+from urllib3.exceptions import NewConnectionError, TimeoutError as PoolTimeout
 
 from wherry.backends.gcs.client import CREDENTIALS_HINT, scrub
 from wherry.errors import (
@@ -77,7 +77,8 @@ def failed(error: Exception, endpoint: str, timeout_s: float) -> StoreError:
         return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", hint=_PORTAL_HINT)
     if isinstance(error, ConnectTimeout):
         return TransientError(f"no connection to {endpoint} within {timeout_s:g} s")
-    if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in _causes(error)):
+    causes = (each for each in _causes(error) if not isinstance(each, NewConnectionError))  # for urllib3 it is a time-out, too
+    if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in causes):
         return TransientError(f"no byte for {timeout_s:g} s to or from {endpoint}")
     return TransientError(f"{type(error).__name__} with {endpoint}: {scrub(str(error))}")
 

@@ -303,7 +303,8 @@ def test_retry_after_may_be_a_date() -> None:
 def test_closed_port_is_transient(source: Path, verb: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
-        with anonymous(f"http://127.0.0.1:{taken.getsockname()[1]}") as store, pytest.raises(TransientError):
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with anonymous(url) as store, pytest.raises(TransientError, match="Connection refused"):
             verbs("object", source)[verb](store)
 
 
