@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_distribu
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 import wherry
+from servers.real import S3Server
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.commit import SetFailedError
 from wherry.checkpoints.world import World
@@ -128,6 +130,32 @@ def test_a_shard_that_is_gone_is_named(run: Checkpoints, bucket: Path) -> None:
         path.unlink()
     with pytest.raises(CheckpointException, match=r"DamagedSetError.*__0_0\.distcp"):
         load_distributed(empty(state), storage_reader=reader)
+
+
+@pytest.mark.parametrize("scheme", ["file", "s3"])
+def test_a_shard_that_shrank_is_found_at_once(scheme: str, request: pytest.FixtureRequest, spool_folder: Path) -> None:
+    uri, options = request.getfixturevalue(f"{scheme}_place")
+    with wherry.Checkpoints(uri, "run1", spool=spool_folder, storage_options=options) as run:
+        state = saved(run, 1)
+        reader = StorageReader(run)
+        store = run.catalog.store
+        key = run.catalog.keys.data(reader.manifest.set) + "__0_0.distcp"
+        path = spool_folder / "half"
+        path.write_bytes(b"short")
+        store.put_file(key, path)
+        with pytest.raises(CheckpointException, match=r"DamagedSetError.*__0_0\.distcp"):
+            load_distributed(empty(state), storage_reader=reader)
+        assert store.n_requests is None or store.n_requests < 100  # it is not asked for until a deadline
+
+
+@pytest.fixture
+def file_place(bucket: Path) -> tuple[str, dict[str, Any]]:
+    return bucket.as_uri(), {}
+
+
+@pytest.fixture
+def s3_place(seaweedfs_server: S3Server) -> tuple[str, dict[str, Any]]:
+    return f"s3://{seaweedfs_server.bucket}/{uuid.uuid4()}", dict(seaweedfs_server.options)
 
 
 class Evil:

@@ -6,15 +6,21 @@ number of ranks knows what has to come back.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
@@ -26,6 +32,9 @@ from torch.nn.parallel import DistributedDataParallel
 import wherry
 from wherry.torch import StorageReader, StorageWriter
 
+if TYPE_CHECKING:
+    from servers.real import S3Server  # a rank does not find it, and does not need it
+
 pytestmark = [
     pytest.mark.large,
     pytest.mark.timeout(400),
@@ -33,7 +42,7 @@ pytestmark = [
 ]
 
 
-DDP, FSDP, THREAD, PROCESS, ALONE = 1, 2, 3, 4, 5
+DDP, FSDP, THREAD, PROCESS, ALONE, KILLED = 1, 2, 3, 4, 5, 6
 
 
 def model_of(seed: int) -> nn.Sequential:
@@ -123,31 +132,58 @@ def load_all(checkpoints: wherry.Checkpoints) -> None:
         compare(plain(seed), whole(state))
 
 
+def save_and_die(checkpoints: wherry.Checkpoints) -> None:
+    """Hand two sets over, and wait for neither; then rank 1 is killed while it writes the third."""
+    save(sharded(FSDP), storage_writer=StorageWriter(checkpoints, FSDP))
+    how = AsyncCheckpointerType.PROCESS
+    async_save(sharded(PROCESS), storage_writer=StorageWriter(checkpoints, PROCESS), async_checkpointer_type=how).result()  # type: ignore[union-attr]
+    save(sharded(KILLED), storage_writer=StorageWriter(checkpoints, KILLED), planner=Deadly())
+
+
+class Deadly(DefaultSavePlanner):
+    """Ends rank 1 at its third item."""
+
+    n_items = 0
+
+    def resolve_data(self, write_item: WriteItem) -> Any:
+        self.n_items += 1
+        if distributed.get_rank() == 1 and self.n_items == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().resolve_data(write_item)
+
+
+PROGRAMS = {"save": save_all, "load": load_all, "die": save_and_die}
+
+
 def main() -> None:
-    """Save or load, as the first argument says."""
+    """What the first argument says."""
     what, bucket, spool = sys.argv[1:]
     distributed.init_process_group("gloo")
     with wherry.Checkpoints(bucket, "run1", spool=spool) as checkpoints:
-        (save_all if what == "save" else load_all)(checkpoints)
+        PROGRAMS[what](checkpoints)
     distributed.destroy_process_group()
 
 
-def torchrun(n_ranks: int, *arguments: object) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
-    done = subprocess.run([*command, __file__, *map(str, arguments)], capture_output=True, text=True, timeout=350)
-    assert done.returncode == 0, done.stdout + done.stderr
+def torchrun(n_ranks: int, *arguments: object, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks), __file__]
+    command += map(str, arguments)
+    return subprocess.run(
+        command, env={**os.environ, **(environ or {})}, capture_output=True, text=True, timeout=350, check=False
+    )
 
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two ranks have saved: DDP, FSDP2, asynchronously by a thread and by a process, and without collective calls."""
     folder = tmp_path_factory.mktemp("dcp")
-    torchrun(2, "save", folder / "bucket", folder / "spool")
+    done = torchrun(2, "save", folder / "bucket", folder / "spool")
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bucket"
 
 
 def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path) -> None:
-    torchrun(3, "load", bucket, spool_folder)
+    done = torchrun(3, "load", bucket, spool_folder)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("step", [FSDP, THREAD, PROCESS])
@@ -175,6 +211,30 @@ def test_torch_itself_reads_a_restored_set(bucket: Path, spool_folder: Path, tmp
         load(found, checkpoint_id=checkpoints.restore(FSDP, tmp_path / "restored"))
     compare(expected, found)
     assert torch.is_tensor(found["model"]["0.weight"])
+
+
+def test_what_was_handed_over_before_a_kill_is_committed_and_no_half_set_is(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    """On S3, where the process executor finds the keys in its environment."""
+    options = seaweedfs_server.options
+    environ = {
+        "AWS_ACCESS_KEY_ID": seaweedfs_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": seaweedfs_server.secret_key,
+        "AWS_ENDPOINT_URL": seaweedfs_server.url,
+        "AWS_REGION": "us-east-1",
+    }
+    uri = f"s3://{seaweedfs_server.bucket}/{uuid.uuid4()}"
+    done = torchrun(2, "die", uri, tmp_path / "spool", environ=environ)
+    assert done.returncode != 0
+    assert "SIGKILL" in done.stderr, done.stderr
+    with wherry.Checkpoints(uri, "run1", spool=tmp_path / "reader", storage_options=options) as checkpoints:
+        until_s = time.monotonic() + 150
+        while [FSDP, PROCESS] != [one.step for one in checkpoints.list()] and time.monotonic() < until_s:
+            time.sleep(0.5)  # the agent of the ranks has outlived them
+        assert [FSDP, PROCESS] == [one.step for one in checkpoints.list()], done.stderr
+        expected = plain(PROCESS)
+        found = zeros(expected)
+        load(found, storage_reader=StorageReader(checkpoints))
+        compare(expected, found)
 
 
 if __name__ == "__main__":

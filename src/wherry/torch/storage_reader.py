@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.receipt import SetObject
+from wherry.checkpoints.reading import reading
 from wherry.checkpoints.restore import DamagedSetError
 from wherry.errors import ConfigError, IntegrityError, NotFoundError
 from wherry.torch.dcp_metadata import read_dcp_metadata
@@ -43,7 +44,8 @@ class StorageReader(StorageReaderOfTorch):
     `which` is as in `Checkpoints.find`, and the set is found here: NotFoundError if there is none. With several ranks "latest" is
     the same set on all of them, so all make their reader at the same place of their programs. Each rank fetches only the items
     of its plan, in requests of at most 16 MiB, and compares each with the CRC32C that was saved with it; of a set that torch's
-    own writer has made, whole files, with those of their receipts. DamagedSetError names the set and the object.
+    own writer has made, whole files, with those of their receipts. Meanwhile prune leaves the set. DamagedSetError names the set
+    and the object; PrunedWhileRestoringError, which is one, a set that was deleted.
 
     Nothing but tensors and plain values is unpickled: other classes need `torch.serialization.add_safe_globals`.
     """
@@ -114,9 +116,10 @@ class StorageReader(StorageReaderOfTorch):
         for request in plan.items:
             item = self._item(request)
             wanted.setdefault(item.range, []).append((item, request))
-        for found, view in self._fetch(list(wanted)):
-            for item, request in wanted[found]:
-                _load(view.part(item.offset, item.length), request, planner, found.key)
+        with reading(self._catalog.store, self._catalog.keys, self.manifest.set):
+            for found, view in self._fetch(list(wanted)):
+                for item, request in wanted[found]:
+                    _load(view.part(item.offset, item.length), request, planner, found.key)
         self._checkpoints.parent = self.manifest.set
         done: Future[None] = Future()
         done.set_result(None)
