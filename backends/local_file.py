@@ -1,4 +1,4 @@
-"""The caller's own files: what is to be sent, and what is to be filled. Their errors name no call yet: see `about`."""
+"""The caller's own files: those to send and those to fill. Their errors do not name the call yet: see `about`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_all(fd: int, block: bytes | memoryview, at: int) -> None:
 
 
 def write(fd: int, path: Path, block: bytes | memoryview, at: int) -> None:
-    """The same; what the file system says to it is a PermanentError."""
+    """The same; an error of the file system is a PermanentError."""
     try:
         write_all(fd, block, at)
     except OSError as error:

@@ -94,7 +94,7 @@ class MemoryStore(MultipartStore):
         end = len(data) if end is None else end
         with about("get", self._uri.uri_for(key)):
             if if_match not in (None, meta.etag):
-                raise IntegrityError(f"the object is another by now: etag {meta.etag}, not {if_match}")
+                raise IntegrityError(f"the object was replaced: its etag is {meta.etag}, not {if_match}")
             if not 0 <= start <= end <= len(data):
                 raise IntegrityError(f"bytes {start} to {end} were asked for, the object has {len(data)}")
         return data[start:end]

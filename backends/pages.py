@@ -1,15 +1,15 @@
-"""Pages of a listing, which a server may hand out in a circle, or without an end."""
+"""Detects listings without an end: a faulty server may repeat their pages, or send empty pages for ever."""
 
 from __future__ import annotations
 
-#: Amazon and Google may answer with a page without entries, and more to come. Nobody has seen so many of them.
+#: Amazon and Google may answer with an empty page although more pages follow, but hardly with so many in a row.
 _MOST_EMPTY_PAGES = 1000
 
 
 class Pages:
-    """Watches the marks by which a server says how a listing goes on: one that has been there before leads in a circle.
+    """Watches the marks by which a server says where the next page begins. If one comes again, the pages repeat.
 
-    It remembers one mark at a time (R. P. Brent, "An improved Monte Carlo factorization algorithm", 1980): a circle of n pages is
+    It remembers one mark at a time (R. P. Brent, "An improved Monte Carlo factorization algorithm", 1980): a cycle of n pages is
     found within 3 n more, whatever the length of the listing.
     """
 
@@ -20,7 +20,7 @@ class Pages:
         self._empty = 0
 
     def is_endless(self, mark: object, n_entries: int) -> bool:
-        """Take the mark that a page of `n_entries` gives for the next one, and tell whether to go on would have no end."""
+        """Take the mark of the next page, from a page of `n_entries`. True: the listing has no end."""
         self._empty = 0 if n_entries else self._empty + 1
         if mark == self._remembered or self._empty > _MOST_EMPTY_PAGES:
             return True

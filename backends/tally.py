@@ -13,6 +13,6 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, **_: object) -> None:
-        """Count one more. The details that a library's event passes are not looked at."""
+        """Count one more. Arguments, which the events of libraries pass, are ignored."""
         with self._lock:
             self.value += 1

@@ -1,8 +1,8 @@
 """Any file system that fsspec knows, as a store: ``az:// sftp:// hf:// oci:// memory://`` and third parties' own.
 
-Object stores publish a put whole, so there the file is put under its name. Where a half-written file could be seen (file
-servers), it is put under a temporary name beside the final one and then renamed; a put that is killed may leave the temporary
-file there, which list() does not show. Nothing is kept beside the object: no metadata and no checksum.
+Object stores show only complete objects, so there the file is put under its final name. On file servers, where a half-written
+file could be seen, it is put under a temporary name beside the final one and then renamed; a put that is killed may leave the
+temporary file, which list() does not show. Nothing is kept beside the object: no metadata and no checksum.
 
 `if_absent` looks and then puts, unless the table (traits.py) knows a better way: two writers may then both succeed, and
 `capabilities.conditional_put` says so.
@@ -244,7 +244,7 @@ class FsspecStore(ObjectStore):
         except FileNotFoundError:
             return
         except OSError:
-            if fs.isfile(folder):  # SFTP's answer for a file says no more than "failure"
+            if fs.isfile(folder):  # SFTP answers only "failure" for a file
                 return
             raise
         found = []
@@ -277,7 +277,7 @@ def _head(fs: Any, key: str, path: str, if_match: str | None = None) -> ObjectMe
         raise NotFoundError("there is no such file")
     meta = _describe(key, info)
     if if_match not in (None, meta.etag):
-        raise IntegrityError(f"the file is another by now: etag {meta.etag}, not {if_match}")
+        raise IntegrityError(f"the file was replaced: its etag is {meta.etag}, not {if_match}")
     return meta
 
 

@@ -53,7 +53,7 @@ def announced(headers: Mapping[str, str], status: int, start: int, end: int | No
     """How many bytes will come, checked against those that were asked for; None: the answer does not say."""
     if status == 200:
         if (start or end is not None) and "X-Goog-Generation" not in headers:
-            raise TransientError("a whole answer came for a range, and not the store's own: something on the way has given it")
+            raise TransientError("the answer to a range is the whole, and not from the store: a proxy on the way has sent it")
         if start or end is not None:
             raise PermanentError("the server ignores ranges")
         return int(headers["Content-Length"]) if "Content-Length" in headers else None

@@ -1,4 +1,4 @@
-"""The table of errors of Google Cloud Storage: what its answers, and answers that do not come, are in our terms."""
+"""The table of errors of Google Cloud Storage: our error for each of its answers, and for an answer that does not come."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wherry.errors import (
 )
 
 _RATE_LIMITS = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
-_CLOCK_HINT = "a clock that is off makes tokens that are not valid yet, or no longer: set this machine's"
+_CLOCK_HINT = "with a wrong clock, tokens are not valid yet or no longer: set this machine's clock (NTP)"
 
 _PORTAL_HINT = "is it a login page of this machine's network? log in there; else correct the endpoint"
 
@@ -46,14 +46,14 @@ def refused(error: GoogleAPICallError, endpoint: str, *, if_absent: bool, if_mat
     is_no_condition = status == 412 and not if_absent and not if_match  # something on the way has answered
     if status in (408, 409) or status >= 500 or is_no_condition:  # 409: another change of the same object is under way
         return TransientError(f"{status} {words}")
-    if status == 401:  # a token that is over, or that never was one: Google says "Invalid Credentials" of both
+    if status == 401:  # an expired token, or none at all: Google answers both with "Invalid Credentials"
         return CredentialsExpiredError(f"{status} {words}, says {endpoint}", hint=CREDENTIALS_HINT)
     if status == 403:
         return AccessDeniedError(f"{status} {words}, says {endpoint}")
     if status == 412 and if_absent:
         return AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
     if status == 412:
-        return IntegrityError("the object is another by now")
+        return IntegrityError("the object was replaced")
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
         return IntegrityError(words)
     return PermanentError(f"{status} {words}, says {endpoint}")

@@ -206,4 +206,4 @@ class GCSStore(MultipartStore):
 
 def _check_version(etag: str | None, if_match: str | None) -> None:
     if if_match not in (None, etag):
-        raise IntegrityError(f"the object is another by now: generation {etag}, not {if_match}")
+        raise IntegrityError(f"the object was replaced: its generation is {etag}, not {if_match}")

@@ -1,4 +1,4 @@
-"""Local files that are objects or are going to be: opened, named, given their final name; their records; errno in our terms."""
+"""Local files that are or become objects: how they are opened and get their names, their records, and our errors for errno."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Record:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, fd: int) -> None:
-        """Keep it with the open file, as far as its file system can."""
+        """Keep it with the open file, if the file system can."""
         status = os.fstat(fd)
         text = json.dumps([status.st_size, status.st_mtime_ns, self.crc32c, dict(self.metadata)])
         with suppress(OSError):  # no extended attributes here, or no room for one: the object itself is in no danger
@@ -141,7 +141,7 @@ def make_folders(folder: Path) -> list[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Sync a folder, so that the names in it survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -163,7 +163,7 @@ def umask() -> int:
 
 
 def etag(status: os.stat_result) -> str:
-    """What changes with the file."""
+    """A text that changes when the file changes."""
     return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
 
 

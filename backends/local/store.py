@@ -4,7 +4,7 @@ A file appears under its name only when it is whole: it is linked (from a frozen
 an inode without a name (O_TMPFILE, open(2)) or with a temporary one, and then linked or renamed into place. A killed put
 therefore leaves nothing behind, except on file systems without O_TMPFILE (NFS): there one file with TEMPORARY_MARK in its name,
 which list_uploads() shows, and which the next put with the same token takes away. A large file may be written in parts
-(local_parts.py), by several processes at once.
+(uploads.py), by several processes at once.
 
 Metadata and CRC32C are kept in one extended attribute, ``user.wherry``, with the size and time of the file that they
 belong to: a record that does not fit its file any more is ignored. File systems without such attributes keep none, which is
@@ -335,7 +335,7 @@ class LocalStore(MultipartStore):
 
 
 def _look_at(target: Path, key: str, source: int | None, if_absent: bool) -> ObjectMeta | None:
-    """Look at what has the name already, before any byte is moved: our own earlier attempt is returned."""
+    """Look at what has the name already, before any byte is written: our own earlier attempt is returned."""
     try:
         there = os.stat(target)
     except (FileNotFoundError, NotADirectoryError):
@@ -351,7 +351,7 @@ def _look_at(target: Path, key: str, source: int | None, if_absent: bool) -> Obj
 
 def _check_etag(status: os.stat_result, if_match: str | None) -> None:
     if if_match is not None and (found := etag(status)) != if_match:
-        raise IntegrityError(f"the file is another by now: etag {found}, not {if_match}")
+        raise IntegrityError(f"the file was replaced: its etag is {found}, not {if_match}")
 
 
 def _cut(n_bytes: int, wanted: int) -> TransientError:

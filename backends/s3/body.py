@@ -66,7 +66,7 @@ class Source:
 
 @contextmanager
 def sending(path: Path, crc32c: int | None, *, start: int = 0, end: int | None = None) -> Iterator[Source]:
-    """Open the file to send. If the server finds other bytes than the checksum says, find out whose fault that is."""
+    """Open the file to send. If the server finds that the bytes do not match the checksum, check whether the file has changed."""
     with opened_source(path) as file:
         source = Source(file, start, os.fstat(file).st_size if end is None else end)
         try:

@@ -18,7 +18,7 @@ log = logging.getLogger("wherry.s3")
 
 #: The most that Amazon takes.
 DELETED_AT_ONCE = 1000
-#: What XML 1.0 cannot hold, and what its readers turn into a line feed: such a key would be another one, or no request at all.
+#: What XML 1.0 cannot hold, or its readers turn into a line feed: the request would be invalid, or name another key.
 _NOT_IN_XML = frozenset([*map(chr, range(0x20)), "\x7f", "\ufffe", "\uffff"])
 
 

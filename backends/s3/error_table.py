@@ -1,4 +1,4 @@
-"""What S3 and botocore say of failures, in our errors: one table by code, one by HTTP status, one by botocore's classes.
+"""Turns the errors of S3 and botocore into ours: one table by code, one by HTTP status, one by botocore's classes.
 
 botocore (1.44) does not correct for a clock that is wrong: it signs with this machine's time, always. So a skewed clock is an
 error of its own here, told by the server's code, or by its Date when it denies a request; nobody tries again before it is set.
@@ -46,11 +46,11 @@ class DigestError(TransientError):
 
 _KEYS = "check the access key, its secret and its rights on the bucket"
 _LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
-#: Where the answer says which region it is, botocore goes there by itself.
+#: If the answer names the region, botocore goes there by itself.
 _REGION = "give the bucket's region as storage option 'region'"
 _PORTAL = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
-#: No final answer where the credentials come from a place that is read anew: a role, a file that someone refreshes.
+#: Not final if the credentials come from a source that is read again: a role, or a file that is refreshed.
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _PASSING = ("IncompleteBody", "OperationAborted", "RequestTimeout", "RequestTimeoutException", "XAmzContentSHA256Mismatch")
 _SLOWER = ("BandwidthLimitExceeded", "RequestLimitExceeded", "SlowDown", "Throttling")
@@ -58,7 +58,7 @@ _SLOWER = ("BandwidthLimitExceeded", "RequestLimitExceeded", "SlowDown", "Thrott
 #: Reference, and from what MinIO and SeaweedFS add.
 _RULES: dict[str, tuple[type[StoreError], str]] = {
     "NoSuchBucket": (BucketNotFoundError, "create the bucket, or correct the URI or the endpoint"),
-    **dict.fromkeys(_EXPIRED, (CredentialsExpiredError, "these credentials are over: supply new ones")),
+    **dict.fromkeys(_EXPIRED, (CredentialsExpiredError, "these credentials have expired: supply new ones")),
     "InvalidToken": (AccessDeniedError, "the session token does not belong to the key, or is missing"),
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), (AccessDeniedError, _KEYS)),
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), (ClockSkewedError, _CLOCK)),

@@ -62,7 +62,7 @@ class Reader:
             if stop > size_bytes:
                 raise _beyond(start, stop, size_bytes)
             if at > start:
-                raise TransientError(f"the answer begins at byte {at}, asked for was {start}")
+                raise TransientError(f"the answer begins at byte {at}, not at {start}")
             while at < stop:  # a server that ignores Range sends what comes before, too
                 if not (block := body.read(BLOCK_BYTES)):
                     raise TransientError(f"the answer ended {stop - at} bytes early")
@@ -84,7 +84,7 @@ class Reader:
 
 def _check_version(etag: str | None, if_match: str | None) -> None:
     if if_match not in (None, etag):
-        raise IntegrityError(f"the object is another by now: etag {etag}, not {if_match}")
+        raise IntegrityError(f"the object was replaced: its etag is {etag}, not {if_match}")
 
 
 def _beyond(start: int, end: int, size_bytes: int) -> IntegrityError:

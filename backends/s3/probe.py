@@ -1,4 +1,4 @@
-"""Finds out by trial what a server that speaks S3 really honours: many accept a header and do nothing of what it asks for.
+"""Finds out by trial what an S3 server really honours: many accept a header and ignore what it asks for.
 
 Some two hundred requests with a few bytes each, most of them side by side. Nothing of them is left, whatever happens: what was
 put is deleted again, with its versions, and uploads in parts are aborted; a server that does not let us delete is not tried at

@@ -62,7 +62,10 @@ FOLLOW_RETRY = RetryConfig(longest_wait_s=4.0)
 
 @dataclass(frozen=True)
 class TransferConfig:
-    """In which pieces large objects are sent and fetched, and how many at once. Measured: more than the defaults is no faster."""
+    """The pieces in which large objects go, and how many at once. Measured: more than the defaults is no faster::
+
+    Config(transfer=TransferConfig(parts_in_flight=2, ranges_in_flight=2))  # leaves room on a slow line for other programs
+    """
 
     #: Objects of at least this size go in parts: below it one request costs less than three.
     multipart_threshold_bytes: int = 64 * MIB
@@ -83,7 +86,10 @@ class TransferConfig:
 
 @dataclass(frozen=True)
 class SpoolConfig:
-    """How the spool keeps its files."""
+    """How the spool keeps its files::
+
+    Config(spool=SpoolConfig(durability="power", max_spool_bytes=50 * 2**30))
+    """
 
     #: "process" survives SIGKILL of everything. "power" also survives a power cut: fsync of file, folder and journal.
     durability: Durability = "process"
@@ -100,7 +106,10 @@ class SpoolConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """The process that uploads. The first user of a spool decides; a running agent keeps its settings."""
+    """The process that uploads. The first user of a spool decides; a running agent keeps its settings::
+
+    Config(agent=AgentConfig(n_workers=4))  # for more than 2 GB/s
+    """
 
     #: "agent": a process of its own, which outlives the caller. "caller": upload inside the call (notebooks without
     #: processes, tests); forced for stores that only this process can see, such as ``memory://``.

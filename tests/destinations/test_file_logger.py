@@ -341,7 +341,7 @@ def test_files_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of_all", [False, True])
 def test_figures_are_of_rank_0_unless_all_are_asked_for(tmp_path: Path, of_all: bool) -> None:
-    config = replace(QUIET, figures_of_all_ranks=of_all)
+    config = replace(QUIET, metrics_of_all_ranks=of_all)
     with Logger(State("run", rank=1, world_size=2), [FileLogger("log-{rank}.txt", folder=tmp_path, config=config)]) as logger:
         logger.log_metrics({"loss": 1.0})
     texts = [path.read_text() for path in tmp_path.iterdir()]
@@ -350,7 +350,7 @@ def test_figures_are_of_rank_0_unless_all_are_asked_for(tmp_path: Path, of_all: 
 
 def test_files_that_would_have_one_name_on_all_ranks_are_not_uploaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     uploads = Uploads()
-    config = replace(QUIET, figures_of_all_ranks=True)
+    config = replace(QUIET, metrics_of_all_ranks=True)
     with Logger(State("run", rank=1, world_size=2), [FileLogger("log.txt", folder=tmp_path, config=config), uploads]) as logger:
         logger.log_text("x")
     assert [] == uploads.files

@@ -137,7 +137,7 @@ def next_try_text(one: Unfinished) -> str:
     if one.job.state is JobState.LEASED:
         return "being tried now"
     if one.next_try_in_s is None:
-        return "next try then"
+        return "not tried while it waits"
     return "next try now" if not one.next_try_in_s else f"next try in {age_text(one.next_try_in_s)}"
 
 

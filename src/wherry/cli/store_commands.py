@@ -53,9 +53,9 @@ def put(
     uri: UriArgument,
     overwrite: OverwriteOption = False,
     recursive: Annotated[
-        bool, typer.Option("--recursive", "-r", help="Folders, too: they are uploaded also without it.")
+        bool, typer.Option("--recursive", "-r", help="Accepted, but not needed: folders are uploaded anyway.")
     ] = False,
-    move: Annotated[bool, typer.Option("--move", help="Give the files away: their old names are gone.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Move the files into the spool: they are gone from PATH.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all is uploaded and verified.")] = True,
     timeout: TimeoutOption = None,
     spool: SpoolOption = None,
@@ -102,14 +102,14 @@ def put(
 
 
 def _without_remedy(error: UploadFailed) -> UploadFailed:
-    """The same, where all names were taken and the files are where they were: then nothing is kept."""
+    """The error with another remedy if all names were taken: the files are still at their PATH, and the spool keeps nothing."""
     if isinstance(error, AlreadyExistsError):
         return upload_failed(error.failures, remedy="give --overwrite to replace what is there, or other names")
     return error
 
 
 def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
-    """Leave nothing in the spool of uploads that lost their names to another writer: the files are where they were."""
+    """Free the spool of uploads whose name another writer took first: the files are still at their PATH."""
     from wherry.spool.journal.jobs import JobState
 
     jobs = uploader.journal.queries.jobs(ids=[job_id for handle in handles for job_id in handle.ids], states=[JobState.FAILED])
@@ -271,7 +271,7 @@ def cat(uri: UriArgument, spool: SpoolOption = None, option: PairsOption = None,
 
 
 def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path, options: Mapping[str, object]) -> bool:
-    """Put a file that a mirror has segments of together; False if there is none at or above its place.
+    """Assemble a file from the segments of a mirror; False if no mirror has any at or above its place.
 
     A plain object of its name may be there, too: of an earlier seal, without what came since.
     """
@@ -312,7 +312,7 @@ def rm(
 ) -> None:
     """Delete one object, or all below a prefix.
 
-    Uploads of these names that are queued on this machine are taken back.
+    Uploads of these names that are queued on this machine are cancelled.
     -r deletes all objects at and below the URI; it asks first, unless --yes
     is given.
 

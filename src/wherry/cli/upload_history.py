@@ -21,7 +21,7 @@ from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
-#: The newest uploads of a name that are told of.
+#: Of one name, the newest so many uploads are shown.
 _SHOWN_JOBS = 20
 _SHOWN_LOG_LINES = 20
 
@@ -133,10 +133,10 @@ def story_lines(story: Story) -> list[str]:
             ("why", standing.reason),
             ("error", "" if job.error == standing.reason else job.error),
             ("next try", next_try),
-            ("given up", f"if it is not stored after {age_text(story.left_s)} more of trying"),
+            ("given up", f"if it is not stored after {age_text(story.left_s)} more, not counting waits in which nobody can try"),
         ]
     elif job.state is JobState.FAILED:
-        rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "nobody knows")]
+        rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "unknown")]
     elif job.end.finished_s is not None:
         rows.append((word(job.state), f"{_time_text(job.end.finished_s)}, {age_text(job.end.finished_s - job.created_s)} later"))
     newer, options = job.end.superseded_by, {} if story.store is None else story.store.options

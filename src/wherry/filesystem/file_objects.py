@@ -30,10 +30,10 @@ log = logging.getLogger("wherry")
 
 
 class Version:
-    """One version of an object, open for reading: whatever is put under its name meanwhile, it is not mixed in.
+    """One version of an object, open for reading. A newer object of its name is never mixed in.
 
-    A version that is still queued is read from its file in the spool, which stays readable until close(), also when it has been
-    uploaded and freed by then. One in the store is held to its etag: after a replacement every read is an IntegrityError.
+    A queued version is read from its file in the spool, which stays readable until close(), also after it was uploaded and
+    freed. A stored version is read by its etag: after the object was replaced, every read raises IntegrityError.
     """
 
     def __init__(self, uploader: Uploader, name: str) -> None:
@@ -106,7 +106,7 @@ class Version:
             os.close(staged)
 
     def __del__(self) -> None:
-        """Readers are dropped without close() all the time, and their caches make them part of a circle."""
+        """Readers are often dropped without close(), and their caches put them into a reference cycle."""
         self.close()
 
 
@@ -141,8 +141,8 @@ class ObjectReader(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ships 
 class ObjectWriter(FileAbove):
     """A new file in the spool. When close() returns its upload is accepted, and `handle` tells of it.
 
-    Nothing is uploaded, and the file is thrown away, when a ``with`` block that has opened it ends by an exception (also that of
-    ``with fsspec.open(...)``), when a write has failed, or when it is lost without being closed.
+    The file is thrown away, and nothing is uploaded, when its ``with`` block (also ``with fsspec.open(...)``) ends by an
+    exception, when a write has failed, or when it is garbage-collected without a close().
 
     In a transaction (`autocommit` off) close() only ends the writing; commit() hands the file over, discard() throws it away.
 
@@ -207,7 +207,7 @@ class ObjectWriter(FileAbove):
         self._file.abort()
 
     def doom(self) -> None:
-        """Let close() throw the file away: what is written from now on only empties the buffers of those above."""
+        """Have close() throw the file away. What is written from now on only empties the buffers of files above this one."""
         self._is_doomed = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

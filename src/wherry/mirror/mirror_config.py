@@ -31,13 +31,13 @@ class MirrorConfig:
 
     #: The first match counts; put your own before `DEFAULT_RULES`. A file that no rule matches is sent once it is complete.
     rules: tuple[Rule, ...] = DEFAULT_RULES
-    #: A segment is sent at once when so much is unsent. S3 joins no objects below 5 MiB, and from 8 MiB on the time of a request
-    #: is small beside that of its bytes.
+    #: So many unsent bytes of a file are sent at once, as a segment. S3 joins no objects below 5 MiB, and from 8 MiB on the time
+    #: of a request is small compared with that of its bytes.
     segment_bytes: int = 8 * MIB
-    #: New bytes wait at most so long, within the budget. At 30 s a file costs about a cent a day.
+    #: New bytes wait at most this long, if the budget of requests allows. At 30 s a file costs about a cent a day.
     max_lag_s: float = 30.0
-    #: A file that is sent whole is complete when it has not changed for so long. Writers that pause for longer should write under
-    #: a temporary name (``*.tmp`` and the like are ignored) and rename; otherwise an unfinished version is sent first.
+    #: A file that is sent whole is complete when it has not changed for this long. Writers that pause for longer should write
+    #: under a temporary name (``*.tmp`` and the like are ignored) and rename; otherwise an unfinished version is sent first.
     settle_s: float = 2.0
     #: Requests to the store for all files together, retries included. None: as many as the growing files need, from 3,600 (24
     #: files at 30 s) to 36,000 (240 files), which at 0.005 USD for 1,000 puts are 0.43 and 4.32 USD a day. Where the budget is
@@ -45,16 +45,16 @@ class MirrorConfig:
     max_requests_per_hour: int | None = None
     #: Each segment as one gzip member or zstd frame; concatenated they are a valid file. None: not compressed.
     compression: Compression | None = None
-    #: Segments of a sealed file stay for so long, for readers that are reading them; close() deletes them at once.
+    #: Segments of a sealed file are kept this long, for readers that have begun with them; close() deletes them at once.
     grace_s: float = 300.0
     #: close() makes a plain object of each file. False: segments stay, nothing is sent twice, and readers need wherry.
     seal_on_close: bool = True
     #: Files sent at the same time. Four senders wait for answers most of the time and take little of the training loop's CPU.
     sends_in_flight: int = 4
-    #: Inside a send, calls are retried for a short while; after that the file waits, and others may be sent. There is no limit to
-    #: that waiting. Its longest wait is a minute, so that a mirror is at most a minute late when the store is back.
+    #: A call is retried for a short while. Then the file waits, others may be sent, and it is tried again, without a limit, at
+    #: least once a minute: so a mirror is at most a minute late when the store is back.
     retry: RetryConfig = field(default_factory=lambda: RetryConfig(call_deadline_s=10.0, longest_wait_s=4.0))
-    #: close() without a time limit goes on as long as it makes progress, and gives up when nothing has worked for so long: an
+    #: close() without a time limit goes on as long as it makes progress, and gives up when nothing has worked for this long: an
     #: unreachable store must not hold up the end of a job. The next mirror of the folder sends what is left.
     give_up_s: float = 60.0
     #: SIGTERM, unless the program handles it, ends the process as ``sys.exit(143)`` does, so that the last lines are still sent:

@@ -75,8 +75,8 @@ class UploadHandle:
         return None if not found or None in found else all(found)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the upload is verified in the store. True: it is, and the local file is needed no more. False: it is not
-        after `timeout_s`, and goes on in the background. `None`: as long as it takes.
+        """Wait until the upload is verified in the store. True: it is, and the local file is no longer needed. False: it is not
+        yet after `timeout_s` seconds, and goes on in the background. With `None` it waits as long as it takes.
 
         Raises UploadFailed as result() does.
         """
@@ -99,7 +99,7 @@ class UploadHandle:
         return ObjectMeta(self.uri, sum(job.size_bytes for job in jobs))
 
     def _stored(self, timeout_s: float | None) -> list[Job] | None:
-        """Wait for the jobs, or for what has superseded them; they are done then. None: not in that time. Raises UploadFailed."""
+        """Wait for the jobs, or for those that superseded them, and return them; None if time is up. Raises UploadFailed."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         jobs: list[Job] = []
         pending: Sequence[JobId] = self.ids

@@ -1,11 +1,11 @@
-"""Room on the spool's disk that accepting may not use: with it, what was accepted can be finished on a disk that is full.
+"""The reserve: room on the spool's disk that staging may not use, so that accepted uploads can be finished on a full disk.
 
-To finish an upload is to write to the journal, and only then is its staged file removed. So a disk that is full of staged files
-would stay full for ever. The reserve is a file that takes real room. It is made before the first file is staged, and no file is
-staged while it is not whole; it is emptied when the journal finds no room to write.
+Finishing an upload writes to the journal; its staged file is removed only after that. So a disk that is full of staged files
+would stay full for ever. The reserve is a file with allocated blocks. It is made before the first file is staged, and no file
+is staged while it is too small. It is emptied when the journal finds no room to write.
 
-The journal's log is then moved into the database, which makes the log short again. Where a reader keeps that from happening, the
-log grows; but what the database needs for it stays in the reserve: otherwise neither could ever be written again.
+The journal's log is then moved into the database, which makes the log short again. If a reader prevents that, the log grows, but
+the room that the database needs for the log stays in the reserve: otherwise neither could ever be written again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Reserve:
 
     def __init__(self, folder: SpoolFolder) -> None:
         self._folder = folder
-        #: What the journal's file will have when the log has been moved into it, as far as this process knows.
+        #: The size of the journal's file after the log was moved into it, as far as this process knows.
         self._journal_bytes = 0
         self._wanted_bytes = self._compute()
 
     def missing_bytes(self) -> int:
-        """How much room it does not have yet that it should have."""
+        """By how many bytes the reserve is too small."""
         return max(0, self._wanted_bytes - _allocated_bytes(self._path))
 
     def fill(self, journal_bytes: int = 0) -> None:
-        """Take the room that is missing. OSError (ENOSPC, EDQUOT) if the disk has not got it; then nothing has changed.
+        """Allocate what is missing. OSError (ENOSPC, EDQUOT) if the disk has no room for it; then nothing has changed.
 
-        `journal_bytes`: what the journal's file will have when the log has been moved into it, where the caller knows.
+        `journal_bytes`: the size of the journal's file after the log was moved into it, if the caller knows it.
         """
         if journal_bytes:
             self._journal_bytes = max(self._journal_bytes, journal_bytes)
@@ -61,29 +61,29 @@ class Reserve:
                 raise
 
     def release(self) -> int:
-        """Give the room to the journal. How much there was, in bytes."""
+        """Free the reserve for the journal. Returns how many bytes it had."""
         if size_bytes := _allocated_bytes(self._path):
             os.truncate(self._path, 0)
         return size_bytes
 
     def keep_for_database(self, journal_bytes: int) -> int:
-        """Take back what the database needs to take its log in, or as much of it as there is. How much that is, in bytes.
+        """Allocate what the database needs to take in its log, or as much of it as there is. Returns the reserve's size in bytes.
 
-        `journal_bytes`: what the journal's file will have when the log has been moved into it.
+        `journal_bytes`: the size of the journal's file after the log was moved into it.
         """
         self._journal_bytes = max(self._journal_bytes, journal_bytes)
         there = os.statvfs(self._path.parent)
         room_bytes = there.f_bavail * there.f_frsize + _allocated_bytes(self._path)
-        with suppress(OSError):  # others were faster: the next call tries again
+        with suppress(OSError):  # another process took the room: the next call tries again
             self._take(min(self._compute() - _LOG_BYTES, room_bytes))
         return _allocated_bytes(self._path)
 
     def exists(self) -> bool:
-        """Whether it was made, however much room it has."""
+        """Whether the reserve has a file, of whatever size."""
         return self._path.exists()
 
     def remove(self) -> None:
-        """Nothing is left to be finished: it is made again before the next file is staged."""
+        """Remove it, as no upload is left to finish. It is made again before the next file is staged."""
         self._path.unlink(missing_ok=True)
 
     @property
@@ -91,7 +91,7 @@ class Reserve:
         return self._folder.inside("reserve")
 
     def _compute(self) -> int:
-        """The log until it is moved into the database, the pages in it that the database has not got, and the rows' growth."""
+        """Room for the log, for the pages of the log that are new to the database, and for the growth of the rows."""
         there = size_bytes_of(self._folder.inside("journal.db"))
         will_be = max(there, self._journal_bytes)
         wanted = _LOG_BYTES + will_be - there + will_be // _GROWTH_SHARE

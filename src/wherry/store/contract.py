@@ -255,7 +255,7 @@ class ObjectStore(ABC):
         Returns their CRC32C where the store has summed them on their way, which is cheaper than reading them again; else None.
 
         `end=None` means up to the object's end. The file is neither created nor truncated, so ranges may be fetched side by side
-        and again. `if_match` is an etag from head(): IntegrityError if the object is another by now.
+        and again. `if_match` is an etag from head(): IntegrityError if the object was replaced.
 
         Guarantees: returns only when every byte asked for was written, else an error: a truncated answer is a
         TransientError (test_ranges_join_to_the_whole). NotFoundError if absent (test_missing_object).

@@ -1,6 +1,6 @@
-"""From an object to a file: ranges side by side into a temporary file, verified, then put in place at once.
+"""Downloads an object: its ranges in parallel, into a temporary file, which is verified and then gets its final name.
 
-The destination appears whole and verified or not at all. What an interrupted call has fetched waits beside it for the next one
+The destination appears whole and verified or not at all. What an interrupted call has fetched stays beside it for the next one
 (wherry.transfer.resume).
 """
 
@@ -30,10 +30,10 @@ from wherry.transfer.resume import Partial, Version, forget_partial, partial_bes
 
 log = logging.getLogger("wherry.transfer.download")
 
-#: An object that is replaced while it is fetched is begun again this often; then somebody writes faster than we read.
+#: If the object is replaced while it is fetched, the download begins again, at most so often.
 _MOST_RESTARTS = 3
 _BLOCK_BYTES = 2**20
-_DAMAGED = "the object or the way to it is damaged: upload it again, or try from another machine"
+_DAMAGED = "the bytes are damaged in the store or on the way: try from another machine, or upload the object again"
 _DAMAGED_OR_NO_MD5 = f"{_DAMAGED}; if it is an S3 server whose ETags are no MD5s, give the storage option checksums=False"
 
 
@@ -55,17 +55,17 @@ def download(
 
     After return the file has the object's size and, where the store knows one, its CRC32C or other digest; all bytes are of one
     version of the object, as far as its etag, or else its size and time, tells versions apart. Missing parent folders are made.
-    The file's mode is that of any new file (umask). Calls are made again after a TransientError, each for
-    `retry.call_deadline_s`, so the store need not do it.
+    The file's mode is that of any new file (umask). Calls that raise TransientError are retried, each for
+    `retry.call_deadline_s`; the store need not retry.
 
-    A call that was killed, interrupted or given up goes on where it was when it is made again: ranges that are there are summed
-    again and not fetched, unless the object has another etag or size by now. Of two calls to one destination at a time the
-    second begins at the first byte, in a file of its own. Objects of one range, and those without an etag, begin anew, too.
+    A download that was killed, interrupted or given up is resumed by the next call: it verifies the ranges that are there, and
+    fetches the others, unless the etag or the size of the object has changed. Of two calls to one destination at the same time,
+    the second begins at the first byte, in a file of its own. So do downloads of objects of one range, or without an etag.
 
-    Raises, before any byte moves, FileExistsError if the destination is there and `overwrite` is off, IsADirectoryError if it
-    is a folder, OSError (EINVAL) if it is a device or a pipe; OSError (ENOSPC) if the disk has no room; NotFoundError,
-    AccessDeniedError; IntegrityError if the bytes are wrong twice, or if the object was replaced four times meanwhile. Of an
-    object whose metadata has the checksums of its ranges a wrong range alone is fetched again, at once, and the error names it.
+    Raises, before any byte is fetched, FileExistsError if the destination is there and `overwrite` is off; IsADirectoryError if
+    it is a folder; OSError (EINVAL) if it is a device or a pipe; OSError (ENOSPC) if the disk has no room; NotFoundError,
+    AccessDeniedError; IntegrityError if the bytes are wrong twice, or if the object was replaced four times meanwhile. If the
+    object's metadata has checksums of its ranges, only the wrong range is fetched again, at once, and the error names it.
     """
     destination = Path(destination)
     check_destination(destination, overwrite)
@@ -93,7 +93,7 @@ def download(
                 continue
             if not is_right:
                 raise IntegrityError(
-                    f"{fetch.figures()} came, twice, but the store says {_figures(meta.size_bytes, meta.crc32c, meta.digest)}",
+                    f"{fetch.figures()} came, twice, but the store has {_figures(meta.size_bytes, meta.crc32c, meta.digest)}",
                     operation="get",
                     uri=uri,
                     hint=_DAMAGED if meta.crc32c is not None else _DAMAGED_OR_NO_MD5,
@@ -154,7 +154,7 @@ def _publish(temporary: Path, destination: Path, overwrite: bool, *, link: Calla
 
 
 class _Fetch:
-    """One version of an object on its way into one file, range by range; `crcs` are the ranges' CRC32C, as the file has them."""
+    """Fetches one version of an object into one file, range by range. `crcs` has the CRC32C of each range in the file."""
 
     def __init__(self, store: ObjectStore, meta: ObjectMeta, partial: Partial, in_flight: int, retry: RetryConfig) -> None:
         self._store = store
@@ -165,11 +165,11 @@ class _Fetch:
         self._retry = retry
         self._stop = threading.Event()
         self.crcs: dict[int, int] = {}
-        #: A range was wrong twice: the error that says so.
+        #: The error to raise if a range was wrong twice.
         self.damage: IntegrityError | None = None
         self._sums = _sums_of_ranges(meta, self._version)
         self._fetched_again: set[int] = set()
-        #: Only for objects whose CRC32C nobody knows, and None when it has to be computed anew.
+        #: The file's digest, for objects without a known CRC32C; None if it has to be computed again.
         self._digest: str | None = None
 
     def all(self, advance: Callable[[int], object]) -> None:
@@ -190,13 +190,13 @@ class _Fetch:
         self._digest = None if follower is None else follower.text()
 
     def agrees(self) -> bool:
-        """Whether the file has the size and the checksum that the store tells of the object."""
+        """Whether the file has the size and the checksum that the store has for the object."""
         if self._partial.path.stat().st_size != self._meta.size_bytes:
             return False
         if self._meta.crc32c is not None:
             return self._crc32c() == self._meta.crc32c
         if not self._follows_digest:
-            log.info("%s: the store tells no checksum of it, so that only its size was compared", self._meta.key)
+            log.info("%s: the store has no checksum of it, so only its size was compared", self._meta.key)
             return True
         if self._digest is None:
             whole = _Digest(self._meta.digest, self._partial.path)
@@ -207,10 +207,10 @@ class _Fetch:
     def repair(self) -> bool:
         """Fetch ranges again until the file agrees; False if it does not after all of them.
 
-        For objects without checksums of their ranges: of others, or of one range. Stores tell one checksum, that of the whole,
-        so nobody can name the bad range before its bytes have come twice. Therefore as many ranges as are in flight are fetched
-        again at a time, in place; where one comes out differently the whole is compared, and the first that makes it right ends
-        it. At best that is one such wave, at worst the whole object.
+        This is for objects whose metadata has no checksums of ranges: those of other programs, and small ones. The store has one
+        checksum, of the whole object, so the wrong range is known only when its bytes have been fetched twice. As many ranges as
+        may be in flight are fetched again at a time, in place. If one of them has changed, the whole is compared again, and the
+        repair ends when that agrees. It takes one such wave at best, and the whole object at worst.
         """
         os.truncate(self._partial.path, self._meta.size_bytes)
         for first in range(0, self._version.n_ranges, self._in_flight):
@@ -224,7 +224,7 @@ class _Fetch:
         return self.agrees()
 
     def figures(self) -> str:
-        """What came, in words."""
+        """The size and the checksums of what was fetched, for messages."""
         return _figures(self._partial.path.stat().st_size, self._crc32c(), self._digest)
 
     @property
@@ -236,7 +236,7 @@ class _Fetch:
         return join_crc32c(crcs, self._version.range_size_bytes, self._version.size_bytes)
 
     def _judge(self, number: int) -> Sequence[int]:
-        """Compare what one checksum is of, once this range has made it complete. If it is wrong: the ranges to fetch again."""
+        """Check the ranges that share this one's checksum, once all are there. Returns those to fetch again if it is wrong."""
         if self._sums is None:
             return ()
         judged_bytes, sums = self._sums
@@ -269,7 +269,7 @@ class _Fetch:
     ) -> None:
         """Run `call`, which returns a range's CRC32C, for several ranges side by side.
 
-        `done` is told of each by this thread, and answers with those that `call` is to be run for again, before any other.
+        This thread calls `done` after each; it returns the ranges to run `call` for again, before any other.
         """
         if len(numbers) <= 1:
             for number in numbers:
@@ -288,13 +288,13 @@ class _Fetch:
                     self.crcs[number] = future.result()
                     waiting.extendleft(reversed(done(number)))
         except BaseException:
-            self._stop.set()  # after an error or Ctrl-C: what waits is not begun, what is under way ends with its range
+            self._stop.set()  # after an error or Ctrl-C no range is begun; calls under way end with their range
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _settle(self, number: int) -> int:
-        """Take a range that an earlier call has left, if its bytes are what that call noted; else fetch it."""
+        """Keep a range that an earlier call has fetched, if its CRC32C is still the recorded one; otherwise fetch it."""
         recorded = self._partial.recorded.get(number)
         if recorded is not None and recorded == crc32c_of_file(
             self._partial.path, *self._version.range(number), stop=self._check
@@ -325,17 +325,17 @@ class _Fetch:
 
 
 def _require_same(before: ObjectMeta, after: ObjectMeta, uri: str) -> None:
-    """Compare what a store without etags says of an object before and after its ranges came; IntegrityError if it differs."""
+    """IntegrityError if a store without etags describes the object differently before and after its ranges were fetched."""
     first, last = ((meta.size_bytes, meta.modified_s, meta.crc32c, meta.digest, meta.etag) for meta in (before, after))
     if first != last:
         raise IntegrityError("the object was replaced while it was fetched", operation="get", uri=uri)
 
 
 def _sums_of_ranges(meta: ObjectMeta, version: Version) -> tuple[int, list[int]] | None:
-    """(bytes that are judged together, the CRC32C of each so many), from the object's metadata; None: only the whole is judged.
+    """(size of a piece, CRC32C of each piece), from the object's metadata; None if only the whole object can be checked.
 
-    Both the ranges that were summed and those that are fetched fit in what is judged together. Sums that together are not the
-    object's own CRC32C are of other bytes, as when somebody has copied the metadata to another object: they say nothing.
+    A piece is a whole number of the ranges of the metadata, and of those that are fetched. Checksums that do not combine to the
+    object's own CRC32C are of other bytes (somebody has copied the metadata to another object), and are ignored.
     """
     found = parse_range_sums(meta.metadata.get(RANGES_METADATA, ""), meta.size_bytes)
     if found is None:
@@ -350,7 +350,7 @@ def _sums_of_ranges(meta: ObjectMeta, version: Version) -> tuple[int, list[int]]
 
 
 class _Digest:
-    """The digest of a file whose ranges are written in any order: each is read when all before it are there.
+    """Computes the digest of a file whose ranges are written in any order: each is read when all before it are there.
 
     `wanted` names the algorithm: ``md5:...``. Reading is done by the thread that waits for the ranges, from the page cache.
     """
@@ -364,7 +364,7 @@ class _Digest:
         self._waiting: dict[int, int] = {}
 
     def add(self, start: int, end: int) -> None:
-        """Tell that bytes [start, end) are there."""
+        """Bytes [start, end) are there: read on until a byte is missing."""
         self._waiting[start] = end
         with open(self._path, "rb", buffering=0) as file:
             while (stop := self._waiting.pop(self._at, None)) is not None:
@@ -395,7 +395,7 @@ def _in_notebook() -> bool:
 
 @contextmanager
 def _progress(name: str, size_bytes: int, *, shown: bool) -> Iterator[Callable[[int], object]]:
-    """A bar of bytes on stderr, if somebody is there to look at it: a terminal or a notebook."""
+    """A bar of bytes on stderr, if that is a terminal or this is a notebook."""
     if not (shown and sys.stderr is not None and (_in_notebook() or sys.stderr.isatty())):
         yield lambda n_bytes: None
         return

@@ -1,15 +1,15 @@
-"""Files on their way down: where a download writes until all is there, and what a broken one leaves for the next call.
+"""Unfinished downloads: the temporary file that a download writes, and what an interrupted one leaves for the next call.
 
     .model.pt.wherry-tmp-6c1f0a...         the bytes so far, each range in its place, the others holes
     .model.pt.wherry-tmp-6c1f0a....record  a line of JSON: the object's URI, etag and size, and the size of a range;
                                            then a line for each range that is there: its number and its CRC32C
 
 Both names follow from the destination's name and the object's URI, so that the next call finds them. A range's line is written
-after its bytes: a killed process leaves no line without them. A power cut may; so nobody trusts a line before the range's bytes
-have been summed again, and judged like those of a range that has just come; and nothing here needs fsync.
+after its bytes, so a killed process leaves no line without bytes. A power cut may. Therefore the next call computes the CRC32C
+of each recorded range again, and checks it like that of a range which it has just fetched; so nothing here needs fsync.
 
-A lock on the record (flock) says that a download is at it. Another one to the same destination does not wait for it: it takes a
-file with a random name, and begins at the first byte. So does one on a file system without locks, or beside another user's pair.
+A download holds a lock on its record (flock). A second download to the same destination does not wait for it: it writes a file
+with a random name, and begins at the first byte. So does one on a file system without locks, or beside another user's files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wherry.errors import IntegrityError, NotFoundError
 from wherry.posix.locks import try_lock, unlock
 from wherry.store import TEMPORARY_MARK
 
-#: A download that was not called again for a week will not be.
+#: A download that nobody has resumed for a week is given up.
 STALE_AFTER_S = 7 * 86_400.0
 
 _FORMAT = 1
@@ -44,7 +44,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Version:
-    """What the bytes are of: one version of one object, cut in ranges of one size."""
+    """The version of an object that is fetched, and the size of the ranges into which it is divided."""
 
     uri: str
     etag: str | None
@@ -64,7 +64,7 @@ class Version:
 
 @dataclass
 class Partial:
-    """A file on its way. `recorded` says which ranges an earlier call has written: number -> CRC32C, unverified."""
+    """An unfinished file. `recorded` has the ranges that an earlier call has written: number -> CRC32C, not verified yet."""
 
     path: Path
     version: Version
@@ -73,13 +73,13 @@ class Partial:
     recorded: dict[int, int] = field(default_factory=dict)
 
     def note(self, number: int, crc32c: int) -> None:
-        """Remember, for a later call, that a range was written. Safe from several threads."""
+        """Record for a later call that a range was written. Several threads may call this."""
         if self.record is not None:
             os.write(self.record, b"%d %08x\n" % (number, crc32c))
             self.recorded[number] = crc32c
 
     def close(self, *, keep: bool) -> None:
-        """Let the next call have the pair, or remove it. The record goes last, so that no other file is without one."""
+        """Leave the file and its record to the next call, or remove both: the record last, so that no file is without one."""
         if self.record is None:
             return
         if not (keep and self.recorded):
@@ -91,11 +91,11 @@ class Partial:
 
 @contextmanager
 def partial_beside(destination: Path, version: Version) -> Iterator[Partial]:
-    """A file of the object's size in the folder of `destination`, which is made; what an earlier call left of it, if it can be.
+    """Yield a file of the object's size in the folder of `destination`, which is made: that of an earlier call, if there is one.
 
-    It is gone at the end, whatever happened, but for one case: an object of several ranges that has an etag stays for the next
-    call when an error ends the block that another call may get over, with all ranges noted until then. An object that is
-    missing, damaged or replaced, a destination that is taken, and a full disk, which harms others, are no such errors.
+    The file is removed at the end, with one exception. If the object has several ranges and an etag, and the block ends by an
+    error that the next call may not meet, the file stays for that call, with all ranges recorded so far. It does not stay if
+    the object is missing, damaged or replaced, if the destination is taken, or if the disk is full, which would harm others.
     """
     partial = _take(destination, version) if version.etag is not None and version.n_ranges > 1 else None
     if partial is None:
@@ -128,7 +128,7 @@ def temporary_beside(destination: Path, size_bytes: int) -> Iterator[tuple[Path,
 
 
 def forget_partial(destination: Path, uri: str) -> None:
-    """Remove what broken downloads of `uri` to `destination` have left, unless one is at it just now."""
+    """Remove what broken downloads of `uri` to `destination` have left, unless a download is using it."""
     folder = destination.absolute().parent
     if folder.is_dir():
         _remove(folder / _pair_name(folder, destination.name, uri))
@@ -137,15 +137,15 @@ def forget_partial(destination: Path, uri: str) -> None:
 def clean_stale_downloads(folder: Path, older_than_s: float = STALE_AFTER_S, *, now: float | None = None) -> list[Path]:
     """Remove what broken downloads have left in `folder` (not below it) and nobody has written to for `older_than_s`.
 
-    Records without a file go at once. Returns the files removed, without their records. Ours are regular files of this user with
-    our mark in their names and, for those that can be resumed, a record that we can read. What a living download holds stays,
-    however old.
+    Records without a file are removed at once. Returns the removed files, without their records. Only regular files of this
+    user with our mark in their names are removed and, of those that can be resumed, only files with a record that can be read.
+    What a running download holds stays, however old it is.
     """
     before_s = (time.time() if now is None else now) - older_than_s
     with os.scandir(folder) as entries:
         ours = {entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)}
     names = {name.removesuffix(_RECORD) for name in ours}
-    # A record alone is of a download that was killed when its file had got its final name: it is of no use to anybody.
+    # A record without a file: the download was killed just after its file had got its final name.
     return [folder / name for name in sorted(names) if _remove(folder / name, before_s if name in ours else None)]
 
 
@@ -158,7 +158,7 @@ def _folder_of(destination: Path) -> Path:
 def _require_room(folder: Path, size_bytes: int) -> None:
     space = os.statvfs(folder)
     free_bytes = space.f_bavail * space.f_frsize
-    if space.f_blocks and size_bytes > free_bytes:  # a file system without a size, as some in user space, cannot be asked
+    if space.f_blocks and size_bytes > free_bytes:  # some file systems in user space do not tell their size
         raise OSError(errno.ENOSPC, f"no room: {size_bytes} bytes are needed, {free_bytes} are free", str(folder))
 
 
@@ -180,9 +180,9 @@ def _record_of(path: Path) -> Path:
 
 
 def _take(destination: Path, version: Version) -> Partial | None:
-    """The pair of this destination and object, locked: as it was left, or made anew if it is of another version.
+    """Lock the file and the record of this destination and object; make them anew if they are of another version.
 
-    None if another download has it, or if it cannot be had.
+    None if another download holds them, or if they cannot be made.
     """
     folder = _folder_of(destination)
     path = folder / _pair_name(folder, destination.name, version.uri)
@@ -191,7 +191,7 @@ def _take(destination: Path, version: Version) -> Partial | None:
         return None
     partial = Partial(path, version, record)
     try:
-        with suppress(OSError):  # a folder that may be written and not listed: its leftovers are another's to find
+        with suppress(OSError):  # the folder may be written but not listed
             clean_stale_downloads(folder)  # for large downloads only: not once for each of ten thousand small files
         known, recorded = _read(record)
         if known is not None and known == replace(version, range_size_bytes=known.range_size_bytes) and _is_whole(path, known):
@@ -200,7 +200,7 @@ def _take(destination: Path, version: Version) -> Partial | None:
             return partial
         _require_room(folder, version.size_bytes)
         os.ftruncate(record, 0)
-        # A new file, not the old one emptied: a thread of an earlier call that was interrupted twice may still write to that.
+        # A new file, not the old one truncated: a thread of an earlier call that was interrupted twice may still write to that.
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         try:
@@ -208,7 +208,7 @@ def _take(destination: Path, version: Version) -> Partial | None:
         finally:
             os.close(fd)
         os.write(record, json.dumps({"format": _FORMAT, **asdict(version)}).encode() + b"\n")
-    except PermissionError:  # in a folder for all, another user has a file of that name
+    except PermissionError:  # in a shared folder, another user has a file of that name
         _record_of(path).unlink(missing_ok=True)
         os.close(record)
         return None
@@ -219,7 +219,7 @@ def _take(destination: Path, version: Version) -> Partial | None:
 
 
 def _lock_record(path: Path) -> int | None:
-    """Open and lock a record, which is made if there is none. None: another download has it, or it is not to be trusted."""
+    """Open and lock a record, which is made if there is none. None if another download holds it, or it cannot be trusted."""
     while True:
         is_new = False
         try:
@@ -233,7 +233,7 @@ def _lock_record(path: Path) -> int | None:
         except OSError:  # a link, or another user's
             return None
         status = os.fstat(fd)
-        # One name only: a hard link, in a folder for all, may lead to a file that nobody wants to be written to.
+        # In a shared folder, a record with a second name (a hard link) may be a file that must not be written.
         is_usable = _is_ours(status) and status.st_nlink == 1
         try:
             if not try_lock(fd):
@@ -251,7 +251,7 @@ def _lock_record(path: Path) -> int | None:
 
 
 def _read(record: int) -> tuple[Version | None, dict[int, int]]:
-    """What a record says; None if it is not whole or not of our format. Lines that are torn are passed over."""
+    """Read a record; None if its first line is incomplete or not of our format. Other incomplete lines are skipped."""
     with open(os.dup(record), "rb") as file:
         file.seek(0)
         first, *lines = file.read().split(b"\n")
@@ -281,7 +281,7 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 
 def _is_whole(path: Path, version: Version) -> bool:
-    """Whether the file can be gone on with. With a second name it is the destination of a call that was killed at its end."""
+    """Whether the download can go on in this file. With a second name it is the destination of a call killed at its end."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -299,7 +299,7 @@ def _remove(path: Path, before_s: float | None = None) -> bool:
         if before_s is not None and max(status.st_mtime for status in found) >= before_s:
             return False
         fd = os.open(files[0], _OPEN)
-    except OSError:  # its download has just ended, or it is closed to us
+    except OSError:  # its download has just ended, or we may not open it
         return False
     try:
         is_idle = _may_lock(fd) and _is_at(files[0], found[0])
@@ -316,7 +316,7 @@ def _may_lock(fd: int) -> bool:
     try:
         return try_lock(fd)
     except OSError:
-        return True  # where there are no locks, age must do
+        return True  # without locks, only the age counts
 
 
 def _another_call_may_do(error: BaseException) -> bool:

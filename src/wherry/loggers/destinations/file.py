@@ -54,7 +54,7 @@ class FileConfig:
     #: Whether only rank 0 has a file. By default each rank has one, as what the others print can show why a run hangs.
     rank_zero_only: bool = False
     #: Whether ranks other than 0 also write metrics, settings, tables and texts, which are usually the same on all ranks.
-    figures_of_all_ranks: bool = False
+    metrics_of_all_ranks: bool = False
     #: Whether an uploaded file replaces an object of its name. Else it gets the next number that is free in the store. On the
     #: disk, no file is ever replaced.
     overwrite: bool = False
@@ -118,7 +118,7 @@ class FileLogger(LoggerDestination):
         self._level = to_level(self._config.log_level)  # read at every metric
         self._filename = filename
         self._folder = Path(folder).absolute()
-        self.rank_zero_only = not self._config.figures_of_all_ranks  # of log calls, for the router
+        self.rank_zero_only = not self._config.metrics_of_all_ranks  # of log calls, for the router
         filled = sample_state().fill(filename)  # find a bad template now and not after the first epoch
         if not filled or filled.endswith("/") or ".." in Path(filled).parts:
             raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")

@@ -96,7 +96,7 @@ class Sinks:
             self._write_all(self._last)
         self._loggers.update((id(logger), logger) for logger in loggers)
         self._last, self._has_open_phase = copy.copy(state), True
-        for logger in self._loggers.values() if also_earlier else loggers:
+        for logger in tuple(self._loggers.values()) if also_earlier else loggers:
             logger.write(self.sinks, state)
 
     def _write_all(self, state: State) -> None:

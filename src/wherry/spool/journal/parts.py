@@ -36,7 +36,7 @@ _IS_MISSING = "etag IS NULL AND lease_owner IS NULL"
 
 @dataclass(frozen=True)
 class Begin:
-    """A begin that nobody heard the answer of: `id` of its row, which store and key, and when it was sent."""
+    """A request to begin an upload whose answer never came: the `id` of its row, the store and the key, and when it was sent."""
 
     id: int
     store_id: int
@@ -45,27 +45,27 @@ class Begin:
 
 
 class Parts(Role):
-    """The calls on the tables above."""
+    """Reads and writes the tables above."""
 
     # -- the upload
 
     def note_begin(self, store_id: int, key: str) -> int:
-        """An upload is going to be begun: the number by which plan() knows it."""
+        """Note that an upload is about to be begun. Returns the number that plan() is to be given."""
         with self._transaction() as db:
             row = db.execute("INSERT INTO begins (store_id, key, begun_s) VALUES (?, ?, ?)", (store_id, key, self._time.wall_s()))
             return row.lastrowid or 0
 
     def unanswered(self, before_s: float) -> list[Begin]:
-        """The begins before that time that nobody heard the answer of."""
+        """The begins before that time whose answer never came."""
         rows = self._rows("SELECT id, store_id, key, begun_s FROM begins WHERE begun_s < ? ORDER BY id", (before_s,))
         return [Begin(*row) for row in rows]
 
     def forget_begin(self, begin_id: int) -> None:
-        """Nothing is left of it in the store."""
+        """Forget a begin of which nothing is left in the store."""
         self._write("DELETE FROM begins WHERE id = ?", (begin_id,))
 
     def plan(self, job_id: JobId, upload_id: str, part_size_bytes: int, crcs: Iterable[int | None], begun: int) -> None:
-        """The upload was begun. `crcs` holds a checksum, or None where it is not known yet, for each part that may be leased."""
+        """Note that the upload was begun. `crcs`: the checksum of each part that may be leased; None if not known yet."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE jobs SET upload_id = ?, part_size_bytes = ?, is_listed = 1 WHERE id = ?",
@@ -77,10 +77,10 @@ class Parts(Role):
             db.executemany("INSERT INTO parts (job_id, number, crc32c) VALUES (?, ?, ?)", rows)
 
     def keep(self, job_id: JobId, held: Iterable[StoredPart]) -> None:
-        """The store holds these parts and no others: receipts of others are void, and those that nobody heard of are made up.
+        """Adopt the store's list of parts: delete the receipts of parts that it lacks, and add receipts that never came.
 
-        Of a missing part that is, whose size is that of the plan and whose checksum agrees, where both sides know it. One that
-        is leased stays so: who sends it now has its receipt in a moment, and may be replacing it. From now on others may help.
+        A missing part gets a receipt if its size is the planned one and its checksum agrees, where both sides know it. A leased
+        part stays leased: its worker gets the receipt in a moment, and may be replacing it. From now on others may help.
         """
         found = {part.number: part for part in held}
         with self._transaction() as db:
@@ -100,7 +100,7 @@ class Parts(Role):
             db.execute("UPDATE jobs SET is_listed = 1 WHERE id = ?", (job_id,))
 
     def drop(self, job_id: JobId) -> None:
-        """There is no upload any more."""
+        """Forget the upload and its parts."""
         with self._transaction() as db:
             db.execute("UPDATE jobs SET upload_id = NULL, part_size_bytes = NULL WHERE id = ?", (job_id,))
             db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
@@ -153,7 +153,7 @@ class Parts(Role):
             return cursor.rowcount > 0
 
     def note_stream(self, job_id: JobId, upload_id: str, size_bytes: int) -> None:
-        """So much of an upload in one stream is sent. It is for people to see; the store alone knows where to go on."""
+        """Note how much of an upload in one stream was sent. `wherry status` shows it; only the store knows where to go on."""
         with self._transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO parts (job_id, number, size_bytes, etag)"
@@ -163,7 +163,7 @@ class Parts(Role):
             _forget_error(db, job_id)
 
     def give_back(self, job_id: JobId, worker: str, number: int | None = None) -> None:
-        """Parts that the worker has leased and did not send, all or one, are missing again. One counts as tried."""
+        """Return parts that the worker has leased and not sent: all of them, or one, which then counts as tried."""
         which, args = ("", ()) if number is None else (" AND number = ?", (number,))
         self._write(
             f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL, tries = tries + ? WHERE job_id = ? AND lease_owner = ?{which}",
@@ -185,7 +185,7 @@ class Parts(Role):
         return int(n_missing), int(n_leased)
 
     def sent_bytes(self, owner: str) -> int:
-        """How much the store has of those of the owner's uploads that are under way in parts."""
+        """How many bytes the store has of the owner's unfinished uploads in parts."""
         row = self._row(
             "SELECT COALESCE(SUM(parts.size_bytes), 0) FROM jobs JOIN parts ON parts.job_id = jobs.id"
             " WHERE jobs.owner = ? AND jobs.state IN ('queued', 'leased') AND parts.etag IS NOT NULL",
@@ -200,7 +200,7 @@ class Parts(Role):
 
 
 def _forget_error(db: Connection, job_id: JobId) -> None:
-    """The upload moves again: what a call that was made again has noted is not the reason for anything any more."""
+    """Delete the error of an earlier call, as the upload makes progress again."""
     db.execute(
         "UPDATE jobs SET error = NULL, error_kind = NULL WHERE id = ? AND error IS NOT NULL AND state = 'leased'", (job_id,)
     )

@@ -8,7 +8,7 @@
             with MyStore(parse_uri("my://bucket"), {}) as store:
                 yield store
 
-What a store cannot do is read from its Capabilities; then the weaker law that the contract states is tested instead.
+Where a store's Capabilities say that it cannot do something, the weaker law of the contract is tested instead.
 """
 
 import pytest

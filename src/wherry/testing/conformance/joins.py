@@ -18,7 +18,7 @@ class JoinLaws(StoreSuite):
     """Laws of objects joined from others."""
 
     def test_join_is_its_sources(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """One or many, in the order given, under odd names, the same one twice; it replaces what was there, and they stay."""
+        """One or many sources, in the given order, with odd names, one twice. The object is replaced; the sources stay."""
         key = f"{prefix}/käse joined%20+?#"
         if (least := joins(store, key)) is None:
             return
@@ -42,7 +42,7 @@ class JoinLaws(StoreSuite):
         self.assert_nothing_else_is_left(store, prefix, {key, *names})
 
     def test_join_of_an_object_and_more_replaces_it(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """Its own old bytes may be the first piece; where that fails it is as it was."""
+        """The object itself may be the first source. If the join fails, the object has not changed."""
         key, more = f"{prefix}/joined", f"{prefix}/more"
         if (least := joins(store, key)) is None:
             return

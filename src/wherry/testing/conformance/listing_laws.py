@@ -20,7 +20,7 @@ class ListingLaws(StoreSuite):
     """Laws of head, list and delete, of many threads, and of what is left."""
 
     def test_missing_object(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """What is not there is a NotFoundError, also where a longer key is there."""
+        """A missing object is a NotFoundError, also if there is an object with a longer key."""
         store.put_file(f"{prefix}/folder/object", new_file(tmp_path, b"data"))
         target = new_file(tmp_path, b"untouched", "target")
         for key in (f"{prefix}/missing", f"{prefix}/folder", f"{prefix}/missing/object", f"{prefix}/folder/obj"):
@@ -33,7 +33,7 @@ class ListingLaws(StoreSuite):
         assert target.read_bytes() == b"untouched"
 
     def test_metadata_comes_back(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """Without the capability it may be missing, but is never another's."""
+        """A store without the capability may lose it, but never returns that of another object."""
         data, key = some_bytes(3_000), f"{prefix}/object"
         given = {TOKEN_METADATA: uuid.uuid4().hex, CRC32C_METADATA: format_crc32c(crc32c(data))}
         store.put_file(key, new_file(tmp_path, data), PutOptions(crc32c=crc32c(data), metadata=given))
@@ -63,7 +63,7 @@ class ListingLaws(StoreSuite):
         assert [len(key[len(prefix) + 1 :].encode()) for key in expected] == [meta.size_bytes for meta in found]
 
     def test_prefix_is_a_plain_string(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """It may end inside a name, and finds nothing where nothing starts with it."""
+        """It may end inside a name. The listing is empty if no key starts with it."""
         for name in ("run1/a", "run1/b/c", "run10/a", "run2/a", "other"):
             store.put_file(f"{prefix}/{name}", new_file(tmp_path, b"x"))
 
@@ -120,7 +120,7 @@ class ListingLaws(StoreSuite):
         assert sorted(later, key=str.encode) == found, (prefix, start_after)
 
     def test_temporary_names_are_not_listed(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """A name that carries TEMPORARY_MARK is ours and half-made."""
+        """A name with TEMPORARY_MARK is that of our own unfinished object."""
         store.put_file(f"{prefix}/folder/.object{TEMPORARY_MARK}1", new_file(tmp_path, b"x"))
         store.put_file(f"{prefix}/object", new_file(tmp_path, b"x"))
         assert [f"{prefix}/object"] == [meta.key for meta in store.list(f"{prefix}/")]
@@ -153,7 +153,7 @@ class ListingLaws(StoreSuite):
         assert [f"{prefix}/gone-not"] == [meta.key for meta in store.list(f"{prefix}/")]
 
     def test_requests_are_counted(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """By stores that can; each call counts one at least, also one that fails."""
+        """In stores that can count them, each call counts at least one, also if it fails."""
         if (before := store.n_requests) is None:
             return
         with pytest.raises(NotFoundError):

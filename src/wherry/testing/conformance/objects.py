@@ -90,7 +90,7 @@ class ObjectLaws(StoreSuite):
         assert {f"{prefix}/object"} == self.raw_names(store, prefix)
 
     def test_wrong_checksum_is_refused(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """A store that checks stores nothing; any other may refuse too, or else never gives the wrong figure back as its own."""
+        """A store that checks stores nothing. Any other may refuse, too, or must not return the wrong checksum as its own."""
         data, key = some_bytes(5_000), f"{prefix}/object"
         checks = checks_crc32c(store, f"{prefix}/first", tmp_path)
         try:
@@ -104,7 +104,7 @@ class ObjectLaws(StoreSuite):
 
     @pytest.mark.parametrize("name", _ODD_NAMES)
     def test_odd_names_are_kept(self, store: ObjectStore, prefix: str, tmp_path: Path, name: str) -> None:
-        """No character of a key means anything, but for the slash of folders; a name that cannot be kept is refused."""
+        """No character of a key but the slash has a meaning. A name that the store cannot keep is refused."""
         key, data = f"{prefix}/{name}", name.encode()
         if name in self.refused_names:
             with pytest.raises(PermanentError, match="use another name"):
@@ -228,7 +228,7 @@ class ObjectLaws(StoreSuite):
         assert not (tmp_path / "missing").exists()
 
     def test_changed_object_does_not_match(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """`if_match` lets the object of that etag through and no other. A store without etags promises nothing."""
+        """With `if_match`, only an object of that etag is read. A store without etags promises nothing."""
         key = f"{prefix}/object"
         store.put_file(key, new_file(tmp_path, b"version one"))
         etag = store.head(key).etag

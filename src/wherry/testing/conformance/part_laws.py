@@ -20,7 +20,7 @@ class PartLaws(StoreSuite):
     """Laws of uploads in parts."""
 
     def test_parts_join_in_order(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """Whatever the order they are sent and named in; nothing is to be seen before complete()."""
+        """In whatever order they are sent and given to complete(). The object is not visible before complete()."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return
@@ -52,7 +52,7 @@ class PartLaws(StoreSuite):
             parts.list_parts(key, upload_id)
 
     def test_upload_goes_on_from_what_is_held(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """What list_parts() tells is kept; the rest is sent, in a stream from the byte after it on, and joins it."""
+        """Parts that list_parts() returns are kept, and only the rest is sent: in a stream, from the first missing byte on."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return
@@ -73,7 +73,7 @@ class PartLaws(StoreSuite):
         assert same(data, get(store, key, tmp_path))
 
     def test_part_sent_twice(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """The later one counts, but for a stream; sending it again is how a lost answer is repaired."""
+        """The later one counts, except in a stream. So a part whose answer was lost can be sent again."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return
@@ -101,7 +101,7 @@ class PartLaws(StoreSuite):
         assert get(store, key, tmp_path) == b"small"
 
     def test_abort_leaves_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """Parts are freed, and aborting again, or what never was, is no error."""
+        """The parts are deleted. Aborting again is no error."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return
@@ -117,7 +117,7 @@ class PartLaws(StoreSuite):
         assert set() == self.raw_names(store, prefix)
 
     def test_refused_complete_leaves_nothing(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """A part whose receipt is wrong is no part of the object."""
+        """complete() refuses a part whose receipt is wrong."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return
@@ -132,7 +132,7 @@ class PartLaws(StoreSuite):
         parts.abort(key, upload_id)
 
     def test_wrong_checksum_of_a_part_is_refused(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
-        """Only by a store that checks; from any other, and of a stream, the right checksum of the whole is what counts."""
+        """By a store that checks. In any other, and in a stream, only the checksum of the whole object counts."""
         key = f"{prefix}/large"
         if (parts := parts_of(store, key)) is None:
             return

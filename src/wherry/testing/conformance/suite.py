@@ -25,9 +25,9 @@ class StoreSuite:
 
     #: Names that the store cannot hold, by a limit of its own; they must be refused, never changed.
     refused_names: frozenset[str] = frozenset()
-    #: What must fit between two slashes. Override it only for a server that is known to be worse than a file system.
+    #: The longest part of a key between two slashes. Override it only for a server that takes less than a file system.
     longest_part_bytes = 255
-    #: What a join of an object that is not there raises. Override it for a server that says it as if it were its own trouble.
+    #: What join() raises if a source is missing. Override it for a server that answers with another error.
     missing_source_error: type[StoreError] = NotFoundError
 
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
@@ -35,7 +35,7 @@ class StoreSuite:
         return {meta.key for meta in store.list(f"{prefix}/")}
 
     def decides_races_of_completes(self, store: ObjectStore) -> bool:
-        """Whether of two complete() at one moment exactly one wins. Override it for a server that breaks its own word."""
+        """Whether of two complete() at one moment exactly one wins. Override it for a server that does not."""
         return store.capabilities.conditional_complete
 
     def assert_nothing_else_is_left(self, store: ObjectStore, prefix: str, names: set[str]) -> None:

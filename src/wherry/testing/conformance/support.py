@@ -22,7 +22,7 @@ KIB = 1024
 
 
 def some_bytes(size: int) -> bytes:
-    """Always the same bytes for a size."""
+    """Bytes that depend on the size only."""
     return random.Random(size).randbytes(size)
 
 
@@ -54,7 +54,7 @@ def checks_crc32c(store: ObjectStore, key: str, folder: Path) -> bool:
 
 
 def parts_of(store: ObjectStore, key: str) -> MultipartStore | None:
-    """The store as one that takes parts; None, once it was seen to refuse them, if it says that it does not."""
+    """The store as one that takes parts. If its capabilities deny them: None, after a check that it refuses them."""
     if not store.capabilities.multipart:
         if isinstance(store, MultipartStore):  # a wrapper
             with pytest.raises(PermanentError):
@@ -65,7 +65,7 @@ def parts_of(store: ObjectStore, key: str) -> MultipartStore | None:
 
 
 def joins(store: ObjectStore, key: str) -> int | None:
-    """The smallest size of a source; None, once join() was seen to be refused, of a store that says that it joins nothing."""
+    """The smallest size of a source. If the capabilities deny joins: None, after a check that it refuses join()."""
     if store.capabilities.min_joined_bytes is None:
         with pytest.raises(PermanentError, match="min_joined_bytes"):
             store.join(key, [f"{key}-source"], 1)
