@@ -307,7 +307,7 @@ def _make_folder(fs: Any, folder: str) -> None:
 
 
 def _disconnect(fs: Any) -> None:
-    """Close the connection of a synchronous file system; fsspec has no common word for it. Asynchronous ones close themselves."""
+    """Close the connection of a synchronous file system; fsspec has no method for all. Asynchronous ones close themselves."""
     for name in ("client", "ftp"):  # sftp, ftp
         with suppress(Exception):  # it is thrown away in any case
             getattr(fs, name).close()

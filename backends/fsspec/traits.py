@@ -39,7 +39,7 @@ def _remove_then_move(fs: Any, old: str, new: str) -> None:
 class Traits:
     """How one kind of file system publishes an object."""
 
-    #: Replaces the final name by the temporary one. None: a put shows nothing before it is whole, no temporary name is needed.
+    #: Renames the temporary file to the final name. None: a put shows nothing before it ends, so it needs no temporary name.
     rename: Callable[[Any, str, str], None] | None = None
     #: The same, but raises FileExistsError if the final name is taken, decided by the server.
     rename_if_absent: Callable[[Any, str, str], None] | None = None

@@ -155,9 +155,9 @@ class Bucket:
         return self.described(name, self.ask("POST", name, below="/compose", body=body, **condition))
 
     def check(self, meta: ObjectMeta, size_bytes: int, crc32c: int | None, *, keep: bool = False) -> None:
-        """Compare what the server holds with what was sent. If it differs: IntegrityError, and the object goes, unless `keep`.
+        """Compare what the server holds with what was sent. If it differs, delete the object, unless `keep`: IntegrityError.
 
-        Google has refused a wrong CRC32C before; not every server does.
+        Google refuses a wrong CRC32C itself; not every server does.
         """
         if meta.size_bytes == size_bytes and (crc32c is None or meta.crc32c in (None, crc32c)):
             return
@@ -226,7 +226,7 @@ class Bucket:
             self._was_seen = True
 
     def _missing(self, words: str, makes: bool) -> NotFoundError:
-        """The bucket or the object? Google's message does not always say, so a bucket never seen before is looked for once."""
+        """The error for what is missing, the bucket or the object. Google does not always say, so a new bucket is looked up."""
         hint = f"make the bucket {self.uri.root!r}, or correct its name or the endpoint"
         no_bucket = BucketNotFoundError(f"{words}, says {self._told_endpoint}", hint=hint)
         if makes or words.startswith("The specified bucket does not exist"):

@@ -49,8 +49,8 @@ class ComposedUploads:
     def begin(self, key: str, put: PutOptions) -> str:
         """Mark the upload as begun by an empty object: GCS knows nothing of it otherwise.
 
-        The id follows from the token in `put.metadata`, so that an upload whose begin was not heard of is begun again under the
-        same names, and leaves nothing behind.
+        The id follows from the token in `put.metadata`, so that a begin whose answer was lost is repeated under the same
+        names, and leaves nothing behind.
         """
         token = put.metadata.get(TOKEN_METADATA)
         upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
@@ -114,7 +114,7 @@ class ComposedUploads:
         return meta
 
     def _compose(self, key: str, prefix: str, pieces: list[Version], size_bytes: int, put: PutOptions) -> ObjectMeta:
-        """Join objects under names below `prefix`, which the caller deletes; look at what came of it; give it its final name."""
+        """Join objects under names below `prefix`, which the caller deletes; check the result; give it its final name."""
         bucket, level = self._bucket, 0
         whole: ObjectMeta | None = None
         while len(pieces) > 1:

@@ -118,7 +118,7 @@ def _extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _clear(fd: int, start: int, end: int) -> None:
-    """Make [start, end) read as zeros, writing only over what has other bytes."""
+    """Fill [start, end) with zeros, writing only where other bytes are."""
     end = min(end, os.fstat(fd).st_size)
     if start >= end:
         return

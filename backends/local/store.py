@@ -102,7 +102,7 @@ class LocalStore(MultipartStore):
         self._uploads = LocalUploads(checked.fsync)
 
     def can_share(self, key: str, path: Path) -> bool:
-        """As the contract says: on the same file system a file of ours with one name or none is linked, others cloned or not."""
+        """As the contract says: on the same file system, our files with at most one name are linked, others maybe cloned."""
         with self._translated("can_share", key):
             folder = next(above for above in self._path(key).parents if above.is_dir())
         try:

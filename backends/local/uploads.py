@@ -2,9 +2,9 @@
 
 An upload is a folder beside the object to come, ``.<name>.wherry-tmp-<id>``, with two files. ``data`` becomes the object.
 ``receipts`` tells which parts of it are whole: a header, then for each part number a place of its own, where a receipt is written
-after the part's bytes. So a part is sent again without a trace, a torn receipt is none, and a kill at any instant leaves receipts
-of whole parts only. A power cut may leave receipts of bytes that never got to the disk: unless bytes are synced first, a receipt
-counts until the machine starts anew.
+after the part's bytes. So a part can be sent again, a torn receipt does not count, and after a kill at any instant there are
+receipts of whole parts only. A power cut may leave receipts of bytes that never got to the disk: unless bytes are synced first,
+a receipt counts until the machine starts anew.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 
 @dataclass(frozen=True)
 class _Receipt:
-    """That bytes [start, end) are whole; `nonce` is new each time that they are written."""
+    """Says that bytes [start, end) are complete; `nonce` is new each time that they are written."""
 
     number: int
     start: int
@@ -69,7 +69,7 @@ class _Receipt:
 
     @classmethod
     def read(cls, place: bytes, boot: bytes) -> _Receipt | None:
-        """What is in a place; None: nothing, or not whole, or of bytes that a power cut may have taken."""
+        """Read what is in a place; None if it is empty or torn, or if a power cut may have lost the bytes."""
         packed = place[: _RECEIPT.size]
         if len(place) < _RECEIPT_BYTES or _CHECK.unpack_from(place, _RECEIPT.size) != (zlib.crc32(packed),):
             return None
@@ -145,7 +145,7 @@ class LocalUploads:
         return meta
 
     def abort(self, target: Path, upload_id: str) -> None:
-        """Remove what is there of it, and nothing that is not ours."""
+        """Remove the upload's files, and nothing that is not ours."""
         if _ID.fullmatch(upload_id) is None:
             return
         temporary = temporary_name(target, upload_id)
@@ -181,7 +181,7 @@ class LocalUploads:
 def _opened(target: Path, upload_id: str, lock: int | None) -> Iterator[tuple[int, int, int]]:
     """The upload's two files, open, and the size of the object to be; NotFoundError if it is no more, or never was.
 
-    The lock keeps a late writer out of what is an object by now: parts share it, complete() does not.
+    The lock keeps late writers out of the finished object: parts share it, complete() holds it alone.
     """
     unknown = NotFoundError("the upload is unknown, done or aborted")
     if _ID.fullmatch(upload_id) is None:
@@ -274,7 +274,7 @@ def _open(path: Path, flags: int) -> Iterator[int]:
 
 @lru_cache(maxsize=1)
 def _boot() -> bytes:
-    """A mark of this start of the machine; where there is none to be had, receipts count over a power cut, too."""
+    """A text that is new at each start of the machine. If there is none, receipts count after a power cut, too."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", "rb") as file:
         return hashlib.sha256(file.read()).digest()[:8]
     return b"no mark!"

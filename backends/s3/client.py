@@ -150,7 +150,7 @@ class _Loader(Loader):
 
 
 class _Models(JSONFileLoader):
-    """Reads the files of botocore's models, and keeps of them what S3 and its credentials take: 4 MB of 14."""
+    """Reads the files of botocore's models, and keeps only what S3 and its credentials need: 4 of 14 MB."""
 
     def load_file(self, file_path: str) -> Any:
         """What the file has; None if there is none."""
@@ -205,7 +205,7 @@ def _watch_connections(client: Any, timeout_s: float, sockets: WeakSet[socket.so
 
 
 class _Patient:
-    """Of a connection. A body is sent block by block: this is how long each may take, not all of them."""
+    """The sending part of a connection: a body goes block by block, and the time-out is for each block, not for all of them."""
 
     send_timeout_s: float
     sockets: WeakSet[socket.socket]

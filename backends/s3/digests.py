@@ -14,7 +14,7 @@ from wherry.errors import TransientError
 
 
 def etag_of(text: str | None) -> str:
-    """Without the quotes, which some servers leave out of some answers. No ETag at all means a server in mid-change."""
+    """Without the quotes, which some servers leave out of some answers. A server that is just replacing the object sends none."""
     if not text:
         raise TransientError("the answer has no ETag: the server was just replacing the object")
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text

@@ -48,7 +48,7 @@ _TOKEN = "wherry-probe"  # noqa: S105  a value of metadata, no password
 
 @dataclass(frozen=True)
 class Findings:
-    """What a server honours. The defaults are for one of which nothing is known: each harms least if it is wrong."""
+    """What a server honours. The defaults are for an unknown server: each does the least harm if it is wrong."""
 
     #: Bodies need not be signed ("x-amz-content-sha256: UNSIGNED-PAYLOAD").
     takes_unsigned: bool = True
@@ -138,7 +138,7 @@ class Trial:
         return False
 
     def _start(self) -> None:
-        for name in _NAMES:  # what an attempt before may have left; and who must not delete is told so now
+        for name in _NAMES:  # what an earlier attempt may have left; if we may not delete, this raises now
             self._delete(self._keys[name])
         self._put("object", _RIGHT)
 

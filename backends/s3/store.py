@@ -298,7 +298,7 @@ class S3Store(MultipartStore):
             found = None
         token = metadata.get(TOKEN_METADATA)
         if found is None or found.size_bytes != size_bytes or (found.token or token) != token:
-            words = "the answer names no ETag, and another object is there, or none: something on the way has answered"
+            words = "the answer has no ETag, and the object is missing or another one: a proxy on the way may have answered"
             raise TransientError(words)
         return found.etag
 
@@ -379,9 +379,9 @@ class S3Store(MultipartStore):
         return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
 
     def _confirmed(self, answer: Mapping[str, Any]) -> int | None:
-        """The checksum in an answer to a write that had one. A server that says none has not looked at ours.
+        """The checksum in an answer to a write that had one. A server that returns none has not compared ours.
 
-        One that says ours may have sent it back unseen, unless it is known to check.
+        One that returns ours may only echo it, unless it is known to check.
         """
         if self._findings is None or not self._findings.checks_crc32c:
             return None

@@ -93,7 +93,7 @@ def download(
                 continue
             if not is_right:
                 raise IntegrityError(
-                    f"{fetch.figures()} came, twice, but the store has {_figures(meta.size_bytes, meta.crc32c, meta.digest)}",
+                    f"{fetch.figures()} came, twice, but the store says {_figures(meta.size_bytes, meta.crc32c, meta.digest)}",
                     operation="get",
                     uri=uri,
                     hint=_DAMAGED if meta.crc32c is not None else _DAMAGED_OR_NO_MD5,

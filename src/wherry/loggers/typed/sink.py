@@ -74,33 +74,33 @@ class BaseLogger(ABC, Generic[ConfigT]):
 
     def log_scalar(self, key: str, value: Callable[[], int | float | Any], state: State, namespace: str) -> None:
         """Log a number."""
-        self._keep("scalars", key, value, state, namespace)
+        self._log_value("scalars", key, value, state, namespace)
 
     def log_string(self, key: str, value: Callable[[], str], state: State, namespace: str) -> None:
         """Log a text."""
-        self._keep("strings", key, value, state, namespace)
+        self._log_value("strings", key, value, state, namespace)
 
     def log_image(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log an image, (C,H,W) uint8."""
-        self._keep("images", key, value, state, namespace)
+        self._log_value("images", key, value, state, namespace)
 
     def log_audio(self, key: str, value: Callable[[], tuple[Any, int]], state: State, namespace: str) -> None:
         """Log a sound: (samples (T,) float32 within -1..1, sample rate in Hz)."""
-        self._keep("audios", key, value, state, namespace)
+        self._log_value("audios", key, value, state, namespace)
 
     def log_video(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log a video, (T,C,H,W) uint8 at 12 frames a second."""
-        self._keep("videos", key, value, state, namespace)
+        self._log_value("videos", key, value, state, namespace)
 
     def log_histogram(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log the distribution of an array of any shape."""
-        self._keep("histograms", key, value, state, namespace)
+        self._log_value("histograms", key, value, state, namespace)
 
     def log_point_cloud(self, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Log points, (B,N,3) float32."""
-        self._keep("point_clouds", key, value, state, namespace)
+        self._log_value("point_clouds", key, value, state, namespace)
 
-    def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+    def _log_value(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         """Every log_ method leads here; `kind` is a field of `Collected`."""
 
     def log_config(self, config: Any) -> None:
@@ -204,7 +204,7 @@ class CollectingLogger(BaseLogger[ConfigT]):
         if errors:
             raise errors[0]
 
-    def _keep(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
+    def _log_value(self, kind: str, key: str, value: Callable[[], Any], state: State, namespace: str) -> None:
         where, number = (kind, namespace, key), None
         if kind == "scalars" and self.config.aggregate != "last":
             try:
