@@ -238,3 +238,10 @@ def test_ranks_that_nothing_brings_together_are_told(bucket: Path, spool_folder:
         pytest.raises(ConfigError, match="attempt="),
     ):
         alone.save(1, folder_of(tmp_path / "a", model="x"))
+
+
+def test_a_set_that_was_pruned_since_was_committed_all_the_same(run: Checkpoints, tmp_path: Path) -> None:
+    handles = [run.save(step, folder_of(tmp_path / f"{step}", model="x")) for step in (1, 2)]
+    assert all(handle.wait(60) for handle in handles)
+    run.prune(keep=wherry.Keep(last=1))
+    assert handles[0].result(60).step == 1

@@ -78,7 +78,7 @@ class CheckpointHandle:
         return True
 
     def result(self, timeout_s: float | None = None) -> Manifest:
-        """Wait until the set is committed, and describe it.
+        """Wait until the set is committed, and describe it, also when it was pruned since.
 
         Raises UploadFailed if an object of this rank cannot be stored, or if ranks are still missing at the deadline of the
         uploads (it names them), IncompleteSetError on a rank that does not commit the set itself; SetFailedError if another
@@ -107,6 +107,8 @@ class CheckpointHandle:
                 raise TimeoutError(f"the set {self.name} is not committed after {timeout_s} s; it goes on in the background")
             time.sleep(min(wait_s, left_s))
             wait_s = min(_MOST_LOOK_S, wait_s * 1.5)
+        if isinstance(there, Tombstone) and there.manifest is not None:  # it was committed, and pruned since
+            there = Manifest.from_bytes(there.manifest, str(self.name), self.name)
         if isinstance(there, Tombstone):
             raise SetAbandonedError(f"the set was {there.reason}", operation="commit", uri=str(self.name))
         if (note := self._note()) is not None:
