@@ -133,7 +133,7 @@ def test_two_receipts_of_one_rank_commit_nothing(store: ObjectStore) -> None:
 def test_any_answer_of_a_commit_may_be_lost(tmp_path: Path, world: int) -> None:
     """Each request of it in turn fails before or after it was made: with a retry the set is committed, with equal bytes."""
     manifests = set()
-    for operation, after in itertools.product(("list", "read", "put", "head"), (False, True)):
+    for operation, after in itertools.product(("list", "get", "put", "head"), (False, True)):
         for nth in itertools.count(1):
             store = MemoryStore(StoreURI("memory", f"{tmp_path} {operation} {nth} {after}"), {})
             for rank in range(world):
