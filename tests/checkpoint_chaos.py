@@ -31,7 +31,7 @@ from wherry.backends.s3.store import S3Store
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.commit import SetAbandonedError
-from wherry.checkpoints.protocol.deletion import Delays
+from  import Delays
 from wherry.checkpoints.restore import PrunedWhileRestoringError
 from wherry.checkpoints.world import World
 from wherry.config import AgentConfig, Config, RetryConfig
