@@ -31,7 +31,7 @@ from wherry.backends.s3.store import S3Store
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.commit import SetAbandonedError
-from  import Delays
+from wherry.checkpoints.protocol.deletion import PruneDelays
 from wherry.checkpoints.restore import PrunedWhileRestoringError
 from wherry.checkpoints.world import World
 from wherry.config import AgentConfig, Config, RetryConfig
@@ -171,7 +171,7 @@ def prune(order: Mapping[str, Any]) -> None:
     with Checkpoints(order["uri"], RUN, storage_options=order["options"], spool=order["spool"], config=CONFIG) as run:
         for _ in range(order["n_steps"]):
             with suppress(NotFoundError):
-                run.prune(keep=Keep(last=1), delays=Delays(abandon_after_s=3.0, grace_s=0.3, reader_s=3600.0))
+                run.prune(keep=Keep(last=1), delays=PruneDelays(abandon_after_s=3.0, grace_s=0.3, reader_s=3600.0))
             time.sleep(0.1)
 
 
