@@ -101,6 +101,8 @@ class Uploader(Reader):
         register = partial(self.journal.uploads.store_id, target.scheme, target.root, public, secret, settings)
         store_id = register()
         self._session = Session(self.spool, None if in_caller else self.config.agent)
+        #: The name under which the journal has this uploader's jobs.
+        self.owner = self._session.name
         self._acceptance = Acceptance(self.spool, self.journal, target, self._session.name, self._endpoint, store_id, register)
         self._failures = Failures(self.journal, self._acceptance, self.spool.folder)
         if secret:
@@ -298,6 +300,11 @@ class Uploader(Reader):
             where = "they go on in the background" if self._session.has_agent else "they stay in the spool"
             raise TimeoutError(self._failures.unfinished(self.uri, why, where))
         self._failures.raise_uploads(held)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
 
     def drain_command(self) -> str:
         """The command that finishes what is in the spool."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from signal import SIGTERM, SIGUSR1
 from types import TracebackType
 from typing import IO, Any, TypeVar, cast
 
@@ -15,6 +16,7 @@ from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.opening import opened_again, opening_of
 from wherry.checkpoints.plain_values import checked
+from wherry.checkpoints.preemption.preemption import Preemption
 from wherry.checkpoints.protocol.attempts import Attempt
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.deletion import PruneDelays
@@ -190,6 +192,26 @@ class Checkpoints:
         if self._retention is not None:
             self._retention.saved()
         return name
+
+    def on_preemption(
+        self,
+        save: Callable[[], object] | None = None,
+        *,
+        grace_s: float = 30.0,
+        signals: Sequence[int] = (SIGTERM, SIGUSR1),
+        at_once: bool = False,
+        agree: Callable[[bool], bool] | None = None,
+        every: int = 1,
+    ) -> Preemption:
+        """Save when one of these signals tells the job to end, `grace_s` before it is killed; see `Preemption`.
+
+        `save()` saves and returns the handle. `at_once=True`: in the signal's handler, as soon as neither torch nor wherry is at
+        work; one rank only. Several ranks ask one another by torch.distributed, or by `agree(asked)`, at each `every`-th poll.
+        Raises ConfigError in another thread than the main one.
+        """
+        last = lambda: self._handed_over[-1] if self._handed_over else None  # noqa: E731
+        options: Any = {"grace_s": grace_s, "signals": signals, "at_once": at_once, "agree": agree, "every": every}
+        return Preemption(self._uploader, self.world, last, save, **options)
 
     # -- the attempt
 

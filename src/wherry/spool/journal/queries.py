@@ -122,6 +122,16 @@ class Queries(Role):
             retries=sum(row[2] for row in found.values()),
         )
 
+    def sent(self, owner: str | None, limit: int) -> list[tuple[float, float, int]]:
+        """The newest uploads that are done, of one owner or of all: when each was accepted and finished, and its bytes."""
+        whose, args = ("owner = ? AND", (owner,)) if owner is not None else ("", ())
+        rows = self._rows(
+            f"SELECT created_s, finished_s, size_bytes FROM jobs WHERE {whose} state = 'done' AND +kind = 'put'"
+            " AND finished_s IS NOT NULL ORDER BY id DESC LIMIT ?",
+            (*args, limit),
+        )
+        return [(float(begin_s), float(end_s), int(size_bytes)) for begin_s, end_s, size_bytes in rows]
+
     def queued_at(self, stores: Iterable[int]) -> tuple[int, int]:
         """(how many uploads to these stores are queued, their bytes)."""
         n, size_bytes = self._row(
