@@ -88,6 +88,15 @@ def test_what_was_saved_is_loaded(run: Checkpoints, how: dict[str, Any]) -> None
     assert found is not None and (found.kind, found.parent) == ("dcp", None)
 
 
+def test_a_planner_that_keeps_its_plans_saves_set_after_set(run: Checkpoints) -> None:
+    for step in (1, 2, 3):
+        state = state_of(step)
+        writer = StorageWriter(run, step)
+        save_distributed(state, storage_writer=writer, planner=DefaultSavePlanner(enable_plan_caching=True))
+        assert writer.handle.wait(60)
+        same(state, loaded(run, state, step))
+
+
 def test_only_what_is_needed_is_fetched(run: Checkpoints) -> None:
     large = {"model": {"a": torch.rand(1000, 500), "b": torch.rand(1000, 500)}, "step": torch.tensor(1)}
     writer = StorageWriter(run, 1)

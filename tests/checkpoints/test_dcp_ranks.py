@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import wherry
+from wherry.checkpoints.world import World
 from wherry.torch import StorageReader, StorageWriter
 
 if TYPE_CHECKING:
@@ -123,6 +124,19 @@ def save_all(checkpoints: wherry.Checkpoints) -> None:
     for each in writers:
         assert each.handle.wait(100), each
         assert each.handle.result().world == distributed.get_world_size()
+    state = sharded(ALONE, trained=False)
+    load(state, storage_reader=StorageReader(checkpoints, ALONE))
+    compare(plain(ALONE), whole(state))
+
+
+def save_in_a_group(bucket: str, spool: str) -> None:
+    """Rank 0 alone saves another run, while the others do nothing."""
+    group = distributed.new_group([0])
+    if distributed.get_rank() == 0:
+        with wherry.Checkpoints(bucket, "run2", spool=spool, world=World()) as alone:
+            writer = StorageWriter(alone, 1)
+            save({"weight": torch.ones(5)}, storage_writer=writer, process_group=group)
+            assert writer.handle.wait(100)
 
 
 def load_all(checkpoints: wherry.Checkpoints) -> None:
@@ -161,6 +175,8 @@ def main() -> None:
     distributed.init_process_group("gloo")
     with wherry.Checkpoints(bucket, "run1", spool=spool) as checkpoints:
         PROGRAMS[what](checkpoints)
+    if what == "save":
+        save_in_a_group(bucket, spool)
     distributed.destroy_process_group()
 
 
@@ -202,6 +218,13 @@ def test_what_ddp_has_saved_is_there_once(bucket: Path, spool_folder: Path) -> N
     with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
         load(found, storage_reader=StorageReader(checkpoints, DDP))
     compare({"model": model.state_dict(), "seed": DDP}, found)
+
+
+def test_a_group_of_ranks_saves_what_it_calls_its_world(bucket: Path, spool_folder: Path) -> None:
+    found = {"weight": torch.zeros(5)}
+    with wherry.Checkpoints(bucket, "run2", spool=spool_folder) as checkpoints:
+        load(found, storage_reader=StorageReader(checkpoints))
+    assert torch.equal(torch.ones(5), found["weight"])
 
 
 def test_torch_itself_reads_a_restored_set(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:

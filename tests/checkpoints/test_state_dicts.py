@@ -20,6 +20,7 @@ import pytest
 import wherry
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.safetensors_file import read_safetensors
+from wherry.checkpoints.world import World
 from wherry.errors import ConfigError
 
 
@@ -268,3 +269,21 @@ def test_a_truncated_safetensors_file_is_refused(tmp_path: Path, content: bytes)
     (tmp_path / "state.safetensors").write_bytes(content)
     with pytest.raises(wherry.IntegrityError, match="no sound safetensors file"):
         read_safetensors(tmp_path / "state.safetensors")
+
+
+@pytest.mark.large
+def test_a_rank_loads_its_own_file_only(tmp_path: Path, spool_folder: Path) -> None:
+    torch = importlib.import_module("torch")
+    ranks = [
+        wherry.Checkpoints(tmp_path / "bucket", "run1", attempt=1, world=World(rank, 2, rank), spool=spool_folder)
+        for rank in (0, 1)
+    ]
+    handles = [one.save(1, {"rank": torch.tensor(rank)}) for rank, one in enumerate(ranks)]
+    assert all(handle.wait(60) for handle in handles)
+    (other,) = (tmp_path / "bucket").rglob("rank-00000.pt")
+    other.unlink()
+    assert ranks[1].load(1)["rank"] == 1
+    with pytest.raises(wherry.IntegrityError, match="rank-00000"):
+        ranks[0].load(1)
+    for one in ranks:
+        one.close()

@@ -19,8 +19,9 @@ log = logging.getLogger("wherry.checkpoints")
 FORMATS = {"torch": "pt", "safetensors": "safetensors"}
 #: What numbers and arrays of numpy are pickled with. They hold values, and nothing else.
 _NUMPY = ("scalar", "_reconstruct", "ndarray", "dtype")
-#: Classes that load() will refuse, of which the user was told.
+#: Classes that load() will refuse, of which the user was told; and the names and classes of the states that were looked through.
 _told: set[str] = set()
+_looked_through: set[int] = set()
 
 
 def _torch() -> Any:
@@ -50,7 +51,10 @@ def write_state(state: Mapping[str, object], file: IO[bytes], format_name: str =
         write_safetensors(state, file)
         return
     torch.save(state, file)
-    if hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # from torch 2.5 on, as safe_globals
+    # It takes as long as pickling does, so it is done for the first of the states that a training loop saves.
+    kind = hash(frozenset((name, type(value)) for name, value in state.items()))
+    if kind not in _looked_through and hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # from torch 2.5 on
+        _looked_through.add(kind)
         _warn_of_classes(torch, file)
 
 
