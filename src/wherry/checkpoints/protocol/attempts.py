@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from wherry.checkpoints.protocol.documents import Document, dump, put_small, read_small
+from wherry.checkpoints.protocol.documents import Document, NewerFormatError, dump, put_small, read_small
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName, is_attempt
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
 from wherry.store import ObjectStore
@@ -19,6 +19,8 @@ _FORMAT = "wherry-checkpoint-attempt"
 _VERSION = 1
 #: Jobs of one name that may start at the same moment.
 _MOST_RACES = 50
+#: Keys in one call of delete_many().
+_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -167,13 +169,17 @@ def find_start(store: ObjectStore, keys: RunKeys, start: str) -> Attempt | None:
 
 
 def forget_attempt(store: ObjectStore, keys: RunKeys, number: int) -> None:
-    """Remove the record of an attempt, and by what the launcher's ranks find it. Only if it has left nothing, and is not the
-    last.
+    """Remove the record of an attempt, and by what its ranks find it and have taken their places. Only if it has left nothing,
+    and is not the last.
     """
     try:
         start = read_attempt(store, keys, number).start
-    except (NotFoundError, IntegrityError):
+    except (NotFoundError, IntegrityError, NewerFormatError):
         start = None
+    prefix = f"{keys.starts}{number:09d}"
+    places = [meta.key for meta in store.list(prefix) if "-" in meta.key[len(prefix) :]]
+    for at in range(0, len(places), _AT_ONCE):
+        store.delete_many(places[at : at + _AT_ONCE])
     if start is not None:
         store.delete(_start_key(keys, start))
     store.delete(keys.attempt(number))
