@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGTERM, SIGUSR1
 from types import TracebackType
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, Literal, TypeVar, cast
 
 from wherry.checkpoints.choice import best_of, set_of
 from wherry.checkpoints.handle import CheckpointHandle
@@ -26,7 +26,7 @@ from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import roll_forward
 from wherry.checkpoints.protocol.uses import pin, unpin
 from wherry.checkpoints.prune import Pruner, PruneReport
-from wherry.checkpoints.restoring import Ranks, Restoring
+from wherry.checkpoints.restoring.all_ranks import Ranks, Restoring
 from wherry.checkpoints.retention import Retention
 from wherry.checkpoints.saving import SetFolder, SetPart
 from wherry.checkpoints.start import begin, recorded
@@ -297,6 +297,7 @@ class Checkpoints:
         *,
         ranks: Ranks = None,
         together: bool | None = None,
+        exchange: bool | Literal["auto"] = "auto",
         progress_bar: bool = False,
     ) -> Path:
         """Download a set into `folder`, which must not be there yet or be empty, and return it. It appears whole and verified, or
@@ -308,7 +309,9 @@ class Checkpoints:
         damaged, or pruned meanwhile, all of them go on with the newest other set that is whole, and say so as an error in the
         log; so does a job of one rank. With `together=False`, and on several ranks without torch.distributed, a rank restores for
         itself, and never falls back. The ranks of a node that have one spool download once: the others copy, or find the set
-        there if they give the same folder. Meanwhile prune leaves the set, if this job may write to the store.
+        there if they give the same folder. `exchange`: whether nodes pass on to one another what they fetch, over a gloo group of
+        torch.distributed, so that the store is read once in all; "auto": for whole sets of at least 64 MiB. Meanwhile prune
+        leaves the set, if this job may write to the store.
 
         Raises NotFoundError; FileExistsError; OSError (ENOSPC) if the disk has no room, before any byte moves; DamagedSetError,
         which names the set, or PrunedWhileRestoringError, which is one; OtherRankFailedError if another rank could not restore.
@@ -316,9 +319,8 @@ class Checkpoints:
         """
         if which == "latest":
             self.latest()  # all ranks ask for it at this point, for the first time or again
-        restored = Restoring(self._uploader, self._keys, self.world, Path(folder), ranks, together, progress_bar).first_whole(
-            self._candidates(which), falls_back=which == "latest"
-        )
+        call = Restoring(self._uploader, self._keys, self.world, Path(folder), ranks, together, exchange, progress_bar)
+        restored = call.first_whole(self._candidates(which), falls_back=which == "latest")
         if restored is None:
             raise NotFoundError(
                 f"the run {self.run_name} has no set that is whole", operation="restore", uri=str(self._uploader.uri)
@@ -326,7 +328,7 @@ class Checkpoints:
         if which == "latest" and self._agreed is not None:
             self._agreed = (restored,)
         self.parent = restored.set
-        return Path(folder)
+        return call.folder
 
     def _candidates(self, which: int | str) -> Iterator[Manifest]:
         first = self.find(which)

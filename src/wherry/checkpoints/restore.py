@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from wherry.checkpoints.fan_out import Lead, Meeting, Source, Stamp, copy_checked, locked, stamp_of
 from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.receipt import SetObject
+from wherry.checkpoints.restoring.fan_out import Lead, Meeting, Source, Stamp, copy_checked, locked, stamp_of
 from wherry.checksum import crc32c_of_file, format_crc32c
 from wherry.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from wherry.posix.thread_pool import each_at_once
@@ -88,6 +88,7 @@ class FolderRestore:
                     lead = entered
                 self._source = lead.source
                 if lead.source is None or not lead.source.is_whole or lead.source == tried:
+                    self._require_room()
                     self._lead = lead
                     self._stack.push(turn.pop_all())
                     return True
@@ -136,7 +137,6 @@ class FolderRestore:
 
     def _download(self) -> None:
         assert self._lead is not None, "begin() has said so"
-        self._require_room()
         self._has_begun_to_write = True
         self._lead.tell(Source(self.staging, is_whole=False))
         each_at_once(self._one, self.objects)
@@ -146,7 +146,7 @@ class FolderRestore:
     def _one(self, keyed: Keyed) -> None:
         key, expected = keyed
         path = self.staging / expected.name
-        if not _is_there(path, expected) and not (
+        if not is_there(path, expected) and not (
             self._source is not None
             and self._source.folder != self.staging
             and copy_checked(self._source, expected, path, lambda: None)
@@ -161,7 +161,7 @@ class FolderRestore:
 
             def copy(keyed: Keyed) -> bool:
                 path = self.staging / keyed[1].name
-                if not _is_there(path, keyed[1]) and not copy_checked(source, keyed[1], path, self._require_room):
+                if not is_there(path, keyed[1]) and not copy_checked(source, keyed[1], path, self._require_room):
                     return False
                 self._advance(keyed[1].size_bytes)
                 return True
@@ -187,7 +187,7 @@ class FolderRestore:
             path = self.folder / keyed[1].name
             if noted is not None and noted.folder == self.folder and noted.holds(keyed[1].name, path.lstat()):
                 return path.lstat().st_size == keyed[1].size_bytes
-            return _is_there(path, keyed[1])
+            return is_there(path, keyed[1])
 
         return all(each_at_once(is_right, self.objects))
 
@@ -227,7 +227,7 @@ class FolderRestore:
 
 def fetch_checked(key: str, expected: SetObject, path: Path, fetch: Callable[[str, Path], ObjectMeta]) -> None:
     """Fetch one object and compare it with its receipt: DamagedSetError if it is not what was saved."""
-    if _is_there(path, expected):
+    if is_there(path, expected):
         return  # an earlier call that was killed has it
     try:
         meta = fetch(key, path)
@@ -285,7 +285,8 @@ def remove_strangers(folder: Path, names: set[str]) -> None:
             path.unlink()
 
 
-def _is_there(path: Path, expected: SetObject) -> bool:
+def is_there(path: Path, expected: SetObject) -> bool:
+    """Whether the file has the bytes that were saved: its size and its CRC32C are those of the receipt."""
     try:
         status = path.lstat()
     except FileNotFoundError:

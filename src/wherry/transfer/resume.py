@@ -112,6 +112,20 @@ def partial_beside(destination: Path, version: Version) -> Iterator[Partial]:
 
 
 @contextmanager
+def kept_partial(destination: Path, version: Version) -> Iterator[Partial | None]:
+    """The file that a download of this version to `destination` goes on with, for ranges that come another way; it stays.
+
+    None for what no download goes on with: an object of one range, or without an etag; or if another download has it.
+    """
+    partial = _take(destination, version) if version.etag is not None and version.n_ranges > 1 else None
+    try:
+        yield partial
+    finally:
+        if partial is not None:
+            partial.close(keep=True)
+
+
+@contextmanager
 def temporary_beside(destination: Path, size_bytes: int) -> Iterator[tuple[Path, int]]:
     """A new empty file in the folder of `destination`, open for writing; removed at the end if it still has its name."""
     folder = _folder_of(destination)

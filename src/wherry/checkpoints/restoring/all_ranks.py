@@ -13,14 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from wherry.checkpoints.fan_out import Meeting
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.documents import DamagedDocumentError
 from wherry.checkpoints.protocol.names import RunKeys
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.reading import reading
 from wherry.checkpoints.restore import DamagedSetError, FolderRestore, Keyed, PrunedWhileRestoringError
-from wherry.checkpoints.together import Together, together
+from wherry.checkpoints.restoring.exchange import LEAST_BYTES, Bucket, exchange_between_nodes, node_of
+from wherry.checkpoints.restoring.fan_out import Meeting
+from wherry.checkpoints.restoring.together import Together, together
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError, NotFoundError, WherryError
 from wherry.progress import ByteBar
@@ -81,6 +82,7 @@ class Restoring:
     folder: Path
     ranks: Ranks = None
     together: bool | None = None
+    exchange: bool | Literal["auto"] = "auto"
     progress_bar: bool = False
 
     def first_whole(self, candidates: Iterator[Manifest], *, falls_back: bool) -> Manifest | None:
@@ -90,9 +92,10 @@ class Restoring:
         other. Raises DamagedSetError; OtherRankFailedError if this rank could have gone on, and another could not.
         """
         with together(self.world, self.together) as others:
+            leads = self._leads(others)
             falls_back = falls_back and (self.world.size == 1 or not others.is_alone)
             while (manifest := others.first(lambda: next(candidates, None))) is not None:
-                damage = self._damage_or_none(manifest, others)
+                damage = self._damage_or_none(manifest, others, leads)
                 if damage is None:
                     return manifest
                 if not falls_back:
@@ -101,22 +104,33 @@ class Restoring:
                 log.error("the set %s %s, the newest other one is restored: %s", manifest.set, what, damage)
         return None
 
-    def _damage_or_none(self, manifest: Manifest, others: Together) -> DamagedSetError | None:
+    def _leads(self, others: Together) -> list[int]:
+        """The first rank of each node, if the nodes are to exchange what they fetch, and can; else none."""
+        node = node_of(self.uploader.spool.folder)
+        wanted = (self.exchange, self.ranks is None, self.uploader.config.transfer.range_size_bytes)
+        said = others.each((node, wanted))
+        if self.exchange is False or any(each != wanted for _, each in said) or self.ranks is not None:
+            return []
+        nodes = [each for each, _ in said]
+        leads = sorted({nodes.index(each) for each in nodes})
+        return leads if len(leads) > 1 else []
+
+    def _damage_or_none(self, manifest: Manifest, others: Together, leads: list[int]) -> DamagedSetError | None:
         """What is wrong with the set; None: it is restored, on all ranks."""
         try:
-            self._restore_on_all(manifest, others)
+            self._restore_on_all(manifest, others, leads)
         except DamagedSetError as error:
             return error
         return None
 
-    def _restore_on_all(self, manifest: Manifest, others: Together) -> None:
+    def _restore_on_all(self, manifest: Manifest, others: Together, leads: list[int]) -> None:
         with ExitStack() as marked:
             restored: FolderRestore | None = None
             error: Exception | None = None
             try:
                 # Rank 0 tells prune for all.
                 others.first(lambda: marked.enter_context(reading(self.uploader.store, self.keys, manifest.set)))
-                restored = self._restore_set(manifest, others)
+                restored = self._restore_set(manifest, others, leads)
             except (WherryError, OSError) as failure:
                 error = failure
             verdict = others.settle(error, DamagedSetError, str(manifest.set))
@@ -125,7 +139,7 @@ class Restoring:
             if verdict is not None:
                 raise verdict
 
-    def _restore_set(self, manifest: Manifest, others: Together) -> FolderRestore:
+    def _restore_set(self, manifest: Manifest, others: Together, leads: list[int]) -> FolderRestore:
         part = Part.of(self.ranks, self.world, manifest)
         objects = part.objects(Catalog(self.uploader.store, self.keys), manifest, others)
         same = (str(self.uploader.uri), self.keys.base, str(manifest.set), str(part.ranks))
@@ -138,8 +152,18 @@ class Restoring:
                 meeting=Meeting(lambda: self.uploader.spool.inside("restores"), *same),
                 advance=advance,
             )
-            restore.run()
+            is_worth_it = self.exchange is True or sum(one.size_bytes for _, one in objects) >= LEAST_BYTES
+            try:
+                if leads and is_worth_it:
+                    exchange_between_nodes(others, leads, restore, self._bucket())
+                restore.run()
+            finally:
+                restore.close()
         return restore
+
+    def _bucket(self) -> Bucket:
+        store, config = self.uploader.store.inner, self.uploader.config
+        return Bucket(store, self.uploader.uri.uri_for, config.transfer, config.retry, partial(self._fetch, lambda n_bytes: None))
 
     def _fetch(self, advance: Callable[[int], object], key: str, path: Path) -> ObjectMeta:
         return download(
