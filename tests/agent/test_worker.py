@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from support import IMPATIENT, SETTINGS, file_of, new_job, store_id, wait_until
+from wherry.agent.agent import Agent
 from wherry.agent.in_process import Caller
 from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.perform import Performer
@@ -23,7 +24,7 @@ from wherry.agent.wakeup import Listener
 from wherry.agent.worker import Worker
 from wherry.backends.memory import MemoryStore
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
-from wherry.errors import AccessDeniedError, BucketNotFoundError, PermanentError, TransientError
+from wherry.errors import AccessDeniedError, BucketNotFoundError, JournalError, PermanentError, TransientError
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
@@ -486,3 +487,19 @@ def test_a_worker_without_work_cleans_up_and_leaves(bench: Bench) -> None:
         each.close()
     worker._jobs.shutdown()
     worker._pieces.shutdown()
+
+
+def test_an_agent_on_a_full_disk_waits_between_its_writes_though_a_worker_has_died(tmp_path: Path) -> None:
+    agent = Agent(Spool(tmp_path / "spool"), AgentConfig(), stay=True, environ={}, clock=None)
+    written_s: list[float] = []
+
+    def write() -> int:
+        written_s.append(time.monotonic())
+        if len(written_s) < 4:
+            raise JournalError("database or disk is full")
+        return 7
+
+    agent._signal_write.send(b"\x11")  # as for SIGCHLD
+    assert 7 == agent._insist(write)
+    assert written_s[-1] - written_s[0] > 2.9
+    agent._end()

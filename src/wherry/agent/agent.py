@@ -164,7 +164,7 @@ class Agent:
             return None
 
     def _pause(self, seconds: float) -> None:
-        select.select([self._signal_read], [], [], seconds)
+        time.sleep(seconds)  # not until a signal: that of a worker's end, which _wait() is to see, would end all waits at once
         if self._stopping:
             raise InterruptedError
 
