@@ -212,15 +212,28 @@ def test_metadata_name_nothing_but_descriptions(module: str, name: str) -> None:
         read_dcp_metadata(io.BytesIO(b"\x80\x04" + b"".join(strings) + b"\x93."), "uri")
 
 
-def test_a_place_outside_the_set_is_refused(run: Checkpoints, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"relative_path": "../../../../latest.json"}, "which is no object of the set"),
+        ({"relative_path": 7}, "does not say where .* lies"),
+        ({"length": 2**60}, "does not say where .* lies"),
+        ({"offset": -1}, "does not say where .* lies"),
+        ({"wherry_crc32c": "0"}, "does not say where .* lies"),
+        ({"wherry_crc32c": 0}, "came wrong, twice"),
+    ],
+    ids=str,
+)
+def test_a_place_that_cannot_be_is_refused(run: Checkpoints, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
     torch_saves(tmp_path / "folder", state_of(1))
     path = tmp_path / "folder" / ".metadata"
     metadata = read_dcp_metadata(io.BytesIO(path.read_bytes()), "")
     for info in metadata.storage_data.values():
-        info.relative_path, info.wherry_crc32c = "../../../../latest.json", 0
+        info.wherry_crc32c = 0
+        info.__dict__.update(wrong)
     path.write_bytes(pickle.dumps(metadata))
     assert run.save(1, tmp_path / "folder").wait(60)
-    with pytest.raises(CheckpointException, match="which is no object of the set"):
+    with pytest.raises(CheckpointException, match=words):
         loaded(run, state_of(1))
 
 
@@ -305,7 +318,7 @@ def test_a_set_of_another_size_is_told(run: Checkpoints) -> None:
 def test_the_next_set_has_the_loaded_one_as_its_parent(run: Checkpoints) -> None:
     state = saved(run, 1)
     saved(run, 2)
-    loaded(run, state, 1)
+    loaded(run, state, str(run.list()[-2].set))
     saved(run, 3)
     parents = [one.parent and one.parent.step for one in run.list()]
     assert [None, None, 1] == parents

@@ -138,7 +138,7 @@ class StorageReader(StorageReaderOfTorch):
             name, offset, length = info.relative_path, info.offset, info.length
             crc = getattr(info, "wherry_crc32c", None)
             is_sound = isinstance(name, str) and type(offset) is type(length) is int and offset >= 0 and length >= 0
-            is_sound = is_sound and (crc is None or type(crc) is int)
+            is_sound = is_sound and (crc is None or type(crc) is int) and offset + length <= self.manifest.size_bytes
         except (KeyError, AttributeError, TypeError):
             is_sound = False
         if not is_sound:
