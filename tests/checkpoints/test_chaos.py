@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_chaos import RUN, Game, Place, folder_place, nursery
+from checkpoint_sets.chaos import RUN, Game, Place, folder_place, nursery
 from mirror_chaos import Nursery
 from servers.real import S3Server, fast_folder
 from wherry.backends.s3.store import S3Store

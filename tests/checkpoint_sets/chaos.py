@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from checkpoint_oracle import SetOracle
+from checkpoint_sets.oracle import SetOracle
 from mirror_chaos import Nursery
 from wherry.agent.launch import run_agent
 from wherry.backends.local.store import LocalStore
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 RUN = "run"
 #: How likely a call of the store kills the process that makes it, and how likely its error, or the loss of its answer.
 _KILL, _FAIL, _LOSE = 0.004, 0.03, 0.03
-_ENTRY_POINTS = "[wherry.backends]\nchaos = checkpoint_chaos:ChaosFolder\nchaoss3 = checkpoint_chaos:ChaosBucket\n"
+_ENTRY_POINTS = "[wherry.backends]\nchaos = checkpoint_sets.chaos:ChaosFolder\nchaoss3 = checkpoint_sets.chaos:ChaosBucket\n"
 CONFIG = Config(
     retry=RetryConfig(job_deadline_s=600.0, call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.05),
     agent=AgentConfig(linger_s=60.0),
@@ -231,10 +231,10 @@ def nursery(folder: Path) -> Iterator[Nursery]:
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos\nVersion: 1\n")
     (package / "entry_points.txt").write_text(_ENTRY_POINTS)
-    paths = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "checkpoint_chaos"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "checkpoint_sets.chaos"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
         yield Nursery(process)
