@@ -100,7 +100,7 @@ def run(version: str, python: Path) -> bool:
     environment = prepare(version, python)
     if environment is None:
         return False
-    options = ["-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
+    options = ["-q", "-n", "3", "--dist", "worksteal", "-p", "no:cacheprovider"]
     left_out = [f"--ignore={path}" for path in LEFT_OUT]
     coverage = ["--cov", "--cov-report="] if version in MEASURED else []
     return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *coverage, *TESTS])

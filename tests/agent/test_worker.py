@@ -441,7 +441,7 @@ def test_a_worker_works_when_it_is_rung_and_leaves_with_its_agent(bench: Bench, 
 def test_a_job_that_waits_for_its_next_attempt_is_not_held_up_by_a_long_one(bench: Bench, running: Running) -> None:
     finish = threading.Event()
     bench.store.plan = [
-        Fault("put", act=finish.wait, key="long"),  # type: ignore[arg-type]
+        Fault("put", act=lambda: finish.wait(60.0), key="long"),  # type: ignore[arg-type]
         Fault("put", TransientError("reset"), key="short"),
     ]
     long, short = bench.accept("long"), bench.accept("short")
@@ -462,7 +462,7 @@ def test_a_worker_ignores_a_store_that_its_journal_does_not_know(bench: Bench, r
 
 def test_a_suspect_is_worked_on_alone(bench: Bench, running: Running) -> None:
     finish = threading.Event()
-    bench.store.plan = [Fault("put", act=finish.wait, key="suspect")]  # type: ignore[arg-type]
+    bench.store.plan = [Fault("put", act=lambda: finish.wait(60.0), key="suspect")]  # type: ignore[arg-type]
     suspect = bench.accept("suspect")
     for _ in range(2):
         assert bench.journal.work.lease("dead", 60.0) is not None
