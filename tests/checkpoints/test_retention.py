@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import wherry
-from checkpoint_sets import TimedStore, save_set, write_part
+from checkpoint_sets import TimedStore, save_set, steps_of, write_part
+from support import wait_until
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.commit import SetAbandonedError
 from wherry.checkpoints.protocol.deletion import InUseError, PruneDelays
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest
+from wherry.checkpoints.protocol.uncommitted import uncommitted
 from wherry.checkpoints.protocol.uses import readers
 from wherry.checkpoints.prune import Pruner
 from wherry.checkpoints.reading import reading
 from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringError
 from wherry.checkpoints.world import World
-from wherry.errors import AccessDeniedError, NotFoundError
+from wherry.errors import AccessDeniedError, NotFoundError, UploadFailed
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -179,6 +183,24 @@ class FirstFinds(Checkpoints):
 
     def find(self, which: int | str) -> Manifest:
         return self.found
+
+
+def test_a_rank_that_comes_after_its_set_was_given_up_is_told(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
+    store, keys = stored(bucket)
+    save_set(store, keys, 1)
+    ranks = [Checkpoints(bucket, "run1", attempt=2, world=World(rank, 2), spool=spool_folder) for rank in range(2)]
+    ranks[0].save(2, file_with(tmp_path / "rank0.txt", "0"))
+    wait_until(lambda: [2] == steps_of(uncommitted(store, keys)), what="the objects of rank 0")
+    assert [2] == steps_of(Pruner(store, keys, delays=PruneDelays(abandon_after_s=0.0)).prune().abandoned)
+    handle = ranks[1].save(2, file_with(tmp_path / "rank1.txt", "1"))
+    with pytest.raises((UploadFailed, SetAbandonedError), match="abandoned"):
+        handle.result(60)
+    with pytest.raises(UploadFailed, match="abandoned"):
+        ranks[0].flush(60)
+    for one in ranks:
+        with suppress(UploadFailed):
+            one.close()
+    assert [1] == [one.step for one in Catalog(store, keys).manifests()]
 
 
 def test_logs_stay_quiet_where_nothing_is_pruned(bucket: Path, spool_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
