@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import wherry
 from checkpoint_sets.ranks import run_ranks
 from checkpoint_sets.restores import SET_BYTES, SHARD_BYTES, contents_of, fetched_bytes, saved_set
-from servers.proxy import Corrupt, When, fault_proxy, s3_error
+from servers.proxy import Corrupt, Do, When, fault_proxy, s3_error
 from servers.real import S3Server
 from wherry.checkpoints.protocol.receipt import SetObject
 from wherry.checkpoints.restoring.exchange import Segment, cut
@@ -23,6 +24,7 @@ RESTORE = """
 import json
 uri, options, folder, ranks_of_a_node = arguments[0], json.loads(arguments[1]), Path(arguments[2]), int(arguments[3])
 node = rank // ranks_of_a_node
+(folder / f"pid-{rank}").write_text(str(os.getpid()))
 config = wherry.Config(
     transfer=wherry.TransferConfig(range_size_bytes=2**16), retry=wherry.RetryConfig(call_deadline_s=2.0, first_wait_s=0.01)
 )
@@ -77,6 +79,27 @@ def test_what_a_node_does_not_pass_on_is_fetched(seaweedfs_server: S3Server, uri
         assert proxies[1].unfired == []
         # What it had of the other object came to the first node all the same.
         assert SHARD_BYTES / 2 < fetched_bytes(proxies[0]) < (1.0 if trouble == "cannot fetch" else 1.2) * SET_BYTES
+    for rank in range(2):
+        assert contents_of(tmp_path / f"exchange-{rank}") == contents_of(tmp_path / "a")
+
+
+def test_a_node_that_dies_ends_the_restore_and_the_next_goes_on(seaweedfs_server: S3Server, uri: str, tmp_path: Path) -> None:
+    def kill() -> None:
+        os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGKILL)
+
+    with (
+        fault_proxy("127.0.0.1", seaweedfs_server.port) as first,
+        fault_proxy("127.0.0.1", seaweedfs_server.port, [When("GET", "optimizer.bin", Do(kill))]) as second,
+    ):
+        options = {"exchange": [{**seaweedfs_server.options, "endpoint_url": proxy.url} for proxy in (first, second)]}
+        said = run_ranks(2, tmp_path, RESTORE, uri, json.dumps(options), tmp_path, "1", timeout_s=300)
+        assert "OtherRankFailedError" in said[0] and "restored" not in said[0].splitlines()
+        # It has gone on alone meanwhile, from the bucket, and no further than that.
+        assert fetched_bytes(first) <= SET_BYTES
+        before = fetched_bytes(first) + fetched_bytes(second)
+        again = run_ranks(2, tmp_path, RESTORE, uri, json.dumps(options), tmp_path, "1", timeout_s=300)
+        assert ["restored"] * 2 == [one.strip().splitlines()[-1] for one in again], again
+        assert fetched_bytes(first) + fetched_bytes(second) < before + SET_BYTES
     for rank in range(2):
         assert contents_of(tmp_path / f"exchange-{rank}") == contents_of(tmp_path / "a")
 

@@ -308,10 +308,10 @@ class Checkpoints:
         Where torch.distributed is up, all ranks call it together: they restore the same set. If one of them finds "latest"
         damaged, or pruned meanwhile, all of them go on with the newest other set that is whole, and say so as an error in the
         log; so does a job of one rank. With `together=False`, and on several ranks without torch.distributed, a rank restores for
-        itself, and never falls back. The ranks of a node that have one spool download once: the others copy, or find the set
-        there if they give the same folder. `exchange`: whether nodes pass on to one another what they fetch, over a gloo group of
-        torch.distributed, so that the store is read once in all; "auto": for whole sets of at least 64 MiB. Meanwhile prune
-        leaves the set, if this job may write to the store.
+        itself, and never falls back; a rank that also asks alone which set is the latest uses alone().restore(). The ranks of a
+        node that have one spool download once: the others copy, or find the set there if they give the same folder. `exchange`:
+        whether nodes pass on to one another what they fetch, over a gloo group of torch.distributed, so that the store is read
+        once in all; "auto": for whole sets of at least 64 MiB. Meanwhile prune leaves the set, if this job may write there.
 
         Raises NotFoundError; FileExistsError; OSError (ENOSPC) if the disk has no room, before any byte moves; DamagedSetError,
         which names the set, or PrunedWhileRestoringError, which is one; OtherRankFailedError if another rank could not restore.
