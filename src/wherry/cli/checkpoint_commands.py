@@ -89,6 +89,10 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
     with _opened(uri, option, options_file) as run:
         found = survey(run.catalog.store, run.catalog.keys)
         if not found:
+            from wherry.cli.checkpoint_verbs.foreign_checkpoints import show_foreign
+
+            if show_foreign(run, uri, as_json=as_json):
+                return
             raise _no_sets(run, uri)
     if as_json:
         for one in found:
@@ -138,10 +142,13 @@ def restore(
 
     Example: wherry checkpoints restore s3://my-bucket/project/run1 back --step 1000
     """
+    from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
     from wherry.cli.words import size_text
 
     with _opened(uri, option, options_file) as run:
         wanted = "latest" if (given := _which(step, which)) is None else given
+        if restore_foreign(run, uri, wanted, folder):
+            return
         _manifest(run, wanted, uri)
         run.restore(wanted, folder)
         restored = run.parent

@@ -1,0 +1,73 @@
+"""``wherry checkpoints`` where no run of wherry is, but checkpoints of other programs are."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import typer
+
+from wherry.checkpoints.checkpoints import Checkpoints
+from wherry.checkpoints.foreign.finding import MOST_OBJECTS, Found, find_in, restore_from
+from wherry.cli.arguments import parse_target, print_err, print_out
+from wherry.cli.words import age_text, size_text
+from wherry.errors import NotFoundError
+from wherry.uri import StoreURI
+
+_RIGHT = (0, 2, 3, 4)
+
+
+def show_foreign(run: Checkpoints, uri: str, *, as_json: bool) -> bool:
+    """List the checkpoints that other programs have left below the URI; False if there are none."""
+    found = _found(run, uri)
+    if not found.checkpoints:
+        return False
+    if as_json:
+        for one in found.checkpoints:
+            typer.echo(json.dumps(one.as_json()))
+    else:
+        _show_table(found)
+    for text in found.dangling:
+        print_err(text)
+    if found.is_cut:
+        print_err(f"there are more than {MOST_OBJECTS} objects below {uri}, and the later ones were not looked at: name a folder")
+    return True
+
+
+def _show_table(found: Found) -> None:
+    rows = [("STEP", "LAYOUT", "AGE", "SIZE", "OBJECTS", "STATE", "NAME", "PROOF")]
+    for one in found.checkpoints:
+        age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))
+        proof = "; ".join([one.proof, *(f"{name} leads to it" for name in one.pointers)])
+        step = "" if one.step is None else str(one.step)
+        rows.append((step, one.layout, age, size_text(one.size_bytes), str(len(one.objects)), one.state, one.name, proof))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [text.rjust(widths[at]) if at in _RIGHT else text.ljust(widths[at]) for at, text in enumerate(row)]
+        print_out("  ".join(cells).rstrip())
+
+
+def restore_foreign(run: Checkpoints, uri: str, which: int | str, folder: Path) -> bool:
+    """Restore a checkpoint of another program by its name, its step or as the latest; False where wherry's sets are, or none."""
+    store, keys = run.catalog.store, run.catalog.keys
+    if any(next(iter(store.list(f"{keys.base}/{part}/")), None) is not None for part in ("manifests", "attempts")):
+        return False
+    found = _found(run, uri)
+    if not found.checkpoints:
+        return False
+    if (one := found.named(which)) is None:
+        names = ", ".join(each.name for each in found.checkpoints[-5:])
+        raise NotFoundError(f"there is no checkpoint {which!r} here, but: {names}", operation="restore", uri=uri)
+    restore_from(store, _target(uri), one, folder)
+    print_out(f"restored  {size_text(one.size_bytes):>8}  {one.name}  {folder}")
+    print_err(f"{one.name} was written by another program: {one.proof}")
+    return True
+
+
+def _found(run: Checkpoints, uri: str) -> Found:
+    return find_in(run.catalog.store, _target(uri))
+
+
+def _target(uri: str) -> StoreURI:
+    return parse_target(uri.rstrip("/"))
