@@ -106,10 +106,14 @@ def test_a_loop_that_is_told_to_end_saves_and_reports(
     bucket: Path, spool_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with loop(_POLLED, bucket, spool_folder, "60") as process:
+        if number == signal.SIGUSR1:  # Slurm sends it to all processes of the job
+            for one in agent_and_workers(spool_folder):
+                one.send_signal(number)
         process.send_signal(number)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert "report: True 0 0 wherry drain" in said
+    assert (spool_folder / "agent.log").read_text().count(" is up\n") == 1  # it was not ended, nor started again
     assert f"{number.name}: the set" in said and "is complete in the store" in said
     assert "handler: True" in said
     (first, second) = steps_in(bucket, tmp_path)
@@ -182,7 +186,7 @@ def test_a_second_signal_before_a_safe_point_ends_the_program(bucket: Path, spoo
 def test_at_once_saves_between_two_lines_of_the_program(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
     """Not inside a call of torch, here a module of that name; then it ends as sys.exit() does, with what is called at the end."""
     body = """
-    import atexit, types
+    import types
     torch = types.ModuleType("torch")
     exec("def half(state, sleep):\\n    state.append('half')\\n    sleep()\\n    state.append('whole')", torch.__dict__)
     state = []
@@ -195,7 +199,10 @@ def test_at_once_saves_between_two_lines_of_the_program(bucket: Path, spool_fold
         print("ready", flush=True)
         time.sleep(2)
 
-    atexit.register(lambda: print("called at exit"))
+    from wherry.loggers.capture.exit_hooks import before_exit, before_traceback
+
+    before_exit(lambda error: print("called at exit", error))
+    before_traceback(lambda error: print("this is no error", error))
     with checkpoints, checkpoints.on_preemption(save_whole, grace_s=60, at_once=True):
         step = 7
         torch.half(state, pause)
@@ -207,7 +214,7 @@ def test_at_once_saves_between_two_lines_of_the_program(bucket: Path, spool_fold
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert "saved at ['half', 'whole']" in said
-    assert "called at exit" in said
+    assert "called at exit None" in said and "this is no error" not in said
     assert steps_in(bucket, tmp_path) == [0, 7]
 
 

@@ -80,6 +80,7 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm warns all processes of a job with it, and now is the time to send
         os.nice(5)  # training goes first
         self._recover()
         log.info("agent of %s is up", self._spool.folder)
