@@ -259,6 +259,14 @@ def test_a_checkpoint_n_with_a_folder_of_torch_comes_back_whole(tmp_path: Path) 
     assert (back / "pytorch_model_fsdp_0" / ".metadata").is_file() and (back / "optimizer" / "x.bin").is_file()
 
 
+def test_a_folder_of_two_layouts_is_shown_as_both_and_comes_back_whole(tmp_path: Path) -> None:
+    save_dcp(tmp_path / "checkpoint-7")
+    fill(tmp_path, {"checkpoint-7/trainer_state.json": b"{}", "checkpoint-7/optimizer/x.bin": b"x"})
+    assert {("dcp", "complete"), ("transformers", "unproven")} == {(layout, state) for layout, _, _, state in judged(tmp_path)}
+    back = foreign.restore(tmp_path, "checkpoint-7", tmp_path / "back")
+    assert (back / "optimizer" / "x.bin").is_file() and (back / ".metadata").is_file()
+
+
 # -- any store
 
 

@@ -59,11 +59,12 @@ class Found:
         Of several with one step, and for "latest", those that are incomplete are passed over.
         """
         usable = [one for one in reversed(self.checkpoints) if one.state != "incomplete"]
+        named = [one for one in self.checkpoints if which == one.name or which in one.pointers]
         if which == "latest":
             return next(iter(usable), None)
         if isinstance(which, int):
             return next((one for one in [*usable, *self.checkpoints] if one.step == which), None)
-        return next((one for one in self.checkpoints if which == one.name or which in one.pointers), None)
+        return max(named, key=lambda one: len(one.objects), default=None)  # a checkpoint-N may be a folder of torch, too
 
 
 def find(
@@ -125,8 +126,8 @@ def find_in(store: ObjectStore, target: StoreURI, *, most_objects: int = MOST_OB
             break
         listed[meta.key[len(base) :]] = meta
     found = checkpoints_in(listed)
-    readable = [one.name for one in found if one.state != "incomplete" and _named_by(one) is not None][-MOST_READ:]
-    judged = [_judged(store, one) if one.name in readable else one for one in found]
+    readable = [at for at, one in enumerate(found) if one.state != "incomplete" and _named_by(one) is not None][-MOST_READ:]
+    judged = [_judged(store, one) if at in readable else one for at, one in enumerate(found)]
     pointed, dangling = _with_pointers(store, target, listed, judged)
     return Found(tuple(pointed), dangling, is_cut)
 
