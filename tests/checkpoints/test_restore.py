@@ -10,7 +10,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,8 @@ from servers.real import S3Server
 from support import own_mounts, run_script
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.names import SetName
-from wherry.checkpoints.restore import DamagedSetError
+from wherry.checkpoints.protocol.receipt import Receipt
+from wherry.checkpoints.restore import DamagedSetError, FolderRestore
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError
 
@@ -306,3 +309,22 @@ def flip(path: Path) -> None:
         byte = file.read(1)[0]
         file.seek(0)
         file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("options", [{"exchange": "yes"}, {"ranks": []}, {"ranks": [-1]}])
+def test_bad_options_are_refused(run: Checkpoints, tmp_path: Path, options: dict[str, Any]) -> None:
+    saved_set(run, tmp_path / "a")
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        run.restore("latest", tmp_path / "back", **options)
+    assert not (tmp_path / "back").exists()
+
+
+def test_names_that_are_a_file_and_a_folder_are_damage(run: Checkpoints, bucket: Path, tmp_path: Path) -> None:
+    name = saved_set(run, tmp_path / "a")
+    (receipt,) = (bucket / f"run1/checkpoints/data/{name}/_ranks").iterdir()
+    content = Receipt.from_bytes(receipt.read_bytes(), receipt.name, name)
+    objects = (*content.objects, replace(content.objects[0], name="model.bin/x"))
+    keyed = [(one.name, one) for one in objects]
+    with pytest.raises(DamagedSetError, match="a file and a folder"):
+        FolderRestore(keyed, tmp_path / "back", set_name=str(name), fetch=lambda key, path: pytest.fail("fetched")).run()
+    assert not (tmp_path / "back").exists() and hidden(tmp_path) == []

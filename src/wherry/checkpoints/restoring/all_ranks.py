@@ -85,6 +85,10 @@ class Restoring:
     exchange: bool | Literal["auto"] = "auto"
     progress_bar: bool = False
 
+    def __post_init__(self) -> None:
+        if self.exchange not in (True, False, "auto"):
+            raise ConfigError(f"exchange={self.exchange!r}: give True, False or 'auto'")
+
     def first_whole(self, candidates: Iterator[Manifest], *, falls_back: bool) -> Manifest | None:
         """Restore the first of the candidates, or, if it is damaged and `falls_back` is on, the first after it that is whole.
 
