@@ -28,7 +28,7 @@ from wherry.checkpoints.protocol.receipt import Receipt, SetObject, failed_name
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
-from wherry.errors import AccessDeniedError, ConfigError, StoreError, TransientError
+from wherry.errors import AccessDeniedError, ConfigError, NotFoundError, StoreError, TransientError
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.work import Requirement
 from wherry.store import ObjectStore
@@ -346,3 +346,18 @@ def test_metrics_are_finite_numbers(value: float) -> None:
 def test_store_errors_are_not_swallowed(store: ObjectStore) -> None:
     with pytest.raises(StoreError):
         commit(FaultyStore(store, [Fault("list", AccessDeniedError("no"))]), KEYS, NAME)
+
+
+def test_a_set_that_was_committed_and_pruned_is_no_failure_of_a_late_committer(store: ObjectStore) -> None:
+    save(store, 0, 1)
+    manifest = commit(store, KEYS, NAME).manifest
+    put_small(store, KEYS.manifest(NAME), Tombstone(NAME, "pruned", manifest.to_bytes()).to_bytes(), if_absent=False)
+    store.delete(KEYS.pointer)
+    assert commit(store, KEYS, NAME).manifest == manifest
+    assert Catalog(store, KEYS).newest() is None
+
+
+def test_a_commit_meets_the_deletion_of_its_set(store: ObjectStore) -> None:
+    save(store, 0, 1)
+    with pytest.raises(SetAbandonedError, match="being deleted"):
+        commit(FaultyStore(store, [Fault("get", NotFoundError("gone"), key="_ranks")]), KEYS, NAME)

@@ -121,19 +121,27 @@ def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None =
             f"{len(missing)} of {n_ranks} receipts are missing: rank {_some(missing)}", operation="commit", uri=key
         )
     newer = tuple(attempt_numbers(store, keys, after=name.number))
-    first = read_receipt(store, keys, name, found.by_rank[0])
-    referring = [read_receipt(store, keys, name, one) for one in found.by_rank.values() if one.has_references]
+    try:
+        first = read_receipt(store, keys, name, found.by_rank[0])
+        referring = [read_receipt(store, keys, name, one) for one in found.by_rank.values() if one.has_references]
+    except NotFoundError as error:
+        raise SetAbandonedError(
+            "a receipt that was there is gone: the set is being deleted", operation="commit", uri=key
+        ) from error
     manifest = manifest_of(name, list(found.by_rank.values()), first, referring)
-    _put_once(store, key, manifest)
-    _point_at(store, keys, manifest)
+    if _put_once(store, key, manifest):
+        _point_at(store, keys, manifest)
     return Committed(manifest, newer)
 
 
-def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> None:
+def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> bool:
+    """Write the manifest, if nothing is there. False: another committer did, and the set was pruned since."""
     data = manifest.to_bytes()
     with suppress(AlreadyExistsError):  # another committer was first, or our answer was lost
         put_small(store, key, data, if_absent=True)
     there = manifest_or_tombstone(read_small(store, key), key, manifest.set)
+    if isinstance(there, Tombstone) and there.manifest == data:
+        return False
     if isinstance(there, Tombstone):
         raise SetAbandonedError(
             f"the set was {there.reason} before it was committed",
@@ -143,6 +151,7 @@ def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> None:
         )
     if there.to_bytes() != data:
         raise IntegrityError("the manifest that is there says something else than the receipts", operation="commit", uri=key)
+    return True
 
 
 def _point_at(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> None:
