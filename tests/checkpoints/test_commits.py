@@ -361,3 +361,34 @@ def test_a_commit_meets_the_deletion_of_its_set(store: ObjectStore) -> None:
     save(store, 0, 1)
     with pytest.raises(SetAbandonedError, match="being deleted"):
         commit(FaultyStore(store, [Fault("get", NotFoundError("gone"), key="_ranks")]), KEYS, NAME)
+
+
+def test_a_set_that_is_replaced_while_it_is_looked_at_is_not_the_last_word(store: ObjectStore) -> None:
+    """After the listing a newer set is committed, and this one deleted, before its objects are listed."""
+    save(store, 0, 1, name=SetName("000000001", 5))
+    commit(store, KEYS, SetName("000000001", 5))
+    save(store, 0, 1)
+
+    def replace_it() -> None:
+        commit(store, KEYS, NAME)
+        store.delete_many([meta.key for meta in store.list(KEYS.data(SetName("000000001", 5)))])
+
+    found = Catalog(FaultyStore(store, [Fault("list", act=replace_it, key=KEYS.all_data)]), KEYS).newest()
+    assert found is not None and found.set == NAME
+
+
+def test_the_newest_set_is_found_in_three_requests_behind_a_thousand(store: ObjectStore) -> None:
+    for step in range(1000):
+        name = SetName("000000001", step)
+        key, data = f"{KEYS.data(name)}a", b"a"
+        put_small(store, key, data, if_absent=False)
+        receipt = Receipt(name, 0, 1, "folder", (SetObject("a", 1, crc32c(data)),)).to_bytes()
+        put_small(store, KEYS.ranks(name) + Receipt.from_bytes(receipt, "", name).name(receipt), receipt, if_absent=False)
+        commit(store, KEYS, name)
+    counted = FaultyStore(store)
+    found = Catalog(counted, KEYS).newest()
+    assert found is not None and found.step == 999
+    assert counted.calls["get"] == 1
+    n_entries = 2 + 2 + 1  # the pointer's own page is empty; of the set its object and its receipt, and each listing's end
+    assert counted.calls["list"] <= n_entries
+    assert set(counted.calls) == {"get", "list"}

@@ -118,7 +118,7 @@ class Pruner:
             newest = self._newest_complete(look)
             steps = Deletion(self._store, self._keys, now_s, self._delays, lambda name: self._prove(newest, name))
             self._decide(report, look, newest, steps, now_s)
-            self._delete(report, look, steps)
+            self._delete(report, look, newest, steps)
             self._finish_tombstones(report, look, steps)
             if not dry_run:
                 self._tidy(look, newest, steps, now_s)
@@ -252,7 +252,7 @@ class Pruner:
         except (NotFoundError, DamagedDocumentError, NewerFormatError):
             return None
 
-    def _delete(self, report: PruneReport, look: _Look, steps: Deletion) -> None:
+    def _delete(self, report: PruneReport, look: _Look, newest: Manifest | None, steps: Deletion) -> None:
         for manifest in look.manifests:
             if manifest.set in report.kept:
                 continue
@@ -261,11 +261,15 @@ class Pruner:
             else:
                 report.put_back.append(manifest.set)
         for name in list(report.incomplete):
-            if self._is_abandoned(report, name, steps):
+            if self._is_abandoned(report, name, newest, steps):
                 report.incomplete.remove(name)
                 report.abandoned.append(name)
 
-    def _is_abandoned(self, report: PruneReport, name: SetName, steps: Deletion) -> bool:
+    def _is_abandoned(self, report: PruneReport, name: SetName, newest: Manifest | None, steps: Deletion) -> bool:
+        # A store without conditions lets the tombstone replace a manifest that is written at the same moment. So it is
+        # written there only for a set that nobody restores as the newest.
+        if not self._store.capabilities.conditional_put and newest is not None and name > newest.set:
+            return False
         if self._own is not None and name.attempt == self._own.key:
             return False  # this job may be sending a large object for days; a newer attempt gives the set up
         return steps.is_quiet(name) if report.dry_run else steps.abandon(name)

@@ -66,33 +66,53 @@ class Catalog:
         """The newest set that is proven complete: the highest attempt that has one, in it the highest step.
 
         Three requests where the pointer is up to date: the pointer, a listing of what is newer, a listing of the set's objects.
+        When a set is passed over, another may have been committed and this one deleted since they were listed: so it is listed
+        again, until it shows nothing else that is newer than what was found.
         """
-        for manifest in self.newest_first():
-            try:
-                missing = self.missing(manifest)
-            except NewerFormatError as error:  # of a receipt
-                log.warning("the set %s is passed over: %s", manifest.set, error)
-                continue
-            if not missing:
-                return manifest
+        passed_over: list[SetName] | None = None
+        while True:
+            found, is_first = self._newest_of_a_listing()
+            if is_first:
+                return found
+            newer = self.names(after=None if found is None else found.set)
+            if newer == passed_over:
+                return found
+            passed_over = newer
+
+    def _newest_of_a_listing(self) -> tuple[Manifest | None, bool]:
+        """The first set that is complete, and whether none was passed over before it."""
+        is_first = True
+        for manifest in self._newest_first():
+            if manifest is not None and self._is_complete(manifest):
+                return manifest, is_first
+            is_first = False
+        return None, is_first
+
+    def _is_complete(self, manifest: Manifest) -> bool:
+        try:
+            missing = self.missing(manifest)
+        except NewerFormatError as error:  # of a receipt
+            log.warning("the set %s is passed over: %s", manifest.set, error)
+            return False
+        if missing:
             log.warning(
                 "the set %s is passed over: %d object(s) are missing, first %s", manifest.set, len(missing), missing[0].key
             )
-        return None
+        return not missing
 
     def newest_first(self) -> Iterator[Manifest]:
         """The sets from the newest on; the older ones are listed only when the first do not do."""
+        return (one for one in self._newest_first() if one is not None)
+
+    def _newest_first(self) -> Iterator[Manifest | None]:
+        """The same, with None for each that has no manifest, or none that can be read."""
         pointed = self._pointed_at()
         newer = self.names(after=None if pointed is None else pointed.set)
-        for name in reversed(newer):
-            if (manifest := self._manifest_or_none(name)) is not None:
-                yield manifest
+        yield from (self._manifest_or_none(name) for name in reversed(newer))
         if pointed is None:
             return
         yield pointed
-        for name in reversed(self.names()):
-            if name < pointed.set and (manifest := self._manifest_or_none(name)) is not None:
-                yield manifest
+        yield from (self._manifest_or_none(name) for name in reversed(self.names()) if name < pointed.set)
 
     def _pointed_at(self) -> Manifest | None:
         try:

@@ -1,0 +1,32 @@
+"""Histories of the protocol, thousands of them: no order of requests, and no kill, loses a set or restores a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint_model import Model
+
+CASES = [(True, "none"), (True, "data"), (True, "all"), (False, "none"), (False, "data"), (False, "all")]
+
+
+def play(seed: int, *, has_conditions: bool, lagging: str) -> int:
+    model = Model(seed, has_conditions=has_conditions, lagging=lagging)
+    try:
+        model.play()
+    except BaseException as error:
+        error.add_note(f"seed {seed}\n" + "\n".join(model.history)) if hasattr(error, "add_note") else None
+        raise
+    return model.n_restored
+
+
+@pytest.mark.parametrize(("has_conditions", "lagging"), CASES)
+def test_no_history_is_bad(has_conditions: bool, lagging: str) -> None:
+    assert sum(play(seed, has_conditions=has_conditions, lagging=lagging) for seed in range(40)) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("has_conditions", "lagging"), CASES)
+@pytest.mark.parametrize("block", range(10))
+def test_thousands_of_histories(has_conditions: bool, lagging: str, block: int) -> None:
+    for seed in range(1000 * (block + 1), 1000 * (block + 1) + 400):
+        play(seed, has_conditions=has_conditions, lagging=lagging)
