@@ -31,7 +31,7 @@ log = logging.getLogger("wherry.checkpoints")
 #: How long a node's deputy leaves the commit to the node before it; and how many nodes have one. If all of these are gone,
 #: whoever resumes the run commits the set.
 DEPUTY_S = 60.0
-_MOST_DEPUTIES = 15
+MOST_DEPUTIES = 15
 _RESERVED = "_ranks"
 
 
@@ -135,7 +135,7 @@ class SetPart:
             manifest = f"{self._base}/manifests/{self.name}.json"
             if world.rank == 0:
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan().to_bytes(), (jobs[0].name,)))
-            elif world.local_rank == 0 and world.node_order <= _MOST_DEPUTIES:
+            elif world.local_rank == 0 and world.node_order <= MOST_DEPUTIES:
                 plan = self._plan(delay_s=DEPUTY_S * max(1, world.node_order))
                 # A name of its own: of two jobs of one name in a spool that nodes share, the later one waits for the other.
                 deputy = f"{manifest}.deputy-{world.rank:05d}"

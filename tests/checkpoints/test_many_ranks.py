@@ -1,0 +1,75 @@
+"""Ten thousand ranks on 1,250 nodes: what a set of theirs costs in requests, and how large its manifest is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
+from wherry.backends.memory import MemoryStore
+from wherry.checkpoints.protocol.commit import IncompleteSetError
+from wherry.checkpoints.protocol.documents import read_small
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import Receipt, SetObject
+from wherry.checkpoints.saving import DEPUTY_S, MOST_DEPUTIES
+from wherry.checkpoints.world import World
+from wherry.store import ObjectStore
+from wherry.store.contract import ObjectMeta
+from wherry.testing import FaultyStore
+from wherry.uri import StoreURI
+
+KEYS = RunKeys("run1/checkpoints")
+NAME = SetName("000000001_a3f9", 1000)
+N_RANKS, RANKS_OF_A_NODE = 10_000, 8
+#: How long the ranks need to send what they save, evenly; the agents look for receipts meanwhile.
+SENDING_S = 600.0
+
+
+class PagedStore(FaultyStore):
+    """Counts a listing as a server does: one request for a thousand keys."""
+
+    n_pages = 0
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> list[ObjectMeta]:  # type: ignore[override]
+        """As the inner store's, whole."""
+        found = list(self.inner.list(prefix, start_after=start_after))
+        self.n_pages += max(1, -(-len(found) // 1000))
+        return found
+
+    @property
+    def n_made(self) -> int:
+        """All requests so far."""
+        return self.n_pages + sum(self.calls.values())
+
+
+def is_over(store: ObjectStore, delay_s: float, at_s: float) -> bool:
+    """One look of an agent that commits: rank 0's, or a deputy's with its delay."""
+    try:
+        commit_set(SetPlan(KEYS.base, NAME, N_RANKS, delay_s=delay_s), at_s, store)
+    except IncompleteSetError:
+        return False
+    return True
+
+
+def test_ten_thousand_ranks_commit_in_twelve_thousand_requests(tmp_path: Path) -> None:
+    bare = MemoryStore(StoreURI("memory", str(tmp_path)), {})
+    store = PagedStore(bare)
+    worlds = [World(rank, N_RANKS, rank % RANKS_OF_A_NODE, rank // RANKS_OF_A_NODE) for rank in range(N_RANKS)]
+    committers = {
+        world.node_order: DEPUTY_S * world.node_order
+        for world in worlds
+        if world.local_rank == 0 and world.node_order <= MOST_DEPUTIES
+    }
+    due = dict.fromkeys(committers, 0.0)
+    sent = 0
+    while due:
+        order = min(due, key=lambda one: due[one])
+        at_s = due.pop(order)
+        while sent < N_RANKS and sent <= at_s / SENDING_S * N_RANKS:
+            rank = Receipt(NAME, sent, N_RANKS, "state", (SetObject(f"rank-{sent:05d}.pt", 2**30, sent),))
+            write_receipt(SetPlan(KEYS.base, NAME, N_RANKS, receipt=rank), [], store)
+            sent += 1
+        if not is_over(store, committers[order], at_s):
+            due[order] = at_s + wait_before_next_look_s(at_s)
+    assert sent == N_RANKS
+    assert 10_000 < store.n_made <= 12_000, store.n_made
+    assert len(read_small(bare, KEYS.manifest(NAME))) <= 10_000_000
