@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_model import Model
+from checkpoint_sets.model import Model
 
 CASES = [(True, "none"), (True, "data"), (True, "all"), (False, "none"), (False, "data"), (False, "all")]
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from checkpoint_oracle import SetOracle
-
+from checkpoint_sets.oracle import SetOracle
 from wherry.agent.set_jobs import RankFailedError, SetPlan, commit_set, write_receipt
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.keep import Keep
