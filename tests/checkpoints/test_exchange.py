@@ -99,7 +99,7 @@ def test_a_node_that_dies_ends_the_restore_and_the_next_goes_on(seaweedfs_server
         before = fetched_bytes(first) + fetched_bytes(second)
         again = run_ranks(2, tmp_path, RESTORE, uri, json.dumps(options), tmp_path, "1", timeout_s=300)
         assert ["restored"] * 2 == [one.strip().splitlines()[-1] for one in again], again
-        assert fetched_bytes(first) + fetched_bytes(second) < before + SET_BYTES
+        assert fetched_bytes(first) + fetched_bytes(second) <= before + SET_BYTES
     for rank in range(2):
         assert contents_of(tmp_path / f"exchange-{rank}") == contents_of(tmp_path / "a")
 
