@@ -217,7 +217,10 @@ class Uploader(Reader):
     def follow_up(self, name: str, jobs: Sequence[FollowUp]) -> UploadHandle:
         """Accept jobs whose objects the agent makes itself, as of a checkpoint set; the handle is of all but deputies."""
         self._check_open()
-        return self._accepted(name, self._acceptance.submit_follow_ups(jobs))
+        ids = self._acceptance.submit_follow_ups(jobs)
+        here = (job for job in jobs if not job.is_deputy)
+        self._waiter.start([job_id for job_id, job in zip(ids, here, strict=True) if not job.waits_for_others])
+        return UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)
 
     def _accepted(self, name: str, ids: Sequence[JobId]) -> UploadHandle:
         handle = UploadHandle(self.uri_for(name), ids, self.journal, self._wait_for)

@@ -134,7 +134,8 @@ class SetPart:
             jobs = [self._receipt_job(replace(self.receipt, kind=kind), list(self._objects))]
             manifest = f"{self._base}/manifests/{self.name}.json"
             if world.rank == 0:
-                jobs.append(FollowUp(JobKind.COMMIT, manifest, self._plan().to_bytes(), (jobs[0].name,)))
+                told = self._plan().to_bytes()
+                jobs.append(FollowUp(JobKind.COMMIT, manifest, told, (jobs[0].name,), waits_for_others=world.size > 1))
             elif world.local_rank == 0 and world.node_order <= MOST_DEPUTIES:
                 plan = self._plan(delay_s=DEPUTY_S * max(1, world.node_order))
                 # A name of its own: of two jobs of one name in a spool that nodes share, the later one waits for the other.

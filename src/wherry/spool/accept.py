@@ -27,7 +27,8 @@ _DEPUTY = "deputy"
 class FollowUp:
     """A job whose object the agent makes itself, by what `content` tells it, when the uploads that it requires have ended.
 
-    `is_deputy`: it does what another process is there for, so nobody waits for it.
+    `is_deputy`: it does what another process is there for, so nobody waits for it. `waits_for_others`: it ends when other
+    processes have done their parts, so it is not waited for where it is accepted.
     """
 
     kind: JobKind
@@ -35,6 +36,7 @@ class FollowUp:
     content: bytes
     requires: tuple[str, ...] = ()
     is_deputy: bool = False
+    waits_for_others: bool = False
 
 
 @dataclass
