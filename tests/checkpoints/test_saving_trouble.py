@@ -73,7 +73,7 @@ def test_handles_end_at_the_deadline_and_name_the_missing_ranks(
 def test_close_waits_no_longer_than_give_up_s_for_other_ranks(
     bucket: Path, source: Path, tmp_path: Path, opened: list[Checkpoints]
 ) -> None:
-    patient = replace(SHORT, retry=RetryConfig())
+    patient = replace(SHORT, retry=RetryConfig(), agent=AgentConfig(linger_s=1.0))
     first = wherry.Checkpoints(bucket, "run1", attempt=1, world=rank_of(0, 2), spool=tmp_path / "spool", config=patient)
     opened.append(first)
     first.save(10, source)
