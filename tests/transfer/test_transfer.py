@@ -506,7 +506,8 @@ def test_reading_back_makes_no_file(
     store = NoFiles(memory)
     memory.capabilities = replace(memory.capabilities, ranged_get=ranged_get)
     faulty = FaultyStore(store, [Fault("get", TransientError("cut off"), after=True)])
-    assert 100 == sender.send(accept(journal, path), path, RetryStore(faulty, IMPATIENT), SMALL_PARTS).size_bytes
+    retried = RetryStore(faulty, replace(IMPATIENT, call_deadline_s=60.0))
+    assert 100 == sender.send(accept(journal, path), path, retried, SMALL_PARTS).size_bytes
     assert 2 == faulty.calls["get"]
 
 
