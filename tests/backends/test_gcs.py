@@ -353,7 +353,7 @@ def test_clock_that_is_off_is_told_as_such(server: GCSServer) -> None:
         options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url)}
         with (
             GCSStore(StoreURI("gs", server.bucket), options) as store,
-            pytest.raises(ClockSkewedError, match="clock that is off"),
+            pytest.raises(ClockSkewedError, match="wrong clock"),
         ):
             store.head("object")
 
@@ -390,7 +390,7 @@ def test_an_answer_that_is_not_the_stores_is_transient_and_never_written(tmp_pat
     target = tmp_path / "target"
     target.write_bytes(b"untouched")
     answer: tuple[int, dict[str, str], bytes] = (200, {}, b"<html>Log in</html>")
-    with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(TransientError, match="not the store's own"):
+    with scripted(answer) as script, anonymous(script.url) as store, pytest.raises(TransientError, match="not from the store"):
         store.get_file("object", target, start=2, end=8)
     assert target.read_bytes() == b"untouched"
 
