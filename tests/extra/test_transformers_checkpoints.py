@@ -16,7 +16,7 @@ import wherry
 from docs_programs import files_below, run_program
 from support import end_agent, environment_with_tests
 
-pytestmark = pytest.mark.extra
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]  # each test starts the trainer several times
 
 #: A script that trains 6 steps and saves every 2; sys.argv: the output_dir, the step to be killed at, and options as JSON.
 SCRIPT = """
@@ -73,7 +73,7 @@ def train(folder: Path, output_dir: str, killed_at: int | None = None, *launcher
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=280,
         check=False,
     )
     assert (done.returncode == 0) == (killed_at is None), done.stdout + done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from wherry.checkpoints.restore import DamagedSetError
 from wherry.checkpoints.retention import Retention
 from wherry.checksum import crc32c_of_file
 from wherry.errors import ConfigError, MissingExtraError, NotFoundError
+from wherry.integrations.shared_files import files_below, own_names
 
 try:
     from transformers import TrainerCallback
@@ -85,12 +85,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]  # its class is
     def _own_files(self, folder: Path) -> list[str]:
         """The files that this rank puts into the set: of each name that several nodes have, the first node's file."""
         world = self.checkpoints.world
-        here = _files_below(folder) if world.local_rank == 0 else []
-        owners: dict[str, int] = {}
-        for rank, names in enumerate(world.gather(here)):
-            for name in names:
-                owners.setdefault(name, rank)
-        return [name for name in here if owners[name] == world.rank]
+        return own_names(world, files_below(folder) if world.local_rank == 0 else [])
 
     # -- coming back
 
@@ -175,7 +170,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc]  # its class is
         if not folder.is_dir():
             return False
         saved = {one.name: one for _, one in self.checkpoints.catalog.objects(manifest)}
-        if set(_files_below(folder)) != set(saved):
+        if set(files_below(folder)) != set(saved):
             return False
         return all(
             (folder / name).stat().st_size == one.size_bytes and crc32c_of_file(folder / name) == one.crc32c
@@ -190,11 +185,6 @@ def _keep(args: Any, limit: int) -> Keep:
         return Keep(last=limit)
     name = metric if metric.startswith("eval_") else f"eval_{metric}"
     return Keep(last=max(1, limit - 1), best=1, metric=name, mode="max" if args.greater_is_better else "min")
-
-
-def _files_below(folder: Path) -> list[str]:
-    found = [Path(top, name) for top, _, names in os.walk(folder) for name in names]
-    return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def _metrics(history: list[dict[str, Any]], step: int) -> dict[str, float]:
