@@ -1,4 +1,4 @@
-"""WherryCallback for Lightning, the package ``lightning`` or ``pytorch_lightning``."""
+"""For Lightning, the package ``lightning`` or ``pytorch_lightning``: WherryCallback logs, WherryCheckpointIO saves sets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.integrations.attached import Attached
+from wherry.integrations.lightning_checkpoints import WherryCheckpointIO, WherryModelCheckpoint
 from wherry.loggers import Event, Timestamp
 
 try:
@@ -19,6 +20,8 @@ except ImportError:
         from pytorch_lightning.loggers import Logger as LightningLogger
     except ImportError as error:
         raise MissingExtraError("this callback is for Lightning, which is not installed: pip install lightning") from error
+
+__all__ = ["WherryCallback", "WherryCheckpointIO", "WherryModelCheckpoint"]
 
 #: Lightning's hook -> the event that it runs, and the phase.
 _HOOKS = {
