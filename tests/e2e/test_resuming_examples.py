@@ -18,6 +18,8 @@ from support import end_agent, wait_until
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
+pytestmark = pytest.mark.timeout(300)
+
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
 
@@ -32,9 +34,8 @@ def start(name: str, folder: Path, spool: Path, steps: int) -> Program[bytes]:
 
 def kill_all(program: Program[bytes], spool: Path) -> None:
     """SIGKILL to the launcher, the ranks, and the agent with its workers."""
-    agent = pid_of_agent(Spool(spool))
-    assert agent is not None
-    heads = [psutil.Process(program.pid), psutil.Process(agent)]
+    agent = pid_of_agent(Spool(spool)) if spool.is_dir() else None
+    heads = [psutil.Process(pid) for pid in (program.pid, agent) if pid is not None and psutil.pid_exists(pid)]
     for process in [*heads, *(child for head in heads for child in head.children(recursive=True))]:
         process.send_signal(signal.SIGKILL)
     program.wait(60)
@@ -50,13 +51,17 @@ def steps_in(folder: Path, kind: str) -> dict[int, Path]:
     return {int(path.stem.rpartition("_")[2]): path for path in (folder / "bucket/my-run/checkpoints" / kind).glob("*_*")}
 
 
-@pytest.mark.parametrize("name", ["ddp_resume.py"])
+@pytest.mark.parametrize("name", ["ddp_resume.py", "fsdp2_resume.py"])
 def test_a_killed_training_goes_on_from_the_bucket(tmp_path: Path, name: str) -> None:
     first_spool = tmp_path / "first"
     with start(name, tmp_path, first_spool, steps=10_000) as program:
-        wait_until(lambda: program.poll() is not None or (len(steps_in(tmp_path, "manifests")) >= 2), 120, "two sets")
-        assert program.poll() is None, (tmp_path / "said").read_text()
-        kill_all(program, first_spool)
+        try:
+            wait_until(lambda: program.poll() is not None or (len(steps_in(tmp_path, "manifests")) >= 2), 150, "two sets")
+            assert program.poll() is None
+        except AssertionError as error:
+            raise AssertionError((tmp_path / "said").read_text()) from error
+        finally:
+            kill_all(program, first_spool)
     before = losses(tmp_path)
     last = max(before)
     for kind in ("manifests", "data"):  # of the last step that was computed, nothing has arrived
