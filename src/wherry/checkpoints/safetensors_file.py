@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,11 @@ _DTYPES = {
     "F16": "float16",
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F4": "float4_e2m1fn_x2",
     "C64": "complex64",
     "I64": "int64",
     "I32": "int32",
@@ -40,6 +44,8 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+#: Values in one element of torch, where that is not one: the shape in the file counts values.
+_VALUES_AN_ELEMENT = {"F4": 2}
 
 
 def write_safetensors(state: Mapping[str, object], file: IO[bytes]) -> None:
@@ -56,7 +62,8 @@ def write_safetensors(state: Mapping[str, object], file: IO[bytes]) -> None:
     for name in order:
         tensor = tensors[name]
         end = at + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        dtype = names[tensor.dtype]
+        header[name] = {"dtype": dtype, "shape": _shape_in_the_file(name, dtype, tensor.shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
@@ -69,6 +76,13 @@ def write_safetensors(state: Mapping[str, object], file: IO[bytes]) -> None:
         if tensors[name].numel():
             one = tensors[name].detach().cpu().contiguous()  # one at a time: a copy of all would double the memory
             file.write(memoryview(one.reshape(-1).view(torch.uint8).numpy()))
+
+
+def _shape_in_the_file(name: str, dtype: str, shape: Sequence[int]) -> list[int]:
+    n_values = _VALUES_AN_ELEMENT.get(dtype, 1)
+    if n_values > 1 and not shape:
+        raise ConfigError(f"{name!r} is one element of {n_values} values: {_otherwise('give it a dimension')}")
+    return [*shape[:-1], shape[-1] * n_values] if shape else []
 
 
 def _checked(name: object, value: object, torch: Any, names: Mapping[Any, str]) -> Any:
@@ -136,7 +150,11 @@ def read_safetensors(path: Path, map_location: object = None) -> dict[str, Any]:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     state: dict[str, Any] = {}
     for entry in entries:
-        dtype = getattr(torch, _DTYPES[entry.dtype])
+        dtype = getattr(torch, _DTYPES[entry.dtype], None)
+        if dtype is None:
+            raise ConfigError(
+                f"{entry.name!r} has the type {_DTYPES[entry.dtype]}, which torch {torch.__version__} does not have"
+            )
         at, count = 8 + length + entry.start, entry.end - entry.start
         width = torch.empty(0, dtype=dtype).element_size()
         n_elements = 1
@@ -178,7 +196,12 @@ def _entry(name: str, value: Mapping[str, Any]) -> _Entry:
         raise ValueError(f"the numbers of {name!r} are {numbers[:8]}")
     if value["dtype"] not in _DTYPES:
         raise ValueError(f"{name!r} has the type {value['dtype']!r}, which is not known")
-    return _Entry(name, value["dtype"], tuple(value["shape"]), start, end)
+    shape, n_values = list(value["shape"]), _VALUES_AN_ELEMENT.get(value["dtype"], 1)
+    if n_values > 1:
+        shape[-1], rest = divmod(shape[-1], n_values)
+        if rest:
+            raise ValueError(f"the last dimension of {name!r} is no multiple of {n_values}")
+    return _Entry(name, value["dtype"], tuple(shape), start, end)
 
 
 def _unsound(path: Path, why: str) -> IntegrityError:
