@@ -225,6 +225,19 @@ def test_clients_are_rung_when_a_job_ends_and_dead_bells_removed(bench: Bench) -
     bell.close()
 
 
+def test_what_no_session_has_put_beside_the_bells_stops_no_worker(bench: Bench) -> None:
+    (bench.spool.clients / f"{'x' * 150}.bell").touch()
+    (bench.spool.clients / "0-folder.bell").mkdir()
+    bell = Listener(bench.spool.clients / "1-me.bell")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(bench.spool.clients / "0-other.bell"))
+        job_id = bench.accept("a")
+        bench.perform()
+    assert JobState.DONE is bench.job(job_id).state
+    assert bell.wait(0.0)
+    bell.close()
+
+
 # -- requirements
 
 

@@ -24,7 +24,7 @@ from support import own_mounts, run_script
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.receipt import Receipt
-from wherry.checkpoints.restore import DamagedSetError, FolderRestore
+from wherry.checkpoints.restore import DamagedSetError, FolderRestore, make_own
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError
 
@@ -207,16 +207,25 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_next_call_goes_on(remot
     assert len(said) == 4, said
 
 
-def test_another_user_is_told(run: Checkpoints, bucket: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        return  # nobody else can become another user
+def test_another_users_folder_is_not_taken(tmp_path: Path) -> None:
+    theirs, uid = Path("/"), 0
+    if os.geteuid() == 0:
+        theirs, uid = tmp_path / "theirs", 12345
+        theirs.mkdir()
+        os.chown(theirs, uid, uid)
+    with pytest.raises(PermissionError, match=f"it belongs to uid {uid}, who has begun to restore here"):
+        make_own(theirs)
+
+
+def test_what_is_in_the_place_of_the_hidden_folder_is_not_followed(run: Checkpoints, bucket: Path, tmp_path: Path) -> None:
     name = saved_set(run, tmp_path / "a")
     staging = tmp_path / f".back.{name}.wherry-restore"
-    staging.mkdir()
-    os.chown(staging, 12345, 12345)
-    with pytest.raises(PermissionError, match="uid 12345"):
+    (tmp_path / "elsewhere").mkdir()
+    staging.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="no folder"):
         run.restore("latest", tmp_path / "back")
-    staging.rmdir()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    staging.unlink()
     assert run.restore("latest", tmp_path / "back").is_dir()
 
 

@@ -9,6 +9,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
@@ -180,8 +181,7 @@ class Performer:
 
     def _notify_sessions(self) -> None:
         for path in self.spool.inside("clients").glob("*.bell"):
-            if not notify(path):
-                path.unlink(missing_ok=True)
+            _ring(path)
 
     def perform_part(self, job_id: JobId, number: int, crc32c: int | None) -> None:
         """Send a leased part of a job that another worker coordinates. Raises nothing but a damaged journal."""
@@ -206,6 +206,15 @@ class Performer:
             with suppress(StoreError, OSError):  # the next worker tries again
                 clean_known_uploads(self.journal, store_id, lambda each: self.stores.open(self.record(each)).store)
                 self.stores.clean_trials(self.record(store_id))
+
+
+def _ring(path: Path) -> None:
+    """Wake a session, or remove the bell of one that is gone."""
+    try:
+        if not notify(path):
+            path.unlink(missing_ok=True)
+    except OSError as error:  # a folder, or a name too long for a socket: no session has made it
+        log.debug("%s is no session's: %s", path.name, error)
 
 
 def _decides_races(opened: OpenStore, job: Job) -> bool:

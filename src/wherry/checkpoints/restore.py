@@ -103,7 +103,7 @@ class FolderRestore:
             return False
         if check_restorable(self.folder):
             _check_names(self.objects)
-            _make_own(self.staging)
+            make_own(self.staging)
         elif self._holds_the_set():
             self.was_there = self._is_done = True
         else:
@@ -317,11 +317,13 @@ def _beside(folder: Path, ending: str) -> Path:
     return folder.with_name(name + ending)
 
 
-def _make_own(folder: Path) -> None:
+def make_own(folder: Path) -> None:
     """Make a folder, or take one that an earlier call of this user has made."""
     folder.mkdir(exist_ok=True)
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "it is no folder, and what is being restored is put there: remove it", str(folder))
+    if status.st_uid != os.geteuid():
         raise PermissionError(
             errno.EACCES,
             f"it belongs to uid {status.st_uid}, who has begun to restore here, and not to uid {os.geteuid()}: give a folder of "
