@@ -47,9 +47,10 @@ class Committed:
 
 @dataclass
 class Receipts:
-    """The names below a set's ``_ranks/``, as one listing shows them."""
+    """The names below a set's ``_ranks/``, as one listing shows them. `doubled`: further receipts of ranks in `by_rank`."""
 
     by_rank: dict[int, ReceiptName] = field(default_factory=dict)
+    doubled: list[ReceiptName] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     worlds: dict[int, list[int]] = field(default_factory=dict)
 
@@ -65,7 +66,11 @@ class Receipts:
 
 
 def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
-    """What the ranks have written so far, in one request for a thousand ranks."""
+    """What the ranks have written so far, in one request for a thousand ranks.
+
+    A rank has two receipts if its agent was killed after it had written one, and another version of wherry wrote the next one
+    in other words. Then the first by name counts, and commit() asks whether they say the same.
+    """
     found = Receipts()
     prefix = keys.ranks(name)
     for meta in store.list(prefix):
@@ -73,17 +78,11 @@ def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
         if failed_rank(text) is not None:
             found.failed.append(text)
         elif (receipt := ReceiptName.parse(text)) is not None:
-            known = found.by_rank.get(receipt.rank)
-            if (
-                known is not None and known.text != receipt.text
-            ):  # its journal was lost between two of them: the same bytes differ
-                raise DamagedDocumentError(
-                    f"rank {receipt.rank} has written two receipts, {known.text} and {receipt.text}",
-                    operation="commit",
-                    uri=prefix,
-                )
-            found.by_rank[receipt.rank] = receipt
             found.worlds.setdefault(receipt.world, []).append(receipt.rank)
+            known = found.by_rank.setdefault(receipt.rank, receipt)
+            if known.text != receipt.text:
+                found.by_rank[receipt.rank], other = sorted((known, receipt), key=lambda one: one.text)
+                found.doubled.append(other)
     # A rank's receipt proves its objects: it was written when an upload that had failed was tried again, by hand.
     found.failed = [text for text in found.failed if failed_rank(text) not in found.by_rank]
     return found
@@ -122,6 +121,8 @@ def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None =
         )
     newer = tuple(attempt_numbers(store, keys, after=name.number))
     try:
+        for one in found.doubled:
+            _require_same(store, keys, name, found.by_rank[one.rank], one)
         first = read_receipt(store, keys, name, found.by_rank[0])
         referring = [read_receipt(store, keys, name, one) for one in found.by_rank.values() if one.has_references]
     except NotFoundError as error:
@@ -129,19 +130,34 @@ def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None =
             "a receipt that was there is gone: the set is being deleted", operation="commit", uri=key
         ) from error
     manifest = manifest_of(name, list(found.by_rank.values()), first, referring)
-    if _put_once(store, key, manifest):
-        _point_at(store, keys, manifest)
-    return Committed(manifest, newer)
+    there = _put_once(store, keys, manifest)
+    if there is not None:
+        _point_at(store, keys, there)
+    return Committed(there or manifest, newer)
 
 
-def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> bool:
-    """Write the manifest, if nothing is there. False: another committer did, and the set was pruned since."""
-    data = manifest.to_bytes()
+def _require_same(store: ObjectStore, keys: RunKeys, name: SetName, one: ReceiptName, other: ReceiptName) -> None:
+    """DamagedDocumentError unless two receipts of a rank speak of the same bytes: then each of them is as true."""
+    said = [
+        {(each.name, each.size_bytes, each.crc32c) for each in read_receipt(store, keys, name, it).objects} for it in (one, other)
+    ]
+    if said[0] != said[1]:
+        raise DamagedDocumentError(
+            f"rank {one.rank} has written two receipts of different objects, {one.text} and {other.text}",
+            operation="commit",
+            uri=keys.ranks(name),
+            hint="two jobs may have had this attempt: give each start of the job a new number, and save the step again",
+        )
+
+
+def _put_once(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> Manifest | None:
+    """Write the manifest, if nothing is there: what is there now. None: another committer did, and the set was pruned since."""
+    key, data = keys.manifest(manifest.set), manifest.to_bytes()
     with suppress(AlreadyExistsError):  # another committer was first, or our answer was lost
         put_small(store, key, data, if_absent=True)
     there = manifest_or_tombstone(read_small(store, key), key, manifest.set)
     if isinstance(there, Tombstone) and there.manifest == data:
-        return False
+        return None
     if isinstance(there, Tombstone):
         raise SetAbandonedError(
             f"the set was {there.reason} before it was committed",
@@ -150,8 +166,21 @@ def _put_once(store: ObjectStore, key: str, manifest: Manifest) -> bool:
             hint="a newer attempt of this run, or wherry prune, gave it up: its objects are being deleted",
         )
     if there.to_bytes() != data:
-        raise IntegrityError("the manifest that is there says something else than the receipts", operation="commit", uri=key)
-    return True
+        _require_as_true(store, keys, manifest, there)
+    return there
+
+
+def _require_as_true(store: ObjectStore, keys: RunKeys, manifest: Manifest, there: Manifest) -> None:
+    """IntegrityError unless the manifest that is there names other receipts of the same ranks, for the same bytes."""
+    others = [(one, other) for one, other in zip(manifest.receipts, there.receipts, strict=False) if one != other]
+    if not others or there.world != manifest.world:
+        raise IntegrityError(
+            "the manifest that is there says something else than the receipts",
+            operation="commit",
+            uri=keys.manifest(manifest.set),
+        )
+    for one, other in others:
+        _require_same(store, keys, manifest.set, one, other)
 
 
 def _point_at(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> None:

@@ -200,4 +200,5 @@ def _referring(
     yield from ((one.set, list(one.receipts)) for one in manifests if one.references)
     for name in sets_with_data(store, keys):
         if name not in known:
-            yield name, list(list_receipts(store, keys, name).by_rank.values())
+            found = list_receipts(store, keys, name)
+            yield name, [*found.by_rank.values(), *found.doubled]
