@@ -473,20 +473,34 @@ def test_a_worker_ignores_a_store_that_its_journal_does_not_know(bench: Bench, r
     wait_until(lambda: bench.job(job_id).state is JobState.DONE)
 
 
-def test_a_suspect_is_worked_on_alone(bench: Bench, running: Running) -> None:
+@dataclass
+class Suspect:
+    """A job with which two workers died, and whose upload lasts until `finish`."""
+
+    id: JobId
+    finish: threading.Event
+
+
+@pytest.fixture
+def suspect(bench: Bench) -> Suspect:
     finish = threading.Event()
     bench.store.plan = [Fault("put", act=lambda: finish.wait(60.0), key="suspect")]  # type: ignore[arg-type]
-    suspect = bench.accept("suspect")
+    job_id = bench.accept("suspect")
     for _ in range(2):
         assert bench.journal.work.lease("dead", 60.0) is not None
         bench.journal.work.release("dead")
+    return Suspect(job_id, finish)
+
+
+# `suspect` stands before `running`: a worker looks for work as it starts, and must not lease the job before the dead ones do.
+def test_a_suspect_is_worked_on_alone(bench: Bench, suspect: Suspect, running: Running) -> None:
     running.notify()
-    wait_until(lambda: bench.job(suspect).state is JobState.LEASED)
+    wait_until(lambda: bench.job(suspect.id).state is JobState.LEASED)
     innocent = bench.accept("innocent")
     running.notify()
     assert JobState.QUEUED is bench.job(innocent).state
-    finish.set()
-    wait_until(lambda: [JobState.DONE] * 2 == states(bench, suspect, innocent))
+    suspect.finish.set()
+    wait_until(lambda: [JobState.DONE] * 2 == states(bench, suspect.id, innocent))
 
 
 def test_a_worker_without_work_cleans_up_and_leaves(bench: Bench) -> None:
