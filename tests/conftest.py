@@ -35,6 +35,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 
 
 @pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    """A store: a folder."""
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def spool_folder(tmp_path: Path) -> Path:
     """A place for one test's spool; not made yet."""
     return tmp_path / "spool"

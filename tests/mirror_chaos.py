@@ -37,7 +37,7 @@ _STREAM_BYTES = 150_000
 #: A file grows to this at most: a seed takes a second, and not a disk.
 _MOST_BYTES = 120_000
 _SEED = "CHAOS_SEED"
-_ENTRY_POINT = "[wherry.backends]\nchaos = mirror_chaos:ChaosStore\n"
+ENTRY_POINT = "[wherry.backends]\nchaos = mirror_chaos:ChaosStore\n"
 
 
 class ChaosStore(WrappedStore):
@@ -199,16 +199,16 @@ class Nursery:
 
 
 @contextmanager
-def nursery(folder: Path) -> Iterator[Nursery]:
-    """A nursery, which finds the store ``chaos://`` by its entry point."""
+def nursery(folder: Path, module: str, entry_points: str) -> Iterator[Nursery]:
+    """A nursery that runs `module` of the tests, and finds its stores by these entry points."""
     package = folder / "chaos-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(_ENTRY_POINT)
+    (package / "entry_points.txt").write_text(entry_points)
     paths = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     process = subprocess.Popen(
-        [sys.executable, "-m", "mirror_chaos"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", module], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
         yield Nursery(process)

@@ -11,12 +11,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +45,7 @@ _T = TypeVar("_T")
 RUN = "run"
 #: How likely a call of the store kills the process that makes it, and how likely its error, or the loss of its answer.
 _KILL, _FAIL, _LOSE = 0.004, 0.03, 0.03
-_ENTRY_POINTS = "[wherry.backends]\nchaos = checkpoint_sets.chaos:ChaosFolder\nchaoss3 = checkpoint_sets.chaos:ChaosBucket\n"
+ENTRY_POINTS = "[wherry.backends]\nchaos = checkpoint_sets.chaos:ChaosFolder\nchaoss3 = checkpoint_sets.chaos:ChaosBucket\n"
 CONFIG = Config(
     retry=RetryConfig(job_deadline_s=600.0, call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.05),
     agent=AgentConfig(linger_s=60.0),
@@ -222,25 +221,6 @@ def _nursery() -> None:
             finally:
                 os._exit(0)
         print(pid, flush=True)
-
-
-@contextmanager
-def nursery(folder: Path) -> Iterator[Nursery]:
-    """A nursery, which finds the stores ``chaos://`` and ``chaoss3://`` by their entry points."""
-    package = folder / "chaos-1.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: chaos\nVersion: 1\n")
-    (package / "entry_points.txt").write_text(_ENTRY_POINTS)
-    paths = [str(folder), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "checkpoint_sets.chaos"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        yield Nursery(process)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(30)
 
 
 # -- one seed

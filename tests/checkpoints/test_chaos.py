@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_sets.chaos import RUN, Game, Place, folder_place, nursery
-from mirror_chaos import Nursery
+from checkpoint_sets.chaos import ENTRY_POINTS, RUN, Game, Place, folder_place
+from mirror_chaos import Nursery, nursery
 from servers.real import S3Server, fast_folder
 from wherry.backends.s3.store import S3Store
 from wherry.uri import parse_uri
@@ -18,7 +18,7 @@ from wherry.uri import parse_uri
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery")) as one:
+    with nursery(tmp_path_factory.mktemp("nursery"), "checkpoint_sets.chaos", ENTRY_POINTS) as one:
         yield one
 
 

@@ -22,13 +22,6 @@ from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, Upload
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def run(bucket: Path, spool_folder: Path) -> Iterator[Checkpoints]:
     with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
         yield checkpoints

@@ -56,13 +56,6 @@ print("handler:", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
-
-
 def program(text: str, *arguments: str | os.PathLike[str]) -> Program[str]:
     return Program(
         [sys.executable, "-u", "-c", text, *(os.fspath(one) for one in arguments)],

@@ -30,13 +30,6 @@ from wherry.errors import ConfigError
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def run(bucket: Path, spool_folder: Path) -> Iterator[Checkpoints]:
     with wherry.Checkpoints(bucket, "run1", spool=spool_folder) as checkpoints:
         yield checkpoints

@@ -34,13 +34,6 @@ KEYS = RunKeys("run1/checkpoints")
 NOW = PruneDelays(abandon_after_s=0.0, grace_s=0.0)
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
-
-
 def stored(bucket: Path) -> tuple[LocalStore, RunKeys]:
     """The bucket as a store, and the keys of its run."""
     return LocalStore(StoreURI("file", "", str(bucket).strip("/")), {}), RunKeys(f"{str(bucket).strip('/')}/run1/checkpoints")

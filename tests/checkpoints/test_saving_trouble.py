@@ -23,13 +23,6 @@ SHORT = Config(retry=RetryConfig(job_deadline_s=3.0, call_deadline_s=2.0), give_
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "bucket"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "model.bin"
     path.write_bytes(b"weights")

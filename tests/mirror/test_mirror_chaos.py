@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_chaos import Nursery, Place, local_place, nursery, play
+from mirror_chaos import ENTRY_POINT, Nursery, Place, local_place, nursery, play
 from servers.proxy import CutAnswer, Delay, DropAnswer, Reset, When, fault_proxy, s3_error
 from servers.real import S3Server, fast_folder
 from wherry.backends.s3.store import S3Store
@@ -17,7 +17,7 @@ from wherry.uri import parse_uri
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery")) as one:
+    with nursery(tmp_path_factory.mktemp("nursery"), "mirror_chaos", ENTRY_POINT) as one:
         yield one
 
 

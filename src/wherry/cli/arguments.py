@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact, register_secret
@@ -66,6 +67,18 @@ CompressOption = Annotated[
 SealOption = Annotated[
     bool, typer.Option("--seal/--no-seal", help="At the end make one plain object of each file, or leave the segments.")
 ]
+
+
+class GroupWithDefault(TyperGroup):
+    """A group of commands of which `default` may be left out: it is meant unless the first word is another command."""
+
+    default = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the word of the default before the others where none is there."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
 
 def parse_target(text: str) -> StoreURI:

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wherry.cli.arguments import (
     BudgetOption,
     CompressOption,
     FileOption,
+    GroupWithDefault,
     JsonOption,
     LagOption,
     PairsOption,
@@ -63,13 +63,10 @@ WriterOption = Annotated[
 ]
 
 
-class _Mirror(TyperGroup):
+class _Mirror(GroupWithDefault):
     """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another command."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["start", *args]
-        return super().parse_args(ctx, args)
+    default = "start"
 
 
 app = typer.Typer(
