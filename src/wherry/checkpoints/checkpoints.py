@@ -28,7 +28,7 @@ from wherry.checkpoints.protocol.uses import pin, unpin
 from wherry.checkpoints.prune import Pruner, PruneReport
 from wherry.checkpoints.restoring.all_ranks import Ranks, Restoring
 from wherry.checkpoints.retention import Retention
-from wherry.checkpoints.saving import SetFolder, SetPart
+from wherry.checkpoints.saving import SetFolder, SetPart, told_of
 from wherry.checkpoints.start import begin, recorded
 from wherry.checkpoints.state_dicts import check_format, find_state, read_state, state_name, write_state
 from wherry.checkpoints.world import World
@@ -183,9 +183,8 @@ class Checkpoints:
             log.warning(
                 "step %d is saved after step %d of the same attempt: the highest step stays the newest set", step, self._last_step
             )
-        for handle in self._handed_over:
-            if (told := handle.told()) is not None:
-                log.error("%s", told)
+        for told in told_of(self._uploader, [one for handle in self._handed_over for one in handle.ids]):
+            log.error("%s", told)
         name = SetName(self.attempt.key, step, version)
         self._saved[step] = version
         self._last_step = max(step, self._last_step)

@@ -11,6 +11,7 @@ from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.errors import NotFoundError
 from wherry.spool.handle import UploadHandle
+from wherry.spool.journal.jobs import JobId
 
 #: Between two looks for a manifest that another node's agent writes.
 _LEAST_LOOK_S = 0.5
@@ -62,9 +63,10 @@ class CheckpointHandle:
     def __repr__(self) -> str:
         return f"<CheckpointHandle {self.name} {self._upload.state.value}>"
 
-    def told(self) -> str | None:
-        """What the user has to be told of a set that is committed: that another job has this run by now."""
-        return self._note()
+    @property
+    def ids(self) -> tuple[JobId, ...]:
+        """The jobs of this rank's receipt and, where its agent commits the set, of the manifest."""
+        return self._upload.ids
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the set is committed. True: it is. False: it is not after `timeout_s`, and goes on in the background.

@@ -21,7 +21,7 @@ from wherry.checkpoints.world import World
 from wherry.errors import ConfigError, WherryError
 from wherry.spool.accept import FollowUp
 from wherry.spool.handle import UploadHandle
-from wherry.spool.journal.jobs import JobKind, JobState
+from wherry.spool.journal.jobs import JobId, JobKind, JobState
 from wherry.spool.sources import sources_of
 from wherry.spool.spool_file import SpoolWriter
 from wherry.uploader import Uploader
@@ -59,8 +59,8 @@ class SetPart:
         """`receipt`: what is known of the part now. `note` is given the handle."""
         self.name = receipt.set
         self._uploader = uploader
-        self._base = base
-        self._keys = RunKeys(uploader.uri.key_for(base))
+        #: By the names that the uploader takes, and by the keys of its store.
+        self._names, self._keys = RunKeys(base), RunKeys(uploader.uri.key_for(base))
         self._world = world
         self.receipt = receipt
         self._note = note
@@ -74,7 +74,7 @@ class SetPart:
         return self._uploader.uri_for(self._key_name("").rstrip("/"))
 
     def _key_name(self, name: str) -> str:
-        return f"{self._base}/data/{self.name}/{name}"
+        return f"{self._names.data(self.name)}{name}"
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
@@ -132,7 +132,7 @@ class SetPart:
             if self._is_over:
                 raise ConfigError(f"the part of rank {world.rank} of {self.name} was handed over, or given up, before")
             jobs = [self._receipt_job(replace(self.receipt, kind=kind), list(self._objects))]
-            manifest = f"{self._base}/manifests/{self.name}.json"
+            manifest = self._names.manifest(self.name)
             if world.rank == 0:
                 told = self._plan().to_bytes()
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, told, (jobs[0].name,), waits_for_others=world.size > 1))
@@ -152,7 +152,7 @@ class SetPart:
         """The set's. Before hand_over(), or if another process hands the part over, it only looks for the set in the store."""
         if self._handle is not None:
             return self._handle
-        return self._handle_of(self._uploader.follow_up(f"{self._base}/manifests/{self.name}.json", ()))
+        return self._handle_of(self._uploader.follow_up(self._names.manifest(self.name), ()))
 
     def _handle_of(self, upload: UploadHandle) -> CheckpointHandle:
         store = self._uploader.store
@@ -164,7 +164,7 @@ class SetPart:
         return CheckpointHandle(self.name, upload, looks, partial(self._told, upload), self._uploader.config.retry.job_deadline_s)
 
     def _receipt_job(self, receipt: Receipt, names: Sequence[str]) -> FollowUp:
-        name = self._key_name(f"{_RESERVED}/{self._world.rank:05d}-of-{self._world.size:05d}")
+        name = f"{self._names.ranks(self.name)}{self._world.rank:05d}-of-{self._world.size:05d}"
         content = self._plan(receipt=receipt).to_bytes()
         return FollowUp(JobKind.RECEIPT, name, content, tuple(self._key_name(one) for one in names))
 
@@ -172,8 +172,13 @@ class SetPart:
         return SetPlan(self._keys.base, self.name, self._world.size, delay_s, receipt)
 
     def _told(self, upload: UploadHandle) -> str | None:
-        found = self._uploader.journal.queries.jobs(ids=upload.ids, states=[JobState.DONE])
-        return next((job.error for job in found if job.kind is JobKind.COMMIT and job.error), None)
+        return next(iter(told_of(self._uploader, upload.ids)), None)
+
+
+def told_of(uploader: Uploader, ids: Sequence[JobId]) -> list[str]:
+    """What the user has to be told of sets that are committed, by the jobs of their handles: another job has this run by now."""
+    found = uploader.journal.queries.jobs(ids=ids, states=[JobState.DONE])
+    return [job.error for job in found if job.kind is JobKind.COMMIT and job.error]
 
 
 class SetFolder:

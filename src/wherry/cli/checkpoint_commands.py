@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wherry.cli.arguments import (
     FileOption,
+    GroupWithDefault,
     JsonOption,
     PairsOption,
     UriArgument,
@@ -46,13 +46,10 @@ WhichOption = Annotated[
 ]
 
 
-class _Checkpoints(TyperGroup):
+class _Checkpoints(GroupWithDefault):
     """``wherry checkpoints URI`` is ``wherry checkpoints list URI``, unless the first word is another command."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
+    default = "list"
 
 
 app = typer.Typer(
@@ -424,23 +421,19 @@ def _no_sets(run: Checkpoints, uri: str) -> NotFoundError:
 
 
 def _row(one: SetState) -> tuple[str, ...]:
+    from wherry.checkpoints.protocol.commit import some_ranks
     from wherry.cli.words import age_text, size_text
 
     version = f" ({one.name.version})" if one.name.version > 1 else ""
     age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))
     notes = [one.proof]
     if one.missing_ranks:
-        notes.append(f"missing: rank {_ranks(one.missing_ranks)}")
+        notes.append(f"missing: rank {some_ranks(one.missing_ranks, _NAMED_RANKS)}")
     if one.failed_ranks:
-        notes.append(f"failed: rank {_ranks(one.failed_ranks)}")
+        notes.append(f"failed: rank {some_ranks(one.failed_ranks, _NAMED_RANKS)}")
     notes += ["latest"] * one.is_latest + ["pinned"] * one.is_pinned
     if one.parent is not None:
         notes.append(f"after {one.parent}")
     n_objects, n_ranks = str(one.n_objects or ""), str(one.n_ranks or "")
     size, verified = size_text(one.size_bytes) if one.n_objects else "", "when stored" if one.state == "complete" else ""
     return (f"{one.name.step}{version}", one.name.attempt, age, size, n_objects, n_ranks, one.state, verified, "; ".join(notes))
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_NAMED_RANKS]))
-    return shown if len(ranks) <= _NAMED_RANKS else f"{shown} and {len(ranks) - _NAMED_RANKS} more"

@@ -57,7 +57,11 @@ class Receipts:
     @property
     def missing(self) -> list[int]:
         """The ranks that have written none, of the largest world that any of them names."""
-        return [rank for rank in range(max(self.worlds, default=0)) if rank not in self.by_rank]
+        return self.missing_of(max(self.worlds, default=0))
+
+    def missing_of(self, world: int) -> list[int]:
+        """The ranks of a world of this size that have written none."""
+        return [rank for rank in range(world) if rank not in self.by_rank]
 
     @property
     def are_complete(self) -> bool:
@@ -110,15 +114,12 @@ def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None =
         raise SetFailedError(_why_failed(store, keys, name, found.failed), operation="commit", uri=key)
     worlds = found.worlds if world is None else {world: [], **found.worlds}
     if len(worlds) > 1:
-        said = ", ".join(f"{each} (rank {_some(ranks)})" for each, ranks in sorted(found.worlds.items()))
+        said = ", ".join(f"{each} (rank {some_ranks(ranks)})" for each, ranks in sorted(found.worlds.items()))
         expected = "" if world is None else f", and {world} were expected"
         raise IncompleteSetError(f"the ranks do not agree about how many they are: {said}{expected}", operation="commit", uri=key)
-    missing = found.missing if found.worlds else list(range(world or 1))
-    if missing:
-        n_ranks = world or max(found.worlds, default=0)
-        raise IncompleteSetError(
-            f"{len(missing)} of {n_ranks} receipts are missing: rank {_some(missing)}", operation="commit", uri=key
-        )
+    n_ranks = max(worlds, default=1)
+    if missing := found.missing_of(n_ranks):
+        raise IncompleteSetError(_are_missing(missing, n_ranks), operation="commit", uri=key)
     newer = tuple(attempt_numbers(store, keys, after=name.number))
     try:
         for one in found.doubled:
@@ -208,11 +209,13 @@ def failure_of(store: ObjectStore, keys: RunKeys, name: SetName) -> str | None:
 
 def missing_ranks(store: ObjectStore, keys: RunKeys, name: SetName, world: int) -> str:
     """Which ranks have written no receipt, in words, for an error."""
-    there = list_receipts(store, keys, name).by_rank
-    missing = [rank for rank in range(world) if rank not in there]
-    if not missing:
-        return "the receipts of all ranks are there, but no agent has committed the set"
-    return f"{len(missing)} of {world} receipts are missing: rank {_some(missing)}"
+    if missing := list_receipts(store, keys, name).missing_of(world):
+        return _are_missing(missing, world)
+    return "the receipts of all ranks are there, but no agent has committed the set"
+
+
+def _are_missing(missing: Sequence[int], world: int) -> str:
+    return f"{len(missing)} of {world} receipts are missing: rank {some_ranks(missing)}"
 
 
 def _why_failed(store: ObjectStore, keys: RunKeys, name: SetName, failed: Sequence[str]) -> str:
@@ -222,9 +225,10 @@ def _why_failed(store: ObjectStore, keys: RunKeys, name: SetName, failed: Sequen
     except (NotFoundError, DamagedDocumentError, NewerFormatError) as error:
         why = f"the reason cannot be read ({error})"
     ranks = [rank for text in failed if (rank := failed_rank(text)) is not None]
-    return f"rank {_some(ranks)} could not store its part: {why}"
+    return f"rank {some_ranks(ranks)} could not store its part: {why}"
 
 
-def _some(ranks: Sequence[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:_NAMED_RANKS])
-    return shown if len(ranks) <= _NAMED_RANKS else f"{shown} and {len(ranks) - _NAMED_RANKS} more"
+def some_ranks(ranks: Sequence[int], most: int = _NAMED_RANKS) -> str:
+    """The first of these ranks, and how many more there are."""
+    shown = ", ".join(str(rank) for rank in ranks[:most])
+    return shown if len(ranks) <= most else f"{shown} and {len(ranks) - most} more"
