@@ -40,7 +40,7 @@ quick: setup  ## lint, types and the tests nearest to what changed, in 90 second
 test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST) -n 3 --dist worksteal $(COVERAGE)
 
-matrix:  ## unit, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
+matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
 
 test-extra: setup  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = tuple(f"3.{minor}" for minor in range(10, 15))
 #: What an environment is made from.
 SOURCES = ("pyproject.toml", "constraints.txt", "servers.txt")
-#: Unit, mirror, logger and process tests. Chaos and what is the same in every version are left to `make test`.
+#: Unit, checkpoint, mirror, logger and process tests. Chaos and what is the same in every version are left to `make test`.
 TESTS = (
     "tests/unit",
     "tests/posix",
@@ -30,6 +30,7 @@ TESTS = (
     "tests/spool",
     "tests/transfer",
     "tests/agent",
+    "tests/checkpoints",
     "tests/mirror",
     "tests/loggers",
     "tests/destinations",
@@ -40,7 +41,19 @@ TESTS = (
     "tests/faults/test_ends.py",
     "tests/trouble/test_caller.py",
 )
-LEFT_OUT = ("tests/mirror/test_mirror_chaos.py", "tests/mirror/test_mirror_fuzz.py")
+LEFT_OUT = (
+    "tests/checkpoints/test_chaos.py",
+    "tests/checkpoints/test_dcp.py",
+    "tests/checkpoints/test_dcp_ranks.py",
+    "tests/checkpoints/test_exchange.py",
+    "tests/checkpoints/test_foreign.py",
+    "tests/checkpoints/test_many_ranks.py",
+    "tests/checkpoints/test_model.py",
+    "tests/checkpoints/test_prune_races.py",
+    "tests/checkpoints/test_restore_together.py",
+    "tests/mirror/test_mirror_chaos.py",
+    "tests/mirror/test_mirror_fuzz.py",
+)
 MARKS = "not slow and not extra and not large"
 #: Where coverage costs nothing.
 MEASURED = VERSIONS[2:]

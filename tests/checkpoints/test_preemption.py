@@ -347,6 +347,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.large
 def test_ranks_agree_on_the_step(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
     """One signal to one rank; torch.distributed says so to the other."""
     places = [(bucket, f"{spool_folder}-{rank}", str(rank), tmp_path / "together") for rank in range(2)]
