@@ -81,7 +81,7 @@ def browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
                 local.open(end, timeout=60).close()
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
 def _post(url: str, body: object) -> object:

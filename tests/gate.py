@@ -47,7 +47,7 @@ class GatedStore(LocalStore):
 '''
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30.0, what: str = "it") -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0, what: str = "it") -> None:
     """Wait for a condition outside this process, which cannot ring us."""
     until_s = time.monotonic() + timeout_s
     while not condition():

@@ -214,7 +214,7 @@ def nursery(folder: Path, module: str, entry_points: str) -> Iterator[Nursery]:
         yield Nursery(process)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(30)
+        process.wait(60)
 
 
 # -- what must hold

@@ -83,5 +83,5 @@ def test_importing_wherry_costs_next_to_nothing() -> None:
 def loaded_by(package: str, modules: list[str]) -> list[str]:
     """Which of the modules a fresh interpreter has after importing the package, and not before: some environments load some."""
     script = f"import sys; before = set(sys.modules); import {package}; print(sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     return sorted(set(ast.literal_eval(done.stdout)) & set(modules))

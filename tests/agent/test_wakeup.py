@@ -28,7 +28,7 @@ def bell(tmp_path: Path) -> Iterator[Listener]:
 def test_a_ring_wakes_a_waiting_listener(bell: Listener) -> None:
     ringer = threading.Thread(target=notify, args=(bell.path,))
     ringer.start()
-    assert bell.wait(30.0)
+    assert bell.wait(60.0)
     ringer.join()
 
 

@@ -161,10 +161,10 @@ class SFTPServer:
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._thread.join(10)
+        self._thread.join(60)
         for transport in self._transports:
             transport.close()
-            transport.join(10)
+            transport.join(60)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_close_frees_the_connections(server: SFTPServer, tmp_path: Path) -> None
     assert server.n_open == 1
     store.close()
     for transport in server._transports:
-        transport.join(30)
+        transport.join(60)
     assert server.n_open == 0
 
 

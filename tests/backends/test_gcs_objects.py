@@ -152,7 +152,7 @@ def test_of_two_threads_one_wins(store: GCSStore, source: Path) -> None:
     start = threading.Barrier(2)
 
     def put(key: str) -> bool:
-        start.wait(30)
+        start.wait(60)
         try:
             store.put_file(key, source, PutOptions(if_absent=True))
         except AlreadyExistsError:

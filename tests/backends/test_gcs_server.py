@@ -56,7 +56,7 @@ class Api:
     def call(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
         sent = {**({"Authorization": f"Bearer {self.token}"} if self.token else {}), **(headers or {})}
         address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
         joined = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         try:
             connection.request(method, joined, body, sent)
@@ -328,7 +328,7 @@ def test_resumable_status_and_resume(strict: Api) -> None:
 def test_cut_chunk_is_kept_up_to_a_multiple(server: GCSServer, strict: Api) -> None:
     session = urlsplit(strict.begin("object").headers["Location"])
     data = bytes(3 * CHUNK)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         head = f"PUT {session.path}?{session.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
         raw.sendall(f"{head}Content-Range: bytes 0-{len(data) - 1}/{len(data)}\r\n\r\n".encode() + data[: CHUNK + 100])
         raw.shutdown(socket.SHUT_WR)
@@ -478,7 +478,7 @@ def test_of_eight_writers_one_wins(strict: Api) -> None:
     start = threading.Barrier(8)
 
     def put(n: int) -> int:
-        start.wait(30)
+        start.wait(60)
         return strict.media(f"race{n // 8}", bytes([n]), ifGenerationMatch=0).status
 
     with ThreadPoolExecutor(8) as pool:
@@ -489,7 +489,7 @@ def test_of_eight_writers_one_wins(strict: Api) -> None:
 
 def test_cut_upload_leaves_nothing(server: GCSServer, strict: Api) -> None:
     query = urlencode({"uploadType": "media", "name": f"{strict.prefix}/object"})
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         head = f"POST /upload/storage/v1/b/{server.bucket}/o?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
         raw.sendall(f"{head}Authorization: Bearer {server.token}\r\n\r\n".encode() + b"half of it")
         raw.shutdown(socket.SHUT_WR)
@@ -553,7 +553,7 @@ def test_server_dies_with_its_parent(tmp_path: Path) -> None:
     )
     with parent:
         assert parent.stdout is not None
-        with socket.create_connection(("127.0.0.1", int(parent.stdout.readline())), timeout=30) as raw:
+        with socket.create_connection(("127.0.0.1", int(parent.stdout.readline())), timeout=60) as raw:
             os.kill(parent.pid, signal.SIGKILL)
             with contextlib.suppress(ConnectionResetError):
                 assert raw.recv(1) == b""  # open for as long as the server lives

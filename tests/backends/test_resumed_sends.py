@@ -28,7 +28,7 @@ PART = 256 * 1024
 SIZE = 5 * PART + 1001
 PARTS = TransferConfig(multipart_threshold_bytes=PART, part_size_bytes=PART, parts_in_flight=1)
 ONCE = RetryConfig(call_deadline_s=0.0)
-PATIENT = RetryConfig(call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.01)
+PATIENT = RetryConfig(call_deadline_s=60.0, first_wait_s=0.001, longest_wait_s=0.01)
 RESET, LOST = TransientError("reset"), TransientError("the answer was lost")
 
 

@@ -44,7 +44,7 @@ def test_the_first_upload_does_not_wait_for_the_trial(file: Path, tmp_path: Path
     """The server answers nothing of the trial before the upload is done, which it never is if it waits."""
     is_done = threading.Event()
     was_in_time: list[bool] = []
-    held = Do(lambda: was_in_time.append(is_done.wait(20)))
+    held = Do(lambda: was_in_time.append(is_done.wait(60)))
     with lax_server() as server, fault_proxy("127.0.0.1", server.server_port, [When("", "wherry-probe", held)]) as proxy:
         with end_agent(tmp_path / "spool"), uploader_to(proxy.port, tmp_path / "spool", Config()) as uploader:
             uploader.put(file, "a", overwrite=True).result()

@@ -70,7 +70,7 @@ class RestoreJob:
     def _kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def finish(self) -> int:
         """Wait until it has ended: its exit status. What it said is printed if that is not 0."""

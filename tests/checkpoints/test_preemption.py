@@ -190,7 +190,8 @@ def test_at_once_saves_between_two_lines_of_the_program(bucket: Path, spool_fold
 
     def pause():
         print("ready", flush=True)
-        time.sleep(2)
+        while not Path(sys.argv[3]).exists():
+            time.sleep(0.01)
 
     from wherry.loggers.capture.exit_hooks import before_exit, before_traceback
 
@@ -202,8 +203,9 @@ def test_at_once_saves_between_two_lines_of_the_program(bucket: Path, spool_fold
         step = 8
         time.sleep(60)
     """
-    with loop(body, bucket, spool_folder) as process:
+    with loop(body, bucket, spool_folder, tmp_path / "sent") as process:
         process.send_signal(signal.SIGTERM)
+        (tmp_path / "sent").touch()
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, said
     assert "saved at ['half', 'whole']" in said
@@ -233,12 +235,14 @@ def test_at_once_waits_for_the_end_of_a_shielded_block(bucket: Path, spool_folde
     with checkpoints, checkpoints.on_preemption(save, at_once=True) as preemption:
         with preemption.shielded():
             print("ready", flush=True)
-            time.sleep(1)
+            while not Path(sys.argv[3]).exists():
+                time.sleep(0.01)
             step = 9
         time.sleep(60)
     """
-    with loop(body, bucket, spool_folder) as process:
+    with loop(body, bucket, spool_folder, tmp_path / "sent") as process:
         process.send_signal(signal.SIGUSR1)
+        (tmp_path / "sent").touch()
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGUSR1, said
     assert steps_in(bucket, tmp_path) == [0, 9]

@@ -106,7 +106,7 @@ def test_watch_writes_a_line_of_json_each_second_and_ends_with_ctrl_c(line: Comm
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert 0 == process.wait(30)
+        assert 0 == process.wait(60)
     assert [0, 0] == [found["queued"] for found in lines]
 
 
@@ -236,7 +236,7 @@ def test_agent_runs_as_a_service_until_sigterm(line: CommandLine) -> None:
         line.run("put", "a", "dest/")
         assert process.pid == _status(line)["agent_pid"]
         process.send_signal(signal.SIGTERM)
-        assert 0 == process.wait(30)
+        assert 0 == process.wait(60)
         assert "has left" in process.stderr.read()
     assert _status(line)["agent_pid"] is None
 

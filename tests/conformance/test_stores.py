@@ -301,7 +301,7 @@ class LooksThenPuts(MemoryStore):
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         if put.if_absent and any(self.list(key)):
             raise AlreadyExistsError("there already")
-        LooksThenPuts.both_looked.wait(30)
+        LooksThenPuts.both_looked.wait(60)
         return super().put_file(key, path, replace(put, if_absent=False))
 
 

@@ -105,7 +105,7 @@ def test_a_forked_childs_end_leaves_temporary_folders_alone(tmp_path: Path, envi
         with temporary_folder() as folder:
             (folder / "text").write_text("text")
             inside.set()
-            assert forked.wait(30)
+            assert forked.wait(60)
             print((folder / "text").read_text())
 
     reader = threading.Thread(target=read)

@@ -65,7 +65,7 @@ def test_fork_after_use(gate: Gate) -> None:
     if (child := os.fork()) == 0:
         writer = uploader.open("child")
         writer.close()
-        assert writer.handle.wait(30)
+        assert writer.handle.wait(60)
         os._exit(0)
     uploader.open("parent").close()
     assert os.waitpid(child, 0)[1] == 0
@@ -116,7 +116,7 @@ def test_threads_share_an_uploader(gate: Gate) -> None:
         for i in range(20):
             with uploader.open(f"{n}-{i}") as file:
                 file.write(b"%d" % i)
-        assert file.handle.wait(30)
+        assert file.handle.wait(60)
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
@@ -194,7 +194,7 @@ def test_second_ctrl_c_leaves_the_rest_and_says_how_to_finish(gate: Gate) -> Non
     read_until(r"uploading:.*5 file\(s\) left")
     os.killpg(process.pid, signal.SIGINT)
     read_until(rf"To wait for them: wherry drain --spool {re.escape(str(gate.spool))}")
-    process.wait(30)
+    process.wait(60)
     os.close(primary)
     assert set() == _names(gate)
     gate.open()
@@ -225,7 +225,7 @@ def test_notebook(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     cells = [
         'import wherry\nuploader = wherry.Uploader("gated://x")',
-        'handle = uploader.put(__import__("os").environ["GATE"] + "/file", "from-notebook")\nhandle.wait(30)',
+        'handle = uploader.put(__import__("os").environ["GATE"] + "/file", "from-notebook")\nhandle.wait(60)',
         "handle.state.value",
     ]
     (gate.folder / "file").write_bytes(b"notebook")

@@ -31,13 +31,13 @@ def test_a_second_agent_leaves_at_once(gate: Gate) -> None:
     process = gate.script("import wherry; wherry.Uploader('gated://x').open('a').close()")
     first = gate.agent()
     command = [sys.executable, "-m", "wherry.agent", "--spool", str(gate.spool)]
-    second = subprocess.run(command, env=gate.environment, capture_output=True, text=True, timeout=30)
+    second = subprocess.run(command, env=gate.environment, capture_output=True, text=True, timeout=60)
     assert 0 == second.returncode
     assert "another agent has the spool" in second.stderr
     assert first.pid == gate.agent().pid
     gate.open()
     with process:
-        assert 0 == process.wait(30)
+        assert 0 == process.wait(60)
 
 
 def test_training_process_gets_no_sdk_no_threads_and_no_children(gate: Gate) -> None:
@@ -136,7 +136,7 @@ def test_idle_agent_costs_nothing_and_has_no_workers(gate: Gate) -> None:
     assert agent.memory_info().rss < 60 * 2**20
     process.kill()
     with process:
-        process.wait(10)
+        process.wait(60)
 
 
 SECRET_TRAINER = """
@@ -201,7 +201,7 @@ def test_garbage_in_a_bell_ends_neither_agent_nor_client(gate: Gate) -> None:
     assert agent.is_running()
     gate.open()
     with process:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
     assert 0 == process.returncode, output
     assert "Traceback" not in output
     assert ["a"] == [path.name for path in gate.dest.iterdir()]

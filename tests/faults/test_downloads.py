@@ -127,7 +127,7 @@ def interrupt(server: S3Server, key: str, destination: Path, nth: int, how: sign
         assert process.stdout.readline() == "here\n"
         wait_until(lambda: n_recorded(destination.parent) >= nth - RANGES.ranges_in_flight, what="the ranges before")
         process.send_signal(how)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def n_recorded(folder: Path) -> int:
@@ -171,7 +171,7 @@ def test_a_get_of_the_uploader_killed_at_any_moment_goes_on(
         with script(GET, settings) as process:
             wait_until(lambda: n_recorded(tmp_path) >= n_ranges, what="some ranges")  # noqa: B023  called in this round only
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         assert not (tmp_path / "file").exists()
     held = n_recorded(tmp_path)
     transfer = TransferConfig(range_size_bytes=2**12, ranges_in_flight=1)
@@ -362,7 +362,7 @@ def test_directory_buckets_have_etags_that_are_no_md5s() -> None:
 
 
 def test_gcs_tells_a_crc32c_of_foreign_objects_and_often_an_md5(fake_gcs_server: Server, key: str, tmp_path: Path) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(fake_gcs_server.url).port or 0, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(fake_gcs_server.url).port or 0, timeout=60)
     try:
         where = f"/upload/storage/v1/b/{fake_gcs_server.bucket}/o?uploadType=media&name={quote(key, safe='')}"
         connection.request("POST", where, DATA, {"content-type": "application/octet-stream"})

@@ -134,16 +134,20 @@ def _batter(gate: Gate, n: int, rounds: int, seed: int) -> None:
     code, output = gate.run(KILLED_TRAINER, str(gate.folder), str(n))
     assert -signal.SIGKILL == code, output
     for _ in range(rounds):
-        with gate.script(KEEP_AGENT), contextlib.suppress(psutil.NoSuchProcess):
-            agent = gate.agent()
-            wait_until(lambda: dice.random() < 0.1, what="a random instant")
-            victims = [agent, *agent.children()]
-            kill(dice.choice(victims))
+        with gate.script(KEEP_AGENT) as keeper:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                agent = gate.agent()
+                wait_until(lambda: dice.random() < 0.1, what="a random instant")
+                victims = [agent, *agent.children()]
+                kill(dice.choice(victims))
+            keeper.kill()
     gate.drain()
     _assert_all_there(gate, n)
 
 
 KEEP_AGENT = """
+import signal
+
 from wherry.agent.session import Session
 from wherry.config import AgentConfig
 from wherry.spool.spool import Spool
@@ -151,8 +155,7 @@ from wherry.spool.spool import Spool
 spool = Spool()
 client = Session(spool, AgentConfig())
 client.call_agent()
-client.wait(0.2)
-client.sign_off()
+signal.pause()
 """
 
 

@@ -163,7 +163,7 @@ def test_a_download_survives_the_fault_or_says_why_not(
                     uploader.get(name, destination)
                 assert not destination.exists()
     assert row.plan(cell)[0].times == 1000 or [] == proxy.unfired
-    if row.again is not None:
+    if row.again is not None and not row.is_slow:  # a loaded machine lets requests time out that no fault has met
         assert len(proxy.requests(*cell.world.get(key))) <= cell.n_ranges + row.again * sum(proxy.fired)
     if row.is_gone:
         cell.write(expected)

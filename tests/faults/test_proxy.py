@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from gate import wait_until
 from servers.proxy import (
     Action,
     Answer,
@@ -37,6 +38,8 @@ from servers.proxy import (
 
 DATA = random.Random(3).randbytes(3 * 2**20 + 1)
 REFUSED = b"<Error>no</Error>"
+#: What stays silent for so long after all that was due has come is taken to hang.
+SILENCE_S = 0.3
 
 
 @dataclass
@@ -88,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"1")
-            assert self.server.seen.more.wait(30)
+            assert self.server.seen.more.wait(60)
             self.wfile.write(b"2")
         else:
             self._reply(DATA)
@@ -164,10 +167,10 @@ def seen(upstream: Upstream) -> Seen:
 
 
 @contextmanager
-def proxied(upstream: Upstream, *plan: When, timeout_s: float = 30) -> Iterator[tuple[FaultProxy, http.client.HTTPConnection]]:
+def proxied(upstream: Upstream, *plan: When) -> Iterator[tuple[FaultProxy, http.client.HTTPConnection]]:
     with (
         fault_proxy("127.0.0.1", upstream.server_address[1], plan) as proxy,
-        closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=timeout_s)) as connection,
+        closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)) as connection,
     ):
         yield proxy, connection
 
@@ -181,7 +184,17 @@ def ask(connection: http.client.HTTPConnection, method: str, target: str, body: 
 def outcome(connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None = None) -> str:
     """How a client sees an answer that is lost."""
     try:
-        ask(connection, method, target, body)
+        connection.request(method, target, body)
+    except ConnectionError:
+        return "reset"
+    return outcome_of(connection, 60.0)
+
+
+def outcome_of(connection: http.client.HTTPConnection, silence_s: float = SILENCE_S) -> str:
+    """How a client, whose request is sent, sees an answer that is lost."""
+    connection.sock.settimeout(silence_s)
+    try:
+        connection.getresponse().read()
     except TimeoutError:
         return "hang"
     except http.client.RemoteDisconnected:
@@ -257,13 +270,13 @@ class TestTransparent:
             connection.putrequest("PUT", "/slow")
             connection.putheader("Content-Length", "2")
             connection.endheaders(b"1")
-            assert seen.more.wait(30)
+            assert seen.more.wait(60)
             connection.send(b"2")
             assert b"stored" == connection.getresponse().read()
 
     def test_many_clients_at_once_get_their_own_answers(self, upstream: Upstream, seen: Seen) -> None:
         def put(n: int) -> bytes:
-            with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as own:
+            with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)) as own:
                 return b"".join(ask(own, "PUT", f"/{n}/{i}", bytes([n]) * 1000)[1] for i in range(5))
 
         with proxied(upstream) as (proxy, _), ThreadPoolExecutor(8) as pool:
@@ -275,14 +288,14 @@ class TestTransparent:
         with closing(socket.socket()) as held:  # bound and not listening
             held.bind(("127.0.0.1", 0))
             with fault_proxy("127.0.0.1", held.getsockname()[1]) as proxy:
-                with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as connection:
+                with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)) as connection:
                     assert outcome(connection, "GET", "/") in ("close", "reset")
                 assert [None] == [one.upstream_status for one in proxy.log]
 
 
 def expecting(proxy: FaultProxy, target: str, size_bytes: int) -> tuple[socket.socket, bytes]:
     """Ask for permission to send a body; the connection, and what it says."""
-    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=30)
+    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
     head = f"PUT {target} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {size_bytes}\r\n\r\n"
     client.sendall(head.encode())
     said = b""
@@ -336,7 +349,7 @@ class TestActions:
         with proxied(upstream, When("PUT", "", Reset(after_bytes))) as (proxy, connection):
             assert "reset" == outcome(connection, "PUT", "/x", DATA)
             if after_bytes:
-                assert seen.more.wait(30)
+                assert seen.more.wait(60)
                 assert seen.cut[0] <= after_bytes  # a reset may overtake what came before it
             assert after_bytes <= proxy.log[0].request_bytes <= len(DATA)
             assert proxy.unfired == []
@@ -344,15 +357,18 @@ class TestActions:
 
     @pytest.mark.parametrize("end", ["reset", "close", "hang"])
     def test_a_dropped_answer_is_lost_after_the_server_has_done_it(self, upstream: Upstream, seen: Seen, end: str) -> None:
-        timeout_s = 0.3 if end == "hang" else 30
-        with proxied(upstream, When("PUT", "", DropAnswer(end)), timeout_s=timeout_s) as (proxy, connection):  # type: ignore[arg-type]
-            assert end == outcome(connection, "PUT", "/x", DATA)
+        with proxied(upstream, When("PUT", "", DropAnswer(end))) as (proxy, connection):  # type: ignore[arg-type]
+            connection.request("PUT", "/x", DATA)
+            wait_until(lambda: proxy.log and proxy.log[0].upstream_status, what="the server's answer")
+            assert end == outcome_of(connection, SILENCE_S if end == "hang" else 60.0)
             assert [DATA] == seen.bodies
             assert (200, 0) == (proxy.log[0].upstream_status, proxy.log[0].answer_bytes)
 
     def test_a_black_hole_takes_everything_and_answers_nothing(self, upstream: Upstream, seen: Seen) -> None:
-        with proxied(upstream, When("PUT", "", BlackHole()), timeout_s=0.3) as (proxy, connection):
-            assert "hang" == outcome(connection, "PUT", "/x", DATA)
+        with proxied(upstream, When("PUT", "", BlackHole())) as (proxy, connection):
+            connection.request("PUT", "/x", DATA)
+            wait_until(lambda: proxy.log and proxy.log[0].request_bytes == len(DATA), what="all bytes to be taken")
+            assert "hang" == outcome_of(connection)
             assert (len(DATA), None) == (proxy.log[0].request_bytes, proxy.log[0].upstream_status)
         assert ([], []) == (seen.bodies, seen.cut)
 
@@ -414,7 +430,7 @@ class TestActions:
     def test_an_over_long_answer_may_go_on_after_its_end(self, upstream: Upstream) -> None:
         with (
             proxied(upstream, When("GET", "", Extend(b"more"))) as (proxy, _),
-            socket.create_connection(("127.0.0.1", proxy.port), timeout=30) as client,
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as client,
         ):
             client.sendall(b"GET /length HTTP/1.1\r\nHost: x\r\n\r\n")
             said = b""
@@ -434,14 +450,15 @@ class TestActions:
     @pytest.mark.parametrize("end", ["reset", "close", "hang"])
     @pytest.mark.parametrize("after_bytes", [0, 70_000])
     def test_an_answer_is_cut_in_its_body(self, upstream: Upstream, end: str, after_bytes: int) -> None:
-        timeout_s = 0.3 if end == "hang" else 30
         found = b""
-        with proxied(upstream, When("GET", "", CutAnswer(after_bytes, end)), timeout_s=timeout_s) as (proxy, connection):  # type: ignore[arg-type]
+        with proxied(upstream, When("GET", "", CutAnswer(after_bytes, end))) as (proxy, connection):  # type: ignore[arg-type]
             connection.request("GET", "/length")
             answer = None
             how = "close"
             try:
                 answer = connection.getresponse()
+                found = answer.read(after_bytes)
+                connection.sock.settimeout(SILENCE_S if end == "hang" else 60.0)
                 while block := answer.read1():
                     found += block
             except TimeoutError:
@@ -457,20 +474,20 @@ class TestActions:
             assert after_bytes == proxy.log[0].answer_bytes
 
     def test_a_delayed_answer_comes_later_than_those_asked_for_after_it(self, upstream: Upstream) -> None:
-        plan = [When("GET", "/late", Delay(0.5)), When("GET", "/early", Answer(200, b"early"))]
-        with proxied(upstream, *plan) as (proxy, connection), ThreadPoolExecutor(1) as pool:
-            done: list[str] = []
+        plan = [When("GET", "/late", Delay(3600)), When("GET", "/early", Answer(200, b"early"))]
+        with (
+            proxied(upstream, *plan) as (proxy, connection),
+            closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)) as late,
+        ):
+            late.request("GET", "/late")
+            assert (200, b"early") == ask(connection, "GET", "/early")
+            assert "hang" == outcome_of(late)
 
-            def late() -> None:
-                with closing(http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)) as own:
-                    ask(own, "GET", "/late")
-                done.append("late")
-
-            waiting = pool.submit(late)
-            ask(connection, "GET", "/early")
-            done.append("early")
-            waiting.result()
-        assert ["early", "late"] == done
+    def test_a_delayed_answer_comes_after_its_delay(self, upstream: Upstream) -> None:
+        with proxied(upstream, When("GET", "", Delay(0.2))) as (_, connection):
+            started_s = time.monotonic()
+            assert (200, DATA) == ask(connection, "GET", "/length")
+            assert time.monotonic() - started_s >= 0.18
 
     @pytest.mark.parametrize(("method", "body"), [("PUT", DATA[:10_000]), ("GET", None)])
     def test_a_throttled_body_takes_its_time(self, upstream: Upstream, method: str, body: bytes | None) -> None:
@@ -501,7 +518,7 @@ class TestActions:
         with (
             pytest.raises(Exception, match="Content-Length is 'x'"),
             proxied(upstream) as (proxy, _),
-            socket.create_connection(("127.0.0.1", proxy.port), timeout=30) as client,
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as client,
         ):
             client.sendall(b"PUT / HTTP/1.1\r\nContent-Length: x\r\n\r\n")
             assert client.recv(10) == b""
@@ -553,10 +570,11 @@ class TestPlans:
 
     @pytest.mark.parametrize("action", [BlackHole(), Delay(3600), DropAnswer("hang"), CutAnswer(0, "hang"), Throttle(1)])
     def test_the_end_of_the_proxy_cuts_what_hangs(self, upstream: Upstream, action: Action) -> None:
-        with proxied(upstream, When("", "", action), timeout_s=0.2) as (proxy, connection):
-            assert "hang" == outcome(connection, "PUT", "/x", b"123")
-            with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.2):
+        with proxied(upstream, When("", "", action)) as (proxy, connection):
+            connection.request("PUT", "/x", b"123")
+            assert "hang" == outcome_of(connection)
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=60):
                 pass
         with pytest.raises(ConnectionError):
-            socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
         assert [] == [thread for thread in threading.enumerate() if thread.name == "fault-proxy"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gate import wait_until
 from wherry.loggers.files.background import Background
 
 
@@ -36,14 +37,10 @@ def test_work_is_done_in_order_by_one_thread_that_is_not_the_callers() -> None:
 
 
 def test_no_thread_is_left_when_there_is_nothing_to_do() -> None:
-    before = threading.active_count()
     background = Background("idle")
     background.submit(lambda: None)
     background.flush()
-    for thread in threading.enumerate():
-        if thread.name == "wherry-idle":
-            thread.join(10)
-    assert threading.active_count() == before
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "wherry-idle"])
 
 
 def test_flush_waits_for_what_was_submitted_before() -> None:
@@ -52,7 +49,7 @@ def test_flush_waits_for_what_was_submitted_before() -> None:
     done: list[str] = []
 
     def work() -> None:
-        gate.wait(10)
+        gate.wait(60)
         done.append("first")
 
     background.submit(work)
@@ -61,7 +58,7 @@ def test_flush_waits_for_what_was_submitted_before() -> None:
     waiting.join(0.05)
     assert waiting.is_alive()
     gate.set()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert done == ["first"]
 
@@ -69,13 +66,13 @@ def test_flush_waits_for_what_was_submitted_before() -> None:
 def test_submit_blocks_while_too_much_is_pending_and_goes_on_when_there_is_room() -> None:
     background = Background("test", max_pending_bytes=10)
     gate = threading.Event()
-    background.submit(lambda: gate.wait(10), pending_bytes=8)
+    background.submit(lambda: gate.wait(60), pending_bytes=8)
     second = threading.Thread(target=lambda: background.submit(lambda: None, pending_bytes=8))
     second.start()
     second.join(0.05)
     assert second.is_alive()
     gate.set()
-    second.join(10)
+    second.join(60)
     assert not second.is_alive()
     background.close()
 
@@ -147,7 +144,7 @@ def test_several_threads_may_submit() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     background.flush()
     assert sorted(done) == sorted(list(range(200)) * 5)
 
@@ -185,13 +182,13 @@ def test_a_forked_child_has_its_own_empty_queue_and_loses_nothing_either(tmp_pat
     done: list[str] = []
 
     def work() -> None:
-        gate.wait(10)
+        gate.wait(60)
         done.append("parent")
 
     background.submit(work)
     child = multiprocessing.get_context("fork").Process(target=_touch_in_child, args=(background, tmp_path / "child"))
     child.start()
-    child.join(30)
+    child.join(60)
     assert child.exitcode == 0
     assert (tmp_path / "child").exists()
     gate.set()

@@ -342,7 +342,7 @@ def test_a_store_that_refuses_us_fails_the_run_loudly_and_soon(seaweedfs_server:
     begun_s = time.monotonic()
     with pytest.raises(UploadFailed, match=r"metrics\.jsonl"):
         logger.close()
-    assert time.monotonic() - begun_s < PATIENCE_S / 2
+    assert time.monotonic() - begun_s < PATIENCE_S
 
 
 def test_a_program_that_never_closes_uploads_its_media(tmp_path: Path) -> None:

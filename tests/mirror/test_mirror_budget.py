@@ -110,7 +110,7 @@ def test_every_request_is_counted(tmp_path: Path, seaweedfs_server: S3Server) ->
         with Mirror(tmp_path / "run", uri, storage_options=options, spool=tmp_path / "spool", config=config) as mirror:
             for number in range(20):
                 (tmp_path / "run" / f"{number}.log").write_text("x\n")
-                mirror.flush(30.0)
+                mirror.flush(60.0)
         assert len(proxy.log) == mirror.report.n_requests
 
 
@@ -145,7 +145,7 @@ def test_a_new_small_log_goes_while_large_ones_keep_all_other_senders(tmp_path: 
                 rig.step(0.1)
                 return condition()
 
-            wait_until(look, 15.0, what)
+            wait_until(look, 60.0, what)
 
         turn_until(lambda: store.n_waiting >= 3, "the large ones")
         rig.write("new.log", "hello\n")
@@ -185,7 +185,7 @@ def test_segments_are_deleted_a_thousand_at_a_time(tmp_path: Path, seaweedfs_ser
                 for number in range(50):
                     with open(tmp_path / "run" / f"{number}.log", "a") as file:
                         file.write("x\n")
-                mirror.flush(30.0)
+                mirror.flush(60.0)
             before = len(proxy.log)
         assert mirror.report.is_complete
         deletes = [one for one in proxy.log[before:] if one.method == "DELETE" or one.target.endswith("?delete")]

@@ -56,7 +56,7 @@ class Together(WrappedStore):
 
     def __init__(self, inner: ObjectStore, n: int) -> None:
         super().__init__(inner)
-        self.barrier = threading.Barrier(n, timeout=30.0)
+        self.barrier = threading.Barrier(n, timeout=60.0)
 
     def get_file(
         self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None

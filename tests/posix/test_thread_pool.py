@@ -19,11 +19,11 @@ def threads_of(name: str) -> list[threading.Thread]:
 
 def test_lanes_work_side_by_side_and_give_back_errors() -> None:
     lanes = DaemonThreadPool(2, "test-lanes")
-    meet = threading.Barrier(2, timeout=10)
+    meet = threading.Barrier(2, timeout=60)
     futures = [lanes.submit(meet.wait) for _ in range(2)]
-    assert {0, 1} == {future.result(10) for future in futures}
+    assert {0, 1} == {future.result(60) for future in futures}
     with pytest.raises(ZeroDivisionError):
-        lanes.submit(lambda: 1 // 0).result(10)
+        lanes.submit(lambda: 1 // 0).result(60)
     lanes.shutdown()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-lanes")]
 
@@ -31,7 +31,7 @@ def test_lanes_work_side_by_side_and_give_back_errors() -> None:
 def test_no_more_threads_than_lanes_and_than_calls_are_started() -> None:
     lanes = DaemonThreadPool(3, "few-lanes")
     for _ in range(2):
-        lanes.submit(int).result(10)
+        lanes.submit(int).result(60)
     assert 1 <= len(threads_of("few-lanes")) <= 2
     lanes.start()
     assert 3 == len(threads_of("few-lanes"))
@@ -44,16 +44,16 @@ def test_a_pool_that_was_shut_down_takes_nothing_and_cancels_what_waits() -> Non
 
     def work() -> str:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return "done"
 
     first: Future[str] = lanes.submit(work)
     waiting = lanes.submit(work)
-    assert begun.wait(10)
+    assert begun.wait(60)
     lanes.shutdown(wait=False, cancel_futures=True)
     assert waiting.cancelled()
     may_end.set()
-    assert "done" == first.result(10)
+    assert "done" == first.result(60)
     with pytest.raises(RuntimeError, match="shut-lanes was shut down"):
         lanes.submit(int)
 
@@ -63,7 +63,7 @@ def test_the_threads_of_a_pool_that_was_dropped_end() -> None:
     lanes.start()
     del lanes
     gc.collect()
-    until_s = time.monotonic() + 10.0
+    until_s = time.monotonic() + 60.0
     while threads_of("dropped-lanes"):
         assert time.monotonic() < until_s
         time.sleep(0.01)

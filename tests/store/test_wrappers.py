@@ -266,7 +266,7 @@ def test_limit_holds_and_is_reached(tmp_path: Path) -> None:
         with lock:
             in_flight += 1
             seen = max(seen, in_flight)
-        full.wait(30)  # passes only when as many calls are inside as there are places
+        full.wait(60)  # passes only when as many calls are inside as there are places
         with lock:
             in_flight -= 1
 
@@ -295,7 +295,7 @@ def test_throttling_halves_the_limit_and_success_restores_it(tmp_path: Path) -> 
 
 def test_calls_throttled_together_halve_the_limit_once(tmp_path: Path) -> None:
     together = threading.Barrier(8)
-    plan = [Fault("put", ThrottledError("slow down"), times=8, act=lambda: void(together.wait(30)))]
+    plan = [Fault("put", ThrottledError("slow down"), times=8, act=lambda: void(together.wait(60)))]
     store = LimitStore(FaultyStore(memory_store(), plan), 8)
     path = file(tmp_path)
 

@@ -315,7 +315,7 @@ def test_of_many_downloads_to_one_name_exactly_one_wins(store: MemoryStore, tmp_
     together = threading.Barrier(4)
 
     def one(_: int) -> bool:
-        together.wait(timeout=30)
+        together.wait(timeout=60)
         try:
             fetch(store, tmp_path / "file")
         except FileExistsError:

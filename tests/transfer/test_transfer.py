@@ -31,7 +31,7 @@ from wherry.uri import StoreURI
 PART = 1000
 #: Objects of at least two parts go in parts.
 SMALL_PARTS = TransferConfig(multipart_threshold_bytes=2 * PART, part_size_bytes=PART, parts_in_flight=3)
-PATIENT = RetryConfig(call_deadline_s=5.0, first_wait_s=0.001, longest_wait_s=0.01)
+PATIENT = RetryConfig(call_deadline_s=60.0, first_wait_s=0.001, longest_wait_s=0.01)
 LOST = TransientError("the answer was lost")
 
 

@@ -136,7 +136,7 @@ def test_a_spool_deeper_than_a_socket_address_works_with_the_agent(tmp_path: Pat
     spool = Path(sys.argv[1]).joinpath(*["a-folder-with-a-long-name"] * 8)
     with end_agent(spool), wherry.Uploader(Path(sys.argv[1]) / "dest", spool=spool) as uploader:
         handle = uploader.put(sys.argv[2], "a")
-        print(handle.result(30.0).size_bytes)
+        print(handle.result(60.0).size_bytes)
     """
     source = file_of(tmp_path / "source", 1000)
     assert "1000\n" == run_script(text, tmp_path, source)

@@ -134,7 +134,7 @@ def test_what_was_accepted_arrives_although_the_disk_is_full(disk: Path) -> None
         wait_until(lambda: len([path for path in dest.iterdir() if path.stat().st_size == 1_000_000]) == 3, what="the objects")
         (disk / "filler").unlink()
         for handle in handles:
-            handle.result(30.0)
+            handle.result(60.0)
     assert objects() == []
     assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
     """

@@ -14,7 +14,7 @@ from wherry.spool.handle import UploadHandle
 from wherry.uploader import Uploader
 
 ASK: dict[str, Callable[[Uploader, UploadHandle], object]] = {
-    "result": lambda _, handle: handle.result(20),
+    "result": lambda _, handle: handle.result(60),
     "flush": lambda uploader, _: uploader.flush(20),
     "close": lambda uploader, _: uploader.close(20),
 }
