@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 from support import environment_with_tests
 
+#: One process imports what takes seconds; the ranks are forked from it.
 _BEGIN = """
 import os, signal, sys
 from pathlib import Path
 import torch.distributed as dist
-import wherry
+import torch.distributed.distributed_c10d
+import wherry, wherry.checkpoints
 
-rank, world, arguments = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[2:]
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=world)
+meeting, world, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+for rank in range(world):
+    if os.fork() == 0:
+        break
+else:
+    for _ in range(world):
+        os.wait()
+    sys.exit()
+said = os.open(f"{meeting}-{rank}", os.O_WRONLY | os.O_CREAT)
+os.dup2(said, 1)
+os.dup2(said, 2)
+os.environ.update(RANK=f"{rank}", WORLD_SIZE=f"{world}", LOCAL_RANK=f"{rank}")
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
 """
 _END = """
 if dist.is_initialized():
@@ -31,22 +46,11 @@ def run_ranks(n_ranks: int, folder: Path, text: str, *arguments: str | os.PathLi
     `folder` is where they meet. A rank that does not end well does not end the others.
     """
     meeting = folder / f"meeting-{os.urandom(4).hex()}"
-    command = [sys.executable, "-c", _BEGIN + textwrap.dedent(text) + _END, str(meeting), *map(str, arguments)]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=environment_with_tests(
-                {"RANK": str(rank), "WORLD_SIZE": str(n_ranks), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(n_ranks)
-    ]
-    try:
-        return [one.communicate(timeout=timeout_s)[0] for one in ranks]
-    finally:
-        for one in ranks:
-            one.kill()
-            one.communicate()
+    command = [sys.executable, "-c", _BEGIN + textwrap.dedent(text) + _END, str(meeting), str(n_ranks), *map(str, arguments)]
+    with subprocess.Popen(command, env=environment_with_tests({"OMP_NUM_THREADS": "1"}), start_new_session=True) as parent:
+        try:
+            parent.wait(timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)
+    return [Path(f"{meeting}-{rank}").read_text() for rank in range(n_ranks)]
