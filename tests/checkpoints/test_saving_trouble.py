@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.commit import IncompleteSetError, SetFailedError
 from wherry.checkpoints.world import World
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig
-from wherry.errors import UploadFailed
+from wherry.errors import AlreadyExistsError, UploadFailed
+from wherry.spool.journal.jobs import JobState
+from wherry.spool.recovery import open_journal
+from wherry.spool.spool import Spool
 
 SHORT = Config(retry=RetryConfig(job_deadline_s=3.0, call_deadline_s=2.0), give_up_s=1.0)
 
@@ -113,7 +117,9 @@ def test_a_full_spool_sends_files_around_it_and_the_set_is_whole(bucket: Path, s
 def test_ranks_without_agents_close_together(bucket: Path, source: Path, tmp_path: Path) -> None:
     config = Config(agent=AgentConfig(run_in="caller"))
     ranks = [
-        wherry.Checkpoints(bucket, "run1", attempt=1, world=rank_of(number, 2), spool=tmp_path / f"spool{number}", config=config)
+        wherry.Checkpoints(
+            bucket, "run1", attempt=1, world=rank_of(number, 2, node=number), spool=tmp_path / f"spool{number}", config=config
+        )
         for number in range(2)
     ]
     for number, one in enumerate(ranks):
@@ -125,6 +131,43 @@ def test_ranks_without_agents_close_together(bucket: Path, source: Path, tmp_pat
     with wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool", config=config) as reader:
         found = reader.latest()
     assert found is not None and found.n_objects == 2
+    for number in range(2):  # nor is a deputy's job left, which nobody would ever do
+        assert open_jobs(tmp_path / f"spool{number}") == []
+
+
+def open_jobs(spool_folder: Path) -> list[str]:
+    with closing(open_journal(Spool(spool_folder))) as journal:
+        return [job.uri for job in journal.queries.jobs(states=[JobState.QUEUED, JobState.LEASED, JobState.FAILED])]
+
+
+def test_a_save_that_has_raised_has_not_used_up_its_step(bucket: Path, source: Path, tmp_path: Path) -> None:
+    with wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool") as run:
+        with pytest.raises(FileNotFoundError):
+            run.save(10, tmp_path / "not there")
+        with pytest.raises(RuntimeError), run.save(10) as folder:
+            (folder / "model.bin").write_bytes(b"half")
+            raise RuntimeError
+        run.save(10, source).wait(60)
+        with pytest.raises(AlreadyExistsError, match="saved already"):
+            run.save(10, source)
+        assert (run.restore(10, tmp_path / "back") / "model.bin").read_bytes() == b"weights"
+
+
+def test_a_step_that_one_of_several_ranks_could_not_save_is_saved_again_by_all(
+    bucket: Path, source: Path, tmp_path: Path, opened: list[Checkpoints]
+) -> None:
+    for number in range(2):
+        opened.append(wherry.Checkpoints(bucket, "run1", attempt=1, world=rank_of(number, 2), spool=tmp_path / "spool"))
+    opened[0].save(10, source)
+    with pytest.raises(FileNotFoundError):
+        opened[1].save(10, tmp_path / "not there")
+    with pytest.raises(AlreadyExistsError, match=r"could not be saved by this rank.* on all ranks, with overwrite=True"):
+        opened[1].save(10, source)
+    parts = [one.part(10, overwrite=True) for one in opened]
+    for number, part in enumerate(parts):
+        part.put(source, f"{number}.bin")
+    handles = [part.hand_over() for part in parts]
+    assert all(handle.wait(60) for handle in handles)
 
 
 EXITS = """

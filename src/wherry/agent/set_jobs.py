@@ -64,7 +64,10 @@ def wait_before_next_look_s(passed_s: float) -> float:
 
 
 def write_receipt(plan: SetPlan, required: Sequence[Requirement], store: ObjectStore) -> str | None:
-    """Write down what has become of the rank's objects: the receipt's etag. RankFailedError when one of them is not stored."""
+    """Write down what has become of the rank's objects: the receipt's etag. RankFailedError when one of them is not stored.
+
+    Of a part that was given up, who saves was told why by an exception: it is no failed upload as well.
+    """
     assert plan.receipt is not None, "a plan of a receipt has one"
     keys = RunKeys(plan.base)
     receipt = plan.receipt
@@ -84,7 +87,7 @@ def write_receipt(plan: SetPlan, required: Sequence[Requirement], store: ObjectS
         receipt = replace(receipt, objects=(), failed=str(error))
         data = receipt.to_bytes()
     meta = put_small(store, keys.ranks(plan.set) + receipt.name(data), data, if_absent=False)
-    if receipt.failed is not None:
+    if receipt.failed is not None and plan.receipt.failed is None:
         raise RankFailedError(f"its rank could not store {receipt.failed}", operation="receipt", uri=str(plan.set))
     return meta.etag
 

@@ -28,12 +28,13 @@ from wherry.checkpoints.protocol.uses import pin, unpin
 from wherry.checkpoints.prune import Pruner, PruneReport
 from wherry.checkpoints.restoring.all_ranks import Ranks, Restoring
 from wherry.checkpoints.retention import Retention
+from wherry.checkpoints.saved_steps import SavedSteps
 from wherry.checkpoints.saving import SetFolder, SetPart, told_of
 from wherry.checkpoints.start import begin, recorded
 from wherry.checkpoints.state_dicts import check_format, find_state, read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
-from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
+from wherry.errors import ConfigError, NotFoundError
 from wherry.posix.fork import temporary_folder
 from wherry.store.portable_secrets import resolve
 from wherry.uploader import Uploader
@@ -95,8 +96,7 @@ class Checkpoints:
         self._attempt: Attempt | None = None
         self.parent: SetName | None = None
         self._agreed: tuple[Manifest | None] | None = None
-        self._saved: dict[int, int] = {}
-        self._last_step = -1
+        self._steps = SavedSteps(self.world.size)
         self._handed_over: list[CheckpointHandle] = []
         self._keep = keep
         self._retention = None if keep is None or self.world.rank != 0 else Retention(lambda: self._pruner(self.attempt))
@@ -129,7 +129,8 @@ class Checkpoints:
         `metrics` and `metadata` (plain JSON) are those of rank 0; `restore("best:loss")` compares the former. All ranks save the
         same steps. `format` is that of a state dict: "torch" (torch.save) or "safetensors", which holds one flat dict of tensors
         and no pickle. A step that this attempt has saved is refused with AlreadyExistsError; `overwrite=True` makes a newer set
-        of it.
+        of it. A step of which this call has raised is not saved: a job of one rank may save it again, of several all ranks with
+        `overwrite=True`.
 
         Raises what `Uploader.put` raises; ConfigError for a bad step, for numbers that are not finite, and where nothing tells
         the ranks which attempt this is.
@@ -164,30 +165,25 @@ class Checkpoints:
 
     def part_of(self, receipt: Receipt) -> SetPart:
         """The part that part() has begun, perhaps in another process: `SetPart.receipt` names its set."""
-        part = SetPart(self._uploader, self._base, self.world, receipt, self._handed_over.append)
+
+        def note(handle: CheckpointHandle | None) -> None:
+            if handle is None:
+                self._steps.given_up(receipt.set)
+            else:
+                self._handed_over.append(handle)
+
+        part = SetPart(self._uploader, self._base, self.world, receipt, note)
         del self._handed_over[:-_REMEMBERED]
         return part
 
     def _new_set(self, step: int, overwrite: bool) -> SetName:
         self._uploader.raise_failures()
         SetName("000000000", step)  # a bad step is refused before the store is asked for anything
-        version = self._saved.get(step, 0) + 1
-        if version > 1 and not overwrite:
-            raise AlreadyExistsError(
-                f"step {step} is saved already by this attempt",
-                operation="save",
-                uri=self.run_name,
-                hint="overwrite=True makes a newer set",
-            )
-        if step < self._last_step:
-            log.warning(
-                "step %d is saved after step %d of the same attempt: the highest step stays the newest set", step, self._last_step
-            )
+        version = self._steps.next_version(step, overwrite=overwrite)
         for told in told_of(self._uploader, [one for handle in self._handed_over for one in handle.ids]):
             log.error("%s", told)
         name = SetName(self.attempt.key, step, version)
-        self._saved[step] = version
-        self._last_step = max(step, self._last_step)
+        self._steps.begun(name)
         if self._retention is not None:
             self._retention.saved()
         return name

@@ -54,9 +54,9 @@ class SetPart:
         base: str,
         world: World,
         receipt: Receipt,
-        note: Callable[[CheckpointHandle], object],
+        note: Callable[[CheckpointHandle | None], object],
     ) -> None:
-        """`receipt`: what is known of the part now. `note` is given the handle."""
+        """`receipt`: what is known of the part now. `note` is given the handle, or None when the part is given up."""
         self.name = receipt.set
         self._uploader = uploader
         #: By the names that the uploader takes, and by the keys of its store.
@@ -90,6 +90,7 @@ class SetPart:
         if self._is_over:
             return
         self._is_over = True
+        self._note(None)
         why = why.encode(errors="backslashreplace").decode()  # it may name a file whose name is no text
         try:
             self._uploader.follow_up(self._key_name("_ranks"), [self._receipt_job(replace(self.receipt, failed=why), ())])
@@ -136,7 +137,7 @@ class SetPart:
             if world.rank == 0:
                 told = self._plan().to_bytes()
                 jobs.append(FollowUp(JobKind.COMMIT, manifest, told, (jobs[0].name,), waits_for_others=world.size > 1))
-            elif world.local_rank == 0 and world.node_order <= MOST_DEPUTIES:
+            elif world.local_rank == 0 and world.node_order <= MOST_DEPUTIES and self._uploader.config.agent.run_in == "agent":
                 plan = self._plan(delay_s=DEPUTY_S * max(1, world.node_order))
                 # A name of its own: of two jobs of one name in a spool that nodes share, the later one waits for the other.
                 deputy = f"{manifest}.deputy-{world.rank:05d}"
