@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from checkpoint_sets import LaxStore, TimedStore, check_whole, save_set, steps_of, write_part
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
+from wherry.checkpoints.choice import set_of
 from wherry.checkpoints.keep import Keep
-from wherry.checkpoints.protocol.attempts import claim, claim_number
+from wherry.checkpoints.protocol.attempts import Attempt, claim, claim_number
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.deletion import PruneDelays
 from wherry.checkpoints.protocol.names import RunKeys, SetName
@@ -22,6 +24,8 @@ from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.protocol.uncommitted import sets_with_data
 from wherry.checkpoints.protocol.uses import announce_reader, check_there, pin
 from wherry.checkpoints.prune import Pruner
+from wherry.checkpoints.start import begin
+from wherry.checkpoints.world import World
 from wherry.errors import NotFoundError
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.wrappers import WrappedStore
@@ -179,6 +183,57 @@ def test_a_reader_that_comes_at_any_request_reads_all_or_is_told(lax: bool) -> N
         if is_reading[0]:
             check_whole(timed, KEYS, manifest)
     assert {True, False} == outcomes
+
+
+def starting(store: ObjectStore, first: SetName) -> Attempt:
+    """A start of the job that has found the set `first` as the newest one, some time before."""
+    found = iter([first])
+
+    def newest() -> SetName | None:
+        return next(found, None) or set_of(Catalog(store, KEYS).newest())
+
+    return begin(store, KEYS, World(), None, newest)
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_start_that_comes_at_any_request_goes_on_with_a_set_that_stays(lax: bool) -> None:
+    outcomes = set()
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last):
+        started: list[Attempt] = []
+        act = partial(lambda timed, started: started.append(starting(timed, SetName("000000001", 20))), timed, started)
+        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=act)]
+        prune_all_but_the_last(faulty)
+        assert started[0].resumed_from is not None, fault
+        outcomes.add(started[0].resumed_from.step)
+        check_there(timed, KEYS, started[0].resumed_from, "restore")
+    assert {20, 30} == outcomes
+
+
+@pytest.mark.parametrize("lax", [False, True])
+def test_a_start_during_which_an_older_job_prunes_goes_on_with_a_set_that_stays(lax: bool) -> None:
+    def prune(timed: TimedStore) -> None:
+        prune_all_but_the_last(timed)
+
+    outcomes = set()
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), lambda store: starting(store, SetName("000000001", 20))):
+        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=partial(prune, timed))]
+        started = starting(faulty, SetName("000000001", 20))
+        prune_all_but_the_last(timed)
+        assert started.resumed_from is not None, fault
+        outcomes.add(started.resumed_from.step)
+        check_there(timed, KEYS, started.resumed_from, "restore")
+    assert {20, 30} == outcomes
+
+
+def test_a_set_that_is_deleted_is_not_the_newest_while_the_pointer_still_names_it() -> None:
+    store = new_store(lax=False)
+    for step in (10, 20):
+        save_set(store, KEYS, step)
+    faulty = FaultyStore(store, [Fault("delete", KilledError(), key=KEYS.pointer)])
+    with pytest.raises(KilledError):
+        Pruner(faulty, KEYS).delete(SetName("000000001", 20))
+    found = Catalog(store, KEYS).newest()
+    assert found is not None and found.step == 10
 
 
 @pytest.mark.parametrize("lax", [False, True])

@@ -142,7 +142,7 @@ class Pruner:
             self._store, self._keys, store_now_s(self._store, self._keys), self._delays, lambda _: self._prove(newest, newest.set)
         )
         try:
-            if not steps.bury(there):
+            if not steps.bury(there, lambda: self._resumed_from(newest.set.number)):
                 raise InUseError(f"the set {name} is pinned, or is being restored: unpin it, or wait for the end of the restore")
         except _NotProvenError as error:
             raise InUseError(f"the set {name} is not deleted: {error}") from error
@@ -253,10 +253,11 @@ class Pruner:
             return None
 
     def _delete(self, report: PruneReport, look: _Look, newest: Manifest | None, steps: Deletion) -> None:
+        number = newest.set.number if newest is not None else 0
         for manifest in look.manifests:
             if manifest.set in report.kept:
                 continue
-            if report.dry_run or steps.bury(manifest):
+            if report.dry_run or steps.bury(manifest, lambda: self._resumed_from(number)):
                 report.pruned.append(manifest.set)
             else:
                 report.put_back.append(manifest.set)

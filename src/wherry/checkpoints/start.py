@@ -7,12 +7,16 @@ from collections.abc import Callable
 
 from wherry.checkpoints.protocol.attempts import Attempt, claim, claim_number, find_number, find_start, join_number, take_place
 from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.reading import reading
+from wherry.checkpoints.restore import PrunedWhileRestoringError
 from wherry.checkpoints.world import World
 from wherry.errors import AlreadyExistsError, ConfigError
 from wherry.store import ObjectStore
 
 #: How long the other ranks wait for rank 0 to record the attempt.
 _START_S = 120.0
+#: Sets that may be deleted, one after the other, between the moments that they are found and announced.
+_MOST_PRUNED = 10
 
 
 def begin(
@@ -35,10 +39,10 @@ def begin(
     """
     if number is not None:
         if world.rank == 0:
-            return claim_number(store, keys, number, newest())
+            return _resuming(store, keys, newest, lambda found: claim_number(store, keys, number, found))
         attempt = join_number(store, keys, number)
     elif world.can_agree:
-        agreed = world.agree(claim(store, keys, newest()) if world.rank == 0 else None)
+        agreed = world.agree(_resuming(store, keys, newest, lambda found: claim(store, keys, found)) if world.rank == 0 else None)
         assert agreed is not None, "rank 0 has recorded one"
         return agreed
     elif (start := world.start) is None:
@@ -50,13 +54,34 @@ def begin(
         if find_start(store, keys, start) is not None:
             raise _used_before(keys, start)
         try:
-            return claim(store, keys, newest(), start)
+            return _resuming(store, keys, newest, lambda found: claim(store, keys, found, start))
         except AlreadyExistsError as error:
             raise _used_before(keys, start) from error
     else:
         attempt = _wait_for(lambda: find_start(store, keys, start), start, patience_s)
     take_place(store, keys, attempt, world.rank)
     return attempt
+
+
+def _resuming(
+    store: ObjectStore, keys: RunKeys, newest: Callable[[], SetName | None], record: Callable[[SetName | None], Attempt]
+) -> Attempt:
+    """Record the attempt with the newest set, which another job that is alive does not prune meanwhile.
+
+    As for any reader: it is announced before the manifest is looked at. Prune looks for readers, and for attempts then, when it
+    has written the tombstone.
+    """
+    for is_last in (*[False] * _MOST_PRUNED, True):
+        found = newest()
+        if found is None:
+            break
+        try:
+            with reading(store, keys, found):
+                return record(found)
+        except PrunedWhileRestoringError:
+            if is_last:
+                raise
+    return record(None)
 
 
 def recorded(store: ObjectStore, keys: RunKeys, number: int, *, patience_s: float = _START_S) -> Attempt:

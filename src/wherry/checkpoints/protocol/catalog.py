@@ -37,10 +37,14 @@ class Catalog:
 
     def names(self, *, after: SetName | None = None) -> list[SetName]:
         """The sets that have a manifest or a tombstone, from the oldest to the newest; those newer than `after`."""
-        start_after = "" if after is None else f"{self.keys.manifests}{after}"
+        return sorted(name for name in self._sizes(after) if name != after)
+
+    def _sizes(self, first: SetName | None = None) -> dict[SetName, int]:
+        """The bytes of each manifest or tombstone, of the set `first` and newer ones."""
+        start_after = "" if first is None else f"{self.keys.manifests}{first}"
         listed = self.store.list(self.keys.manifests, start_after=start_after)
-        names = (self.keys.set_of_manifest(meta.key) for meta in listed)
-        return sorted(name for name in names if name is not None and (after is None or name > after))
+        sizes = ((self.keys.set_of_manifest(meta.key), meta.size_bytes) for meta in listed)
+        return {name: size for name, size in sizes if name is not None and (first is None or name >= first)}
 
     def read(self, name: SetName) -> Manifest | Tombstone:
         """What lies under the key of a set's manifest. NotFoundError, DamagedDocumentError, NewerFormatError."""
@@ -107,11 +111,13 @@ class Catalog:
     def _newest_first(self) -> Iterator[Manifest | None]:
         """The same, with None for each that has no manifest, or none that can be read."""
         pointed = self._pointed_at()
-        newer = self.names(after=None if pointed is None else pointed.set)
-        yield from (self._manifest_or_none(name) for name in reversed(newer))
+        sizes = self._sizes(None if pointed is None else pointed.set)
+        yield from (self._manifest_or_none(name) for name in sorted(sizes, reverse=True) if pointed is None or name > pointed.set)
         if pointed is None:
             return
-        yield pointed
+        # Who deletes a set may be killed before the pointer forgets it: its tombstone is larger than its manifest.
+        is_there = sizes.get(pointed.set) == len(pointed.to_bytes())
+        yield pointed if is_there else self._manifest_or_none(pointed.set)
         yield from (self._manifest_or_none(name) for name in reversed(self.names()) if name < pointed.set)
 
     def _pointed_at(self) -> Manifest | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -85,10 +85,11 @@ class Deletion:
             readers(self._store, self._keys, self._now_s, self._delays.reader_s, name)[0]
         )
 
-    def bury(self, manifest: Manifest) -> bool:
+    def bury(self, manifest: Manifest, resumed_from: Callable[[], Collection[SetName]]) -> bool:
         """Write the tombstone of a committed set. False: somebody uses it, so it stays.
 
-        The tombstone comes before the look for users, who write first and look for the manifest then. Raises what `prove` raises.
+        The tombstone comes before the look for users, who write first and look for the manifest then; and before the look for
+        the sets that attempts were `resumed_from`, which are readers of them until they are recorded. Raises what `prove` raises.
         """
         if self.is_used(manifest.set):
             return False
@@ -96,7 +97,7 @@ class Deletion:
         key = self._keys.manifest(manifest.set)
         tombstone = Tombstone(manifest.set, PRUNED, manifest.to_bytes())
         put_small(self._store, key, tombstone.to_bytes(), if_absent=False)
-        if self.is_used(manifest.set):
+        if self.is_used(manifest.set) or manifest.set in resumed_from():
             put_small(self._store, key, manifest.to_bytes(), if_absent=False)
             return False
         self._point_elsewhere(manifest.set)
