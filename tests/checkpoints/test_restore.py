@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from servers.real import S3Server
 from support import own_mounts, run_script
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.names import SetName
-from wherry.checkpoints.protocol.receipt import Receipt
+from wherry.checkpoints.protocol.receipt import Receipt, SetObject
 from wherry.checkpoints.restore import DamagedSetError, FolderRestore, make_own
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError
@@ -48,7 +49,7 @@ def test_a_folder_that_holds_the_set_stays(run: Checkpoints, bucket: Path, tmp_p
     assert (first / "model.bin").stat().st_ino == before
 
 
-@pytest.mark.parametrize("change", ["another byte", "another file", "a file less"])
+@pytest.mark.parametrize("change", ["another byte", "another file", "a link to a folder", "a file less"])
 def test_a_folder_that_holds_something_else_is_refused(run: Checkpoints, tmp_path: Path, change: str) -> None:
     saved_set(run, tmp_path / "a")
     back = run.restore("latest", tmp_path / "back")
@@ -57,6 +58,8 @@ def test_a_folder_that_holds_something_else_is_refused(run: Checkpoints, tmp_pat
             file.write(b"X")
     elif change == "another file":
         (back / "mine.txt").write_text("mine")
+    elif change == "a link to a folder":
+        (back / "mine").symlink_to(tmp_path)
     else:
         (back / "small.bin").unlink()
     with pytest.raises(FileExistsError, match="not empty"):
@@ -330,3 +333,21 @@ def test_names_that_are_a_file_and_a_folder_are_damage(run: Checkpoints, bucket:
     with pytest.raises(DamagedSetError, match="a file and a folder"):
         FolderRestore(keyed, tmp_path / "back", set_name=str(name), fetch=lambda key, path: pytest.fail("fetched")).run()
     assert not (tmp_path / "back").exists() and hidden(tmp_path) == []
+
+
+def test_ctrl_c_ends_a_restore_with_the_ranges_under_way(tmp_path: Path) -> None:
+    """It does not wait until objects of many gigabytes have come."""
+    keyed = [(name, SetObject(name, 1, 0)) for name in "ab"]
+
+    def fetch(key: str, path: Path) -> Any:
+        while True:
+            restore.advance(1)
+            if key == "b":
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                key = "b, which has struck"
+            time.sleep(0.001)
+
+    restore = FolderRestore(keyed, tmp_path / "back", set_name=str(SetName("000000001", 1)), fetch=fetch)
+    with pytest.raises(KeyboardInterrupt):
+        restore.run()
+    assert not (tmp_path / "back").exists()

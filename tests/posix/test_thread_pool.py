@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from support import run_script
-from wherry.posix.thread_pool import DaemonThreadPool
+from wherry.posix.thread_pool import DaemonThreadPool, each_at_once
 
 
 def threads_of(name: str) -> list[threading.Thread]:
@@ -85,3 +85,39 @@ def test_calls_are_made_while_the_interpreter_ends(begun: str) -> None:
         lanes.shutdown()
     """
     assert "[(0, 0), (0, 1), (1, 0), (1, 1)]\n" == run_script(script)
+
+
+def test_ctrl_c_while_a_thread_is_started_ends_all_calls() -> None:
+    """The pool knows of that thread, which would take another's end otherwise, and that other would be awaited for ever."""
+    script = """
+    import sys
+    import threading
+    from wherry.posix.thread_pool import each_at_once
+
+    stopped, seen = threading.Event(), []
+
+    def strike(frame, event, argument):
+        if frame.f_code.co_name == "wait" and frame.f_back.f_code.co_name == "start":
+            seen.append(frame)
+            if len(seen) == 3:
+                raise KeyboardInterrupt
+
+    sys.settrace(strike)
+    try:
+        each_at_once(lambda number: stopped.wait(60), range(64), stop=stopped.set)
+    except KeyboardInterrupt:
+        print("ended", stopped.is_set(), [thread.name for thread in threading.enumerate()])
+    """
+    assert "ended True ['MainThread']\n" == run_script(script)
+
+
+def test_the_first_error_of_calls_side_by_side_tells_the_others_to_stop() -> None:
+    stopped = threading.Event()
+
+    def call(number: int) -> None:
+        if number == 0:
+            raise ZeroDivisionError
+        assert stopped.wait(60)
+
+    with pytest.raises(ZeroDivisionError):
+        each_at_once(call, range(64), stop=stopped.set)

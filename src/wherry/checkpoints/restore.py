@@ -8,7 +8,9 @@ import logging
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -66,6 +68,7 @@ class FolderRestore:
         self._fetch = fetch
         self._meeting = meeting
         self._advance = advance
+        self._is_stopped = threading.Event()
         self._stack = ExitStack()
         self._is_begun = self._is_done = self._has_begun_to_write = False
         self._lead: Lead | None = None
@@ -139,9 +142,17 @@ class FolderRestore:
         assert self._lead is not None, "begin() has said so"
         self._has_begun_to_write = True
         self._lead.tell(Source(self.staging, is_whole=False))
-        each_at_once(self._one, self.objects)
+        each_at_once(self._one, self.objects, stop=self._is_stopped.set)
         self._publish()
         self._lead.tell(Source(self.folder, is_whole=True, stamps=self._stamps()))
+
+    def advance(self, n_bytes: int) -> None:
+        """Count bytes that have come, from any thread; CancelledError if another object has failed, or after Ctrl-C: then
+        downloads that call this end with their range.
+        """
+        if self._is_stopped.is_set():
+            raise CancelledError
+        self._advance(n_bytes)
 
     def _one(self, keyed: Keyed) -> None:
         key, expected = keyed
@@ -153,7 +164,7 @@ class FolderRestore:
         ):
             fetch_checked(key, expected, path, self._fetch)
             return
-        self._advance(expected.size_bytes)
+        self.advance(expected.size_bytes)
 
     def _copied(self, source: Source) -> bool:
         """Whether all objects could be copied from another rank's folder; then they have the final name."""
@@ -175,8 +186,13 @@ class FolderRestore:
         """Whether the folder holds the objects, verified, and nothing else. Files that another process of this node has verified
         and nobody has written to since are not read again.
         """
-        found = {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if not path.is_dir()}
-        if found != {expected.name for _, expected in self.objects}:
+        missing = {expected.name for _, expected in self.objects}
+        for path in self.folder.rglob("*"):
+            if path.is_symlink() or not path.is_dir():
+                if (name := path.relative_to(self.folder).as_posix()) not in missing:
+                    return False  # at the first stranger: the folder may be a large one that is not meant
+                missing.remove(name)
+        if missing:
             return False
         noted: Source | None = None
         if self._meeting is not None:

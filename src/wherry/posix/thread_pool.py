@@ -78,11 +78,12 @@ class DaemonThreadPool(Executor):
     def _start_one(self) -> bool:
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True)
+        self._threads.append(thread)  # before it runs: Ctrl-C may strike while start() waits for it
         try:
             thread.start()
         except RuntimeError:  # "can't start new thread": the interpreter ends, or the system has no more
+            self._threads.remove(thread)
             return False
-        self._threads.append(thread)
         return True
 
     def _finished(self, future: Future[Any]) -> None:
@@ -99,31 +100,40 @@ class DaemonThreadPool(Executor):
                 while True:
                     if (call := self._calls.get_nowait()) is not None:
                         call.future.cancel()
-        for _ in threads:
-            self._calls.put(None)
+        self._calls.put(None)
         if wait:
             for thread in threads:
-                thread.join()
+                with suppress(RuntimeError):  # Ctrl-C struck before the system had made it
+                    thread.join()
 
     def __del__(self) -> None:
         """End the threads of a pool that is dropped without shutdown(), as ThreadPoolExecutor does."""
-        for _ in self._threads:
-            self._calls.put(None)
+        self._calls.put(None)
 
 
-def each_at_once(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
+def each_at_once(
+    call: Callable[[_A], _T],
+    arguments: Iterable[_A],
+    *,
+    all_of_them: bool = False,
+    stop: Callable[[], object] = lambda: None,
+) -> list[_T]:
     """Call with each argument, 16 at once, and return what came of it in their order: for calls that wait for an answer.
 
-    The first error is raised when all that was begun has ended. After it nothing more is begun, unless `all_of_them` are wanted
-    all the same, as where they clean up.
+    The first error, or Ctrl-C, is raised when all that was begun has ended. After it nothing more is begun, unless `all_of_them`
+    are wanted all the same, as where they clean up. `stop` is called then, to end long calls early.
     """
     results: list[_T] = []
     with DaemonThreadPool(_AT_ONCE, "wherry-call") as pool:
-        futures = deque(pool.submit(call, argument) for argument in arguments)
+        futures: deque[Future[_T]] = deque()
         try:
+            futures.extend(pool.submit(call, argument) for argument in arguments)
             # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
             while futures:
                 results.append(futures.popleft().result())
+        except BaseException:
+            stop()
+            raise
         finally:
             while futures:
                 future = futures.pop()
@@ -159,3 +169,4 @@ def _work(calls: queue.SimpleQueue[_Call | None]) -> None:
     while (call := calls.get()) is not None:
         call.run()
         del call  # its result is not kept while the next one is waited for
+    calls.put(None)  # the end is for the other threads, too

@@ -152,7 +152,7 @@ class Restoring:
                 objects,
                 self.folder,
                 set_name=str(manifest.set),
-                fetch=partial(self._fetch, advance),
+                fetch=lambda key, path: self._fetch(restore.advance, key, path),
                 meeting=Meeting(lambda: self.uploader.spool.inside("restores"), *same),
                 advance=advance,
             )
