@@ -7,6 +7,7 @@ polynomial: a CRC is moved over n zero bytes by a multiplication with x^(8n) mod
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
 import struct
@@ -60,6 +61,24 @@ def crc32c_of_file(path: Path, start: int = 0, end: int | None = None, *, stop: 
 def crc32cs_of_file(path: Path, start: int, end: int, piece_bytes: int) -> list[int]:
     """The CRC32C of each piece of bytes [start, end) of a file, all but the last of `piece_bytes`."""
     return [crc32c_of_file(path, at, min(at + piece_bytes, end)) for at in range(start, end, piece_bytes)]
+
+
+def sha256_and_crc32cs_of_file(path: Path) -> tuple[str, list[int]]:
+    """The SHA-256 of a file in hex, and the CRC32C of each piece of PIECE_BYTES, all in one pass over it."""
+    sha256 = hashlib.sha256()
+    pieces: list[int] = []
+    with open(path, "rb", buffering=0) as file:
+        left, crc = PIECE_BYTES, 0
+        while block := file.read(min(BLOCK_BYTES, left)):
+            sha256.update(block)
+            crc = google_crc32c.extend(crc, block)
+            left -= len(block)
+            if not left:
+                pieces.append(int(crc))
+                left, crc = PIECE_BYTES, 0
+    if left < PIECE_BYTES:
+        pieces.append(int(crc))
+    return sha256.hexdigest(), pieces
 
 
 def combine_crc32c(first: int, second: int, second_size_bytes: int) -> int:

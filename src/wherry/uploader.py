@@ -139,6 +139,7 @@ class Uploader(Reader):
         move: bool = False,
         requires: Sequence[str] = (),
         progress_bar: bool = False,
+        plan: str | None = None,
     ) -> UploadHandle:
         """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process::
 
@@ -148,7 +149,7 @@ class Uploader(Reader):
         What is uploaded is what the file holds now: it may be changed or deleted afterwards. `move=True` gives it away:
         nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
         the upload fails with AlreadyExistsError. `requires`: names that must exist in the store before this one is sent.
-        `progress_bar`: show how far the copy into the spool is, if that takes a while.
+        `progress_bar`: show how far the copy into the spool is, if that takes a while. `plan` is for checkpoint sets.
 
         Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room), and without
         `overwrite` AlreadyExistsError for a name that another upload of this spool is on its way to. The store is not asked.
@@ -164,20 +165,21 @@ class Uploader(Reader):
         if not self._acceptance.make_room(size_bytes, partial(self._wait, LOOK_AGAIN_S)):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
         with ByteBar("copying into the spool", size_bytes, shown=progress_bar) as bar:
-            ids = self._acceptance.accept(sources, requires, overwrite=overwrite, move=move, advance=bar.advance)
+            ids = self._acceptance.accept(sources, requires, overwrite=overwrite, move=move, advance=bar.advance, plan=plan)
         if move:
             for file, _ in sources:
                 release_source(file)
         return self._accepted(name, ids)
 
-    def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = ()) -> SpoolWriter:
+    def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = (), plan: str | None = None) -> SpoolWriter:
         """Open a new binary file in the spool for writing; closing it hands it over as `name`::
 
             with uploader.open("model.pt") as file:
                 torch.save(model.state_dict(), file)
 
         ``"wb"`` overwrites. ``"xb"`` does not, and raises AlreadyExistsError while this spool has another upload of the name.
-        The writer's `handle` is the upload. An exception inside its ``with`` block discards the file.
+        The writer's `handle` is the upload. An exception inside its ``with`` block discards the file. `plan` is for checkpoint
+        sets.
         """
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
@@ -193,7 +195,7 @@ class Uploader(Reader):
         def accept(written: BinaryIO) -> UploadHandle:
             staged = finish_writer(self.spool, object_id, written)
             # Not only_if_free: if another upload has taken the name meanwhile, this one is accepted and fails; its file is kept.
-            accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires))
+            accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires, plan=plan))
             return self._accepted(name, accepted)
 
         def discard() -> None:

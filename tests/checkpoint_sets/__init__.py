@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.commit import commit
@@ -17,6 +19,7 @@ from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 
 DAY_S = 86_400.0
+_T = TypeVar("_T")
 
 
 class TimedStore(WrappedStore):
@@ -38,6 +41,22 @@ class TimedStore(WrappedStore):
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         for meta in super().list(prefix, start_after=start_after):
             yield replace(meta, modified_s=self.times.get(meta.key))
+
+
+class CallCounter(WrappedStore):
+    """Counts calls by their operation; a listing is one."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.calls: Counter[str] = Counter()
+
+    def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
+        self.calls[operation] += 1
+        return call()
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        self.calls["list"] += 1
+        return self.inner.list(prefix, start_after=start_after)
 
 
 class LaxStore(WrappedStore):

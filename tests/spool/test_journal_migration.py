@@ -118,7 +118,7 @@ def migrate(db):
     journal_schema.from_version_3(db, 0.0)
     os.kill(os.getpid(), signal.SIGKILL)
 
-Database(Path(sys.argv[1]), journal_schema.SCHEMA, 4, "process", checkpoints=True, migrations={3: migrate})
+Database(Path(sys.argv[1]), journal_schema.SCHEMA, journal_schema.VERSION, "process", checkpoints=True, migrations={3: migrate})
 """
     run_script(text, path, expected=-signal.SIGKILL)
     journal = opened(path)
@@ -146,9 +146,9 @@ print(found)
 
 def test_a_journal_of_a_later_version_is_refused_and_left_as_it_is(path: Path) -> None:
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 5")
+    db.execute("PRAGMA user_version = 6")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"has format 5, this wherry knows 4: finish it with the version that wrote it"):
+    with pytest.raises(JournalError, match=r"has format 6, this wherry knows 5: finish it with the version that wrote it"):
         opened(path)
     assert before == path.read_bytes()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from wherry.agent.comparing import Comparing
 from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
 from wherry.agent.wakeup import notify
@@ -48,6 +49,10 @@ class Performer:
     in_caller: bool = False
     records: dict[int, StoreRecord] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    comparing: Comparing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.comparing = Comparing(self.journal)
 
     def record(self, store_id: int) -> StoreRecord:
         """The journal's record of a store."""
@@ -115,11 +120,14 @@ class Performer:
         return None, commit_set(plan, self.journal.work.time_left_s(job)[1], opened.store)
 
     def _send(self, job: Job, opened: OpenStore) -> str | None:
-        """Send the staged file: the object's etag."""
+        """Send the staged file, unless an earlier checkpoint set has its bytes: the object's etag."""
         self._require(job, opened)
         learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
         trial = None if self.in_caller else learn()
         path = self.spool.staged_path(job.object_id)
+        job, is_there = self.comparing.decided(job, path, opened.store)
+        if is_there:
+            return None
         # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
         frozen = not self.journal.queries.is_shared(job.object_id)
         on_retry = functools.partial(opened.on_retry, job.key)

@@ -50,11 +50,16 @@ class SetPlan:
     @classmethod
     def read(cls, path: Path) -> SetPlan:
         """Read a staged plan."""
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        return cls.from_bytes(path.read_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SetPlan:
+        """The plan that to_bytes() has written."""
+        content: dict[str, Any] = json.loads(data)
         name = SetName.parse(content["set"])
         assert name is not None, "only a set's name is written there"
         text = content["receipt"]
-        receipt = None if text is None else Receipt.from_bytes(text.encode(), str(path), name)
+        receipt = None if text is None else Receipt.from_bytes(text.encode(), "the plan", name)
         return cls(content["base"], name, content["world"], content["delay_s"], receipt)
 
 
@@ -106,7 +111,7 @@ def _stored(one: Requirement, prefix: str, store: ObjectStore) -> SetObject:
         size_bytes, crc = meta.size_bytes, meta.crc32c
     if crc is None:
         raise PermanentError("its checksum is not known any more", operation="receipt", uri=one.key, hint="save the step again")
-    return SetObject(one.key[len(prefix) :], size_bytes, crc)
+    return SetObject(one.key[len(prefix) :], size_bytes, crc, one.sha256, SetName.parse(one.source) if one.source else None)
 
 
 def commit_set(plan: SetPlan, passed_s: float, store: ObjectStore) -> str | None:

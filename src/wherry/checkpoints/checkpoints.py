@@ -66,8 +66,9 @@ class Checkpoints:
     agreed on by torch.distributed, or by what torchrun or Slurm tell all ranks. Then the first call of all ranks that needs it is
     the same call, as for any collective operation. `world`: this process's place among the ranks; else as torch.distributed,
     torchrun or Slurm say. `keep`: which sets stay. With it rank 0 prunes the run, in the background at each save() and once in
-    close(), and says in the log what is in the way of that; not once a newer attempt has begun. `storage_options`, `spool` and
-    `config` are those of `Uploader`.
+    close(), and says in the log what is in the way of that; not once a newer attempt has begun. `dedupe`: a file that an earlier
+    set has, with the same name and SHA-256, is referred to and not sent again. `storage_options`, `spool` and `config` are those
+    of `Uploader`.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Checkpoints:
         attempt: int | None = None,
         world: World | None = None,
         keep: Keep | None = None,
+        dedupe: bool = False,
         storage_options: Mapping[str, object] | None = None,
         spool: str | os.PathLike[str] | None = None,
         config: Config | None = None,
@@ -99,6 +101,7 @@ class Checkpoints:
         self._steps = SavedSteps(self.world.size)
         self._handed_over: list[CheckpointHandle] = []
         self._keep = keep
+        self._dedupe = dedupe
         self._retention = None if keep is None or self.world.rank != 0 else Retention(lambda: self._pruner(self.attempt))
         self._is_rolled_forward = False
 
@@ -172,7 +175,7 @@ class Checkpoints:
             else:
                 self._handed_over.append(handle)
 
-        part = SetPart(self._uploader, self._base, self.world, receipt, note)
+        part = SetPart(self._uploader, self._base, self.world, receipt, note, dedupe=self._dedupe)
         del self._handed_over[:-_REMEMBERED]
         return part
 
@@ -355,6 +358,7 @@ class Checkpoints:
             str(uploader.uri),
             self.run_name,
             world=World(),
+            dedupe=self._dedupe,
             storage_options=self._options,
             spool=uploader.spool.folder,
             config=uploader.config,
@@ -364,7 +368,8 @@ class Checkpoints:
         """In another process it is opened again, with the attempt of this one. ConfigError for a secret that is in no variable
         of the environment, and for a store that only this process sees.
         """
-        opening = opening_of(self._uploader, self.run_name, self.world, self._options, self._number, self._attempt)
+        said: Any = {"number": self._number, "dedupe": self._dedupe, "attempt": self._attempt}
+        opening = opening_of(self._uploader, self.run_name, self.world, self._options, **said)
         return opened_again, (type(self), opening), {"_attempt": self._attempt, "parent": self.parent}
 
     # -- keeping and deleting

@@ -28,6 +28,7 @@ class Opening(NamedTuple):
     spool: str
     config: Config
     number: int | None
+    dedupe: bool
     attempt: Attempt | None
 
 
@@ -36,14 +37,17 @@ def opening_of(
     run_name: str,
     world: World,
     storage_options: Mapping[str, Any],
+    *,
     number: int | None,
+    dedupe: bool,
     attempt: Attempt | None,
 ) -> Opening:
     """What a pickle has. ConfigError for a secret that is in no variable of the environment, and for a store of one process."""
     if backend_for(uploader.uri.scheme).process_local:
         raise ConfigError(f"{uploader.uri} is seen by this process only: no other process can save there")
     options = portable(uploader.uri.scheme, storage_options, storage_options)
-    return Opening(str(uploader.uri), run_name, world, options, str(uploader.spool.folder), uploader.config, number, attempt)
+    spool = str(uploader.spool.folder)
+    return Opening(str(uploader.uri), run_name, world, options, spool, uploader.config, number, dedupe, attempt)
 
 
 #: Those that were opened from a pickle in this process: another pickle of the same ones finds them here.
@@ -59,6 +63,7 @@ def opened_again(kind: Callable[..., _T], opening: Opening) -> _T:
             opening.run_name,
             attempt=opening.number,
             world=opening.world,
+            dedupe=opening.dedupe,
             storage_options=opening.storage_options,
             spool=opening.spool,
             config=opening.config,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.attempts import Attempt, attempt_numbers, forget_attempt, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.deletion import Deletion, InUseError, PruneDelays, referenced_keys
+from wherry.checkpoints.protocol.deletion import Deletion, InUseError, PruneDelays, ReferencedKeys, being_saved
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
@@ -107,6 +107,9 @@ class Pruner:
         self._own = own
         self._catalog = Catalog(store, keys)
         self._read: dict[SetName, tuple[tuple[object, ...], Manifest | Tombstone]] = {}
+        self._referenced = ReferencedKeys(store, keys)
+        #: Of sets whose other objects were removed: the keys that newer sets use.
+        self._left: dict[SetName, set[str]] = {}
 
     def prune(self, *, dry_run: bool = False) -> PruneReport:
         """Do all steps that are due, once. It may be killed, and called again, at any time, by several at once."""
@@ -298,21 +301,33 @@ class Pruner:
             self._remove(report, look, steps, due)
 
     def _remove(self, report: PruneReport, look: _Look, steps: Deletion, due: Sequence[Tombstone]) -> None:
-        leaving = {one.set for one in due}
-        staying = [(one.set, one.manifest) for one in look.tombstones if one.manifest is not None and one.set in report.waiting]
-        buried = [Manifest.from_bytes(data, self._keys.manifest(name), name) for name, data in staying]
         try:
-            referenced = referenced_keys(self._store, self._keys, [*look.manifests, *buried], look.known)
+            saving = being_saved(self._store, self._keys, look.known)
+            for name in {name for receipts in saving.values() for name in receipts.uses}.intersection(one.set for one in due):
+                report.waiting[name] = "a set that is being saved may use its objects"
+            leaving = {one.set for one in due if one.set not in report.waiting}
+            not_leaving = {*report.waiting, *report.put_back}
+            staying = [one for one in look.tombstones if one.manifest is not None and one.set in not_leaving]
+            buried = [Manifest.from_bytes(one.manifest or b"", self._keys.manifest(one.set), one.set) for one in staying]
+            referenced = self._referenced.of([*look.manifests, *buried], saving, leaving)
         except (DamagedDocumentError, NewerFormatError, NotFoundError) as error:
-            report.waiting.update(dict.fromkeys(leaving, f"it is not known which of its objects are used: {error}"))
+            report.waiting.update(
+                dict.fromkeys([one.set for one in due], f"it is not known which of its objects are used: {error}")
+            )
             return
-        for one in due:
-            if not report.dry_run:
-                report.freed_bytes += steps.remove_objects(one.set, referenced)
-            if any(key.startswith(self._keys.data(one.set)) for key in referenced):
-                report.waiting[one.set] = "newer sets use some of its objects"
+        for name in sorted(leaving):
+            used = {key for key in referenced if key.startswith(self._keys.data(name))}
+            if not report.dry_run and self._left.get(name) != used:
+                freed_bytes = steps.remove_objects(name, used)
+                if freed_bytes is None:
+                    report.waiting[name] = "somebody has begun to use it"
+                    continue
+                report.freed_bytes += freed_bytes
+                self._left[name] = used
+            if used:
+                report.waiting[name] = "newer sets use some of its objects"
             else:
-                report.removed.append(one.set)
+                report.removed.append(name)
 
     def _tidy(self, look: _Look, newest: Manifest | None, steps: Deletion, now_s: float | None) -> None:
         """Remove what readers that are dead, and attempts that have left nothing, wrote long ago."""

@@ -55,8 +55,12 @@ class SetPart:
         world: World,
         receipt: Receipt,
         note: Callable[[CheckpointHandle | None], object],
+        *,
+        dedupe: bool = False,
     ) -> None:
-        """`receipt`: what is known of the part now. `note` is given the handle, or None when the part is given up."""
+        """`receipt`: what is known of the part now. `note` is given the handle, or None when the part is given up. `dedupe`: what
+        an earlier set has is not sent.
+        """
         self.name = receipt.set
         self._uploader = uploader
         #: By the names that the uploader takes, and by the keys of its store.
@@ -64,6 +68,9 @@ class SetPart:
         self._world = world
         self.receipt = receipt
         self._note = note
+        self._compared: str | None = None
+        if dedupe:
+            self._compared = self._plan(receipt=replace(receipt, metrics={}, metadata={})).to_bytes().decode()
         self._objects: dict[str, None] = {}
         self._is_over = False
         self._handle: CheckpointHandle | None = None
@@ -108,14 +115,15 @@ class SetPart:
                 name = path.name
             names = [one.partition("/")[2] for _, one in sources_of(path, f"set/{name}" if name else "set")]
             self._check(names)
-            self._uploader.put(path, self._key_name(name) if name else self._key_name("").rstrip("/"), move=move)
+            key_name = self._key_name(name) if name else self._key_name("").rstrip("/")
+            self._uploader.put(path, key_name, move=move, plan=self._compared)
             self._objects.update(dict.fromkeys(names))
 
     def open(self, name: str) -> SpoolWriter:
         """Open a file of the set in the spool, for writing; closing it puts it into the set. Raises as `Uploader.open` does."""
         with self.giving_up():
             self._check([name])
-            writer = self._uploader.open(self._key_name(name), "xb")
+            writer = self._uploader.open(self._key_name(name), "xb", plan=self._compared)
         self._objects[name] = None
         return writer
 

@@ -34,6 +34,7 @@ class SetState:
     rank could not store its part), ``abandoned`` or ``pruned`` (its objects go, or are gone), ``unreadable``.
 
     `modified_s`: when its manifest was written; without one, its newest object. `n_ranks` is 0 where nothing says it.
+    `size_bytes` is what a restore takes; `shared_bytes` of them lie in older sets.
     """
 
     name: SetName
@@ -43,6 +44,7 @@ class SetState:
     n_ranks: int = 0
     n_objects: int = 0
     size_bytes: int = 0
+    shared_bytes: int = 0
     missing_ranks: Sequence[int] = ()
     failed_ranks: Sequence[int] = ()
     missing_keys: Sequence[str] = ()
@@ -107,6 +109,7 @@ def _committed(catalog: Catalog, name: SetName, modified_s: float | None, is_pin
         there.world,
         there.n_objects,
         there.size_bytes,
+        there.shared_bytes,
         missing_keys=tuple(missing_keys),
         is_pinned=is_pinned,
         parent=there.parent,
@@ -128,7 +131,9 @@ def _uncommitted(store: ObjectStore, keys: RunKeys, name: SetName) -> SetState:
     failed = [rank for text in receipts.failed if (rank := failed_rank(text)) is not None]
     state, proof = _progress(receipts, n_ranks)
     return SetState(
-        name, state, proof, newest_s, n_ranks, own.n_objects, own.size_bytes, tuple(receipts.missing), tuple(sorted(failed))
+        *(name, state, proof, newest_s, n_ranks, own.n_objects, own.size_bytes),
+        missing_ranks=tuple(receipts.missing),
+        failed_ranks=tuple(sorted(failed)),
     )
 
 

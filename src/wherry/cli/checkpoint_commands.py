@@ -431,6 +431,8 @@ def _row(one: SetState) -> tuple[str, ...]:
         notes.append(f"missing: rank {some_ranks(one.missing_ranks, _NAMED_RANKS)}")
     if one.failed_ranks:
         notes.append(f"failed: rank {some_ranks(one.failed_ranks, _NAMED_RANKS)}")
+    if one.shared_bytes:
+        notes.append(f"{size_text(one.shared_bytes)} in older sets")
     notes += ["latest"] * one.is_latest + ["pinned"] * one.is_pinned
     if one.parent is not None:
         notes.append(f"after {one.parent}")

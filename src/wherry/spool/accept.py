@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from wherry.errors import JobFailure, SpoolError
@@ -88,7 +88,14 @@ class Acceptance:
         return True
 
     def accept(
-        self, sources: Sequence[Source], requires: Sequence[str], *, overwrite: bool, move: bool, advance: Callable[[int], object]
+        self,
+        sources: Sequence[Source],
+        requires: Sequence[str],
+        *,
+        overwrite: bool,
+        move: bool,
+        advance: Callable[[int], object],
+        plan: str | None = None,
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
@@ -96,12 +103,12 @@ class Acceptance:
         if all(key in shared for key in keys):
             with suppress(SnapshotGone):  # uploaded and freed in the meantime
                 there = [shared[key] for key in keys]
-                return self.submit(there, names, overwrite, requires, shared=True, only_if_free=not overwrite)
+                return self.submit(there, names, overwrite, requires, shared=True, only_if_free=not overwrite, plan=plan)
         staged: list[Staged] = []
         try:
             for file, _ in sources:
                 staged.append(stage(self.spool, file, self.owner, move=move, advance=advance))
-            ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite)
+            ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite, plan=plan)
         except BaseException:
             self.spool.free([one.object_id for one in staged])
             raise
@@ -117,10 +124,11 @@ class Acceptance:
         *,
         shared: bool = False,
         only_if_free: bool = False,
+        plan: str | None = None,
     ) -> list[JobId]:
-        """Make jobs for staged files: their ids."""
+        """Make jobs for staged files: their ids. `plan`: the part of a checkpoint set that they are compared for."""
         new = [
-            self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite, only_if_free=only_if_free)
+            replace(self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite), only_if_free=only_if_free, plan=plan)
             for one, name in zip(staged, names, strict=True)
         ]
         ids, freed = self._write(new, shared=shared)
@@ -128,9 +136,7 @@ class Acceptance:
         self.spool.free(freed)
         return ids
 
-    def _new_job(
-        self, name: str, staged: Staged, kind: JobKind, requires: Sequence[str], *, overwrite: bool, only_if_free: bool = False
-    ) -> NewJob:
+    def _new_job(self, name: str, staged: Staged, kind: JobKind, requires: Sequence[str], *, overwrite: bool) -> NewJob:
         return NewJob(
             kind=kind,
             uri=self._uri_for(name),
@@ -142,7 +148,6 @@ class Acceptance:
             requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
             crc32c=staged.crc32c,
             pieces=staged.pieces,
-            only_if_free=only_if_free,
         )
 
     def submit_follow_ups(self, jobs: Sequence[FollowUp]) -> list[JobId]:

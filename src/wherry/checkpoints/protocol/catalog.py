@@ -10,7 +10,7 @@ from functools import partial
 from wherry.checkpoints.protocol.commit import read_receipt
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, read_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
-from wherry.checkpoints.protocol.receipt import SetObject, Total, total_of
+from wherry.checkpoints.protocol.receipt import SetObject, Total, mark_of, total_of
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_or_tombstone
 from wherry.errors import NotFoundError
 from wherry.posix.thread_pool import each_at_once
@@ -152,8 +152,13 @@ class Catalog:
                 receipts.add(meta.key[len(ranks) :])
             else:
                 own += total_of([(meta.key[len(data) :], meta.size_bytes)])
-        # What refers to older sets is proven object by object, from the receipts.
-        return own == manifest.own and receipts.issuperset(one.text for one in manifest.receipts) and not manifest.references
+        if own != manifest.own or not receipts.issuperset(one.text for one in manifest.receipts):
+            return False
+        return all(self._marks(one.set).issuperset(one.marks) for one in manifest.references)
+
+    def _marks(self, name: SetName) -> set[int]:
+        data = self.keys.data(name)
+        return {mark_of(meta.key[len(data) :], meta.size_bytes) for meta in self.store.list(data)}
 
     def _missing_or_none(self, keyed: tuple[str, SetObject]) -> Missing | None:
         key, size_bytes = keyed[0], keyed[1].size_bytes

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from wherry.checkpoints.protocol.attempts import attempt_numbers
-from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, put_small, read_small
+from wherry.checkpoints.protocol.documents import MOST_BYTES, DamagedDocumentError, NewerFormatError, put_small, read_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
-from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, failed_rank
+from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, failed_rank, used_set
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_of, manifest_or_tombstone
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectStore
 
 #: An error names so many ranks at most.
@@ -47,11 +49,15 @@ class Committed:
 
 @dataclass
 class Receipts:
-    """The names below a set's ``_ranks/``, as one listing shows them. `doubled`: further receipts of ranks in `by_rank`."""
+    """The names below a set's ``_ranks/``, as one listing shows them. `doubled`: further receipts of ranks in `by_rank`.
+
+    `uses`: the older sets that ranks have announced to use.
+    """
 
     by_rank: dict[int, ReceiptName] = field(default_factory=dict)
     doubled: list[ReceiptName] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    uses: set[SetName] = field(default_factory=set)
     worlds: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -81,6 +87,8 @@ def list_receipts(store: ObjectStore, keys: RunKeys, name: SetName) -> Receipts:
         text = meta.key[len(prefix) :]
         if failed_rank(text) is not None:
             found.failed.append(text)
+        elif (used := used_set(text)) is not None:
+            found.uses.add(used)
         elif (receipt := ReceiptName.parse(text)) is not None:
             found.worlds.setdefault(receipt.world, []).append(receipt.rank)
             known = found.by_rank.setdefault(receipt.rank, receipt)
@@ -125,7 +133,9 @@ def commit(store: ObjectStore, keys: RunKeys, name: SetName, world: int | None =
         for one in found.doubled:
             _require_same(store, keys, name, found.by_rank[one.rank], one)
         first = read_receipt(store, keys, name, found.by_rank[0])
-        referring = [read_receipt(store, keys, name, one) for one in found.by_rank.values() if one.has_references]
+        referring = each_at_once(
+            partial(read_receipt, store, keys, name), [one for one in found.by_rank.values() if one.has_references]
+        )
     except NotFoundError as error:
         raise SetAbandonedError(
             "a receipt that was there is gone: the set is being deleted", operation="commit", uri=key
@@ -154,6 +164,13 @@ def _require_same(store: ObjectStore, keys: RunKeys, name: SetName, one: Receipt
 def _put_once(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> Manifest | None:
     """Write the manifest, if nothing is there: what is there now. None: another committer did, and the set was pruned since."""
     key, data = keys.manifest(manifest.set), manifest.to_bytes()
+    if len(data) > MOST_BYTES:
+        raise PermanentError(
+            f"its manifest would have {len(data)} bytes for {manifest.n_objects} objects, at most {MOST_BYTES} are allowed",
+            operation="commit",
+            uri=key,
+            hint="save fewer, larger files, or without dedupe",
+        )
     with suppress(AlreadyExistsError):  # another committer was first, or our answer was lost
         put_small(store, key, data, if_absent=True)
     there = manifest_or_tombstone(read_small(store, key), key, manifest.set)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.commit import list_receipts, read_receipt
+from wherry.checkpoints.protocol.commit import Receipts, list_receipts, read_receipt
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError, put_small, read_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import ReceiptName
@@ -21,6 +21,7 @@ from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import sets_with_data
 from wherry.checkpoints.protocol.uses import is_pinned, readers
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError
+from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectMeta, ObjectStore
 
 log = logging.getLogger("wherry.checkpoints")
@@ -136,15 +137,15 @@ class Deletion:
         put_small(self._store, key, tombstone.manifest, if_absent=False)
         return True
 
-    def remove_objects(self, name: SetName, referenced: set[str]) -> int:
-        """Delete the objects of a set, but those of the `referenced` keys: the bytes that were freed. None of a set that is in
-        use, or has no tombstone by now.
+    def remove_objects(self, name: SetName, referenced: set[str]) -> int | None:
+        """Delete the objects of a set, but those of the `referenced` keys: the bytes that were freed. None: the set is in use, or
+        has no tombstone by now, and nothing was deleted.
 
         The receipts go first: without them nobody commits the set again. Raises what `prove` raises.
         """
         self._prove(name)
         if self.is_used(name) or not self._has_tombstone(name):
-            return 0
+            return None
         self._point_elsewhere(name)
         freed_bytes = 0
         for prefix in (self._keys.ranks(name), self._keys.data(name)):
@@ -181,25 +182,43 @@ class Deletion:
         self._store.delete(self._keys.pointer)
 
 
-def referenced_keys(store: ObjectStore, keys: RunKeys, manifests: list[Manifest], known: set[SetName]) -> set[str]:
-    """The keys of objects that other sets use: those of `manifests`, and those of receipts of sets without a manifest.
+def being_saved(store: ObjectStore, keys: RunKeys, known: set[SetName]) -> dict[SetName, Receipts]:
+    """The sets that have no manifest and no tombstone yet, with what their ranks have written. `known`: those that have one.
 
-    `known`: the sets that have a manifest or a tombstone. One request for each receipt that refers to an older set.
+    It must be asked for after the tombstones of the sets whose objects are to go were read: who says later that it uses one of
+    them looks for its manifest then, and finds a tombstone. One request for a thousand objects, and one for each such set.
     """
-    found: set[str] = set()
-    for name, receipts in _referring(store, keys, manifests, known):
-        for receipt in receipts:
-            if receipt.has_references:
-                content = read_receipt(store, keys, name, receipt)
-                found.update(keys.data(one.set) + one.name for one in content.objects if one.set is not None)
-    return found
+    return {name: list_receipts(store, keys, name) for name in sets_with_data(store, keys) if name not in known}
 
 
-def _referring(
-    store: ObjectStore, keys: RunKeys, manifests: list[Manifest], known: set[SetName]
-) -> Iterator[tuple[SetName, list[ReceiptName]]]:
-    yield from ((one.set, list(one.receipts)) for one in manifests if one.references)
-    for name in sets_with_data(store, keys):
-        if name not in known:
-            found = list_receipts(store, keys, name)
-            yield name, [*found.by_rank.values(), *found.doubled]
+class ReferencedKeys:
+    """The keys of objects that sets use which they do not lie in. Receipts do not change, so each is read once."""
+
+    def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
+        self._store = store
+        self._keys = keys
+        self._read: dict[tuple[SetName, ReceiptName], frozenset[tuple[SetName, str]]] = {}
+
+    def of(self, manifests: Sequence[Manifest], saving: Mapping[SetName, Receipts], leaving: set[SetName]) -> set[str]:
+        """The keys of objects of `leaving` that are used by one of the `manifests`, or by a receipt of a set being saved.
+
+        One request for each receipt that may refer to one of them, and was not read before.
+        """
+        asked = [
+            (one.set, each)
+            for one in manifests
+            if leaving.intersection(ref.set for ref in one.references)
+            for each in one.receipts
+        ]
+        asked += [(name, each) for name, receipts in saving.items() for each in (*receipts.by_rank.values(), *receipts.doubled)]
+        asked = [(name, each) for name, each in asked if each.has_references]
+        found = dict(zip(asked, each_at_once(self._sources_of, asked), strict=True))
+        there = {*(one.set for one in manifests), *saving}
+        self._read = {**{one: read for one, read in self._read.items() if one[0] in there}, **found}
+        return {self._keys.data(name) + text for read in found.values() for name, text in read if name in leaving}
+
+    def _sources_of(self, asked: tuple[SetName, ReceiptName]) -> frozenset[tuple[SetName, str]]:
+        if (known := self._read.get(asked)) is not None:
+            return known
+        content = read_receipt(self._store, self._keys, *asked)
+        return frozenset((one.set, one.name) for one in content.objects if one.set is not None)

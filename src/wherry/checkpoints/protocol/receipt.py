@@ -26,14 +26,15 @@ MOST_RANKS = 99_999
 _RANKS = r"([0-9]{5})-of-([0-9]{5})"
 _NAME = re.compile(rf"{_RANKS}-([0-9a-f]{{8}})-([0-9]{{1,9}})-([0-9]{{1,18}})-([0-9a-f]{{16}})(-refs)?\.json")
 _FAILED = re.compile(rf"failed-{_RANKS}\.json")
+_USES = re.compile(rf"uses-{_RANKS}-([0-9a-f_]{{22,31}})\.json")
 
 
 @dataclass(frozen=True)
 class SetObject:
     """One object of a set: its name in the set, its size and its CRC32C.
 
-    `set`: the older set whose object is used, for one whose bytes were there already (``dedupe=True``); `sha256` proves that they
-    are equal, in hex.
+    `sha256`, in hex, is there with ``dedupe=True``. `set`: the older set that has the object, under the same name, where its
+    bytes were there already. That is the set which has sent them, and never one that refers to them itself.
     """
 
     name: str
@@ -57,15 +58,19 @@ class Total:
         )
 
 
+def mark_of(name: str, size_bytes: int) -> int:
+    """What stands for an object's name in its set and its size: the first eight bytes of their SHA-256."""
+    return int.from_bytes(hashlib.sha256(f"{size_bytes} {name}".encode(errors="surrogateescape")).digest()[:8], "big")
+
+
 def total_of(objects: Iterable[tuple[str, int]]) -> Total:
     """Sum up objects, each with its name in the set and its size.
 
-    The sum of the SHA-256 of each (its first eight bytes) does not depend on the order, so ranks' sums can be added.
+    The sum of their marks does not depend on the order, so ranks' sums can be added.
     """
     total = Total()
     for name, size_bytes in objects:
-        digest = hashlib.sha256(f"{size_bytes} {name}".encode(errors="surrogateescape")).digest()
-        total += Total(1, size_bytes, int.from_bytes(digest[:8], "big"))
+        total += Total(1, size_bytes, mark_of(name, size_bytes))
     return total
 
 
@@ -99,6 +104,17 @@ def failed_rank(name: str) -> int | None:
     """The rank whose failure has this name; None if it is none."""
     found = _FAILED.fullmatch(name)
     return None if found is None else int(found[1])
+
+
+def uses_name(rank: int, world: int, source: SetName) -> str:
+    """The name of what a rank writes before its receipt may refer to objects that the older set `source` has, or refers to."""
+    return f"uses-{rank:05d}-of-{world:05d}-{source}.json"
+
+
+def used_set(name: str) -> SetName | None:
+    """The older set that a rank has announced to use by this name; None if it is another name."""
+    found = _USES.fullmatch(name)
+    return None if found is None else SetName.parse(found[3])
 
 
 @dataclass(frozen=True)
@@ -174,7 +190,7 @@ class Receipt:
             document.take("rank", int),
             document.take("world", int),
             document.take("kind", str),
-            tuple(_object(document, one) for one in document.take("objects", list)),
+            tuple(_object(document, one, expected) for one in document.take("objects", list)),
             _set(document, parent) if parent is not None else None,
             metrics_of(document),
             document.take_plain("metadata"),
@@ -197,7 +213,7 @@ def _set(document: Document, text: str) -> SetName:
     return name
 
 
-def _object(document: Document, content: object) -> SetObject:
+def _object(document: Document, content: object, of_receipt: SetName) -> SetObject:
     entry = document.check(content, dict, "an object")
     name = document.check(entry.get("name"), str, "an object's name")
     try:
@@ -213,4 +229,6 @@ def _object(document: Document, content: object) -> SetObject:
         raise document.damaged(f"the SHA-256 of {name} is none")
     size_bytes = document.check(entry.get("size_bytes"), int, f"the size of {name}")
     of_set = None if source is None else _set(document, document.check(source, str, f"the set of {name}"))
+    if of_set is not None and of_set >= of_receipt:
+        raise document.damaged(f"{name} is in the set {of_set}, which is not older")
     return SetObject(name, size_bytes, crc, sha256, of_set)

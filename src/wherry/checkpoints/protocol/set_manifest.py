@@ -6,25 +6,28 @@ two committers write the same bytes. It lists receipts and not objects, so that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wherry.checkpoints.protocol.documents import Document, dump
 from wherry.checkpoints.protocol.names import SetName
-from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, metrics_of, total_of
+from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, mark_of, metrics_of
 
 MANIFEST_FORMAT = "wherry-checkpoint"
 MANIFEST_VERSION = 1
 TOMBSTONE_FORMAT = "wherry-checkpoint-tombstone"
 TOMBSTONE_VERSION = 1
+_MARK = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Objects of an older set that this one uses, by the sum over their names there and their sizes."""
+    """Objects of an older set that this one uses: their bytes, and the mark of each, by which a listing proves it to be there."""
 
     set: SetName
-    total: Total
+    size_bytes: int
+    marks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,17 @@ class Manifest:
     @property
     def n_objects(self) -> int:
         """How many objects it has."""
-        return self.own.n_objects + sum(one.total.n_objects for one in self.references)
+        return self.own.n_objects + sum(len(one.marks) for one in self.references)
 
     @property
     def size_bytes(self) -> int:
         """The bytes of all its objects."""
-        return self.own.size_bytes + sum(one.total.size_bytes for one in self.references)
+        return self.own.size_bytes + self.shared_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of those of its objects that older sets have."""
+        return sum(one.size_bytes for one in self.references)
 
     def to_bytes(self) -> bytes:
         """The manifest as it is stored; equal manifests have equal bytes."""
@@ -82,12 +90,7 @@ class Manifest:
             "metadata": dict(self.metadata),
             "receipts": [one.text for one in self.receipts],
             "references": [
-                {
-                    "set": str(one.set),
-                    "n_objects": one.total.n_objects,
-                    "size_bytes": one.total.size_bytes,
-                    "names_sum": f"{one.total.names_sum:016x}",
-                }
+                {"set": str(one.set), "size_bytes": one.size_bytes, "marks": [f"{mark:016x}" for mark in one.marks]}
                 for one in self.references
             ],
         }
@@ -133,16 +136,18 @@ def manifest_or_tombstone(data: bytes, key: str, expected: SetName) -> Manifest 
 
 def manifest_of(name: SetName, receipts: Sequence[ReceiptName], first: Receipt, referring: Sequence[Receipt]) -> Manifest:
     """The manifest of a set, from the names of all its receipts, the receipt of rank 0, and those that refer to older sets."""
-    totals: dict[SetName, Total] = {}
+    marks: dict[SetName, list[int]] = {}
+    shared_bytes: dict[SetName, int] = {}
     for receipt in referring:
         for one in receipt.objects:
             if one.set is not None:
-                totals[one.set] = totals.get(one.set, Total()) + total_of([(one.name, one.size_bytes)])
+                marks.setdefault(one.set, []).append(mark_of(one.name, one.size_bytes))
+                shared_bytes[one.set] = shared_bytes.get(one.set, 0) + one.size_bytes
     return Manifest(
         name,
         first.kind,
         tuple(sorted(receipts, key=lambda one: one.rank)),
-        tuple(Reference(each, totals[each]) for each in sorted(totals)),
+        tuple(Reference(each, shared_bytes[each], tuple(sorted(marks[each]))) for each in sorted(marks)),
         first.parent,
         first.metrics,
         first.metadata,
@@ -166,13 +171,14 @@ def _from_document(document: Document) -> Manifest:
     references = []
     for each in document.take("references", list):
         entry = document.check(each, dict, "a reference")
-        try:
-            names_sum = int(document.check(entry.get("names_sum"), str, "a sum"), 16)
-        except ValueError as error:
-            raise document.damaged("a sum is no hex number") from error
-        counts = [document.check(entry.get(field), int, f"{field} of a reference") for field in ("n_objects", "size_bytes")]
+        marks = [
+            document.check(mark, str, "a mark") for mark in document.check(entry.get("marks"), list, "the marks of a reference")
+        ]
+        if not all(_MARK.fullmatch(mark) for mark in marks):
+            raise document.damaged("a mark is none")
         source = set_of(document.check(entry.get("set"), str, "the set of a reference"), "the reference")
-        references.append(Reference(source, Total(counts[0], counts[1], names_sum)))
+        size_bytes = document.check(entry.get("size_bytes"), int, "the size of a reference")
+        references.append(Reference(source, size_bytes, tuple(int(mark, 16) for mark in marks)))
     parent = document.take_or_none("parent", str)
     metrics = metrics_of(document)
     return Manifest(

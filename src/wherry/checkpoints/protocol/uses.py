@@ -1,4 +1,4 @@
-"""What keeps a set from being pruned: a pin, and the readers that are restoring it.
+"""What keeps a set from being pruned: a pin, the readers that are restoring it, and newer sets that are saved with its objects.
 
 Whoever wants to keep a set writes first and looks at the manifest then; whoever deletes one writes the tombstone first and looks
 for pins and readers then. So one of the two sees the other.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from wherry.checkpoints.protocol.documents import dump, put_small, read_small
 from wherry.checkpoints.protocol.names import RunKeys, SetName
-from wherry.checkpoints.protocol.set_manifest import Tombstone, manifest_or_tombstone
+from wherry.checkpoints.protocol.receipt import uses_name
+from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone, manifest_or_tombstone
 from wherry.errors import NotFoundError
 from wherry.store import ObjectStore
 
+_USES_FORMAT = "wherry-checkpoint-uses"
 _PIN_FORMAT = "wherry-checkpoint-pin"
 _READER_FORMAT = "wherry-checkpoint-reader"
 _CLOCK_FORMAT = "wherry-checkpoint-clock"
@@ -89,3 +91,18 @@ def readers(
         else:
             found.add(of_set)
     return found, silent
+
+
+def announce_use(store: ObjectStore, keys: RunKeys, name: SetName, rank: int, world: int, source: Manifest) -> bool:
+    """Say that a rank's part of the set `name`, which has no manifest yet, may refer to the objects of the set `source`.
+
+    True: `source` was there after that was written, so its objects, and those that it refers to itself, stay until `name` is
+    committed, when its own references keep them, or is given up. False: it was not, so nothing of it may be used. Two requests.
+    """
+    key = keys.ranks(name) + uses_name(rank, world, source.set)
+    put_small(store, key, dump(_USES_FORMAT, _VERSION, {"set": str(name), "uses": str(source.set)}), if_absent=False)
+    manifest_key = keys.manifest(source.set)
+    try:
+        return manifest_or_tombstone(read_small(store, manifest_key), manifest_key, source.set) == source
+    except NotFoundError:
+        return False

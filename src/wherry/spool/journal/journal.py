@@ -1,7 +1,8 @@
 """The journal: which uploads were accepted and how far each one is. SQLite in WAL mode, one file in the spool.
 
 Its calls are grouped by role: `uploads` is for clients, `work` for the agent and its workers, `parts` for uploads in parts,
-`queries` and `overview` for anyone. Each call is one transaction; what it returns is on disk, as far as `durability` asks for.
+`comparisons`
+for those of checkpoint sets that may refer to older ones, `queries` and `overview` for anyone. Each call is one transaction; what it returns is on disk, as far as `durability` asks for.
 Safe from several threads and processes; after a fork the child opens its own connection.
 """
 
@@ -19,13 +20,14 @@ from typing import TypeVar
 from wherry.clock import Clock
 from wherry.config import Durability
 from wherry.errors import JournalError
+from wherry.spool.journal.comparisons import Comparisons
 from wherry.spool.journal.database import Database, JournalDamaged
 from wherry.spool.journal.journal_time import JournalTime
 from wherry.spool.journal.overview import Overview
 from wherry.spool.journal.parts import Parts
 from wherry.spool.journal.queries import Queries
 from wherry.spool.journal.role import Role
-from wherry.spool.journal.schema import SCHEMA, VERSION, from_version_3
+from wherry.spool.journal.schema import SCHEMA, VERSION, from_version_3, from_version_4
 from wherry.spool.journal.submit import Uploads
 from wherry.spool.journal.work import Work
 
@@ -46,11 +48,12 @@ class Journal:
     ) -> None:
         self.path = path
         self._time = time_ = JournalTime(clock or Clock())
-        migrations = {3: lambda db: from_version_3(db, time_.wall_s())}
+        migrations = {3: lambda db: from_version_3(db, time_.wall_s()), 4: from_version_4}
         self._database = Database(path, SCHEMA, VERSION, durability, checkpoints=checkpoints, migrations=migrations)
         self.uploads = self._role(Uploads)
         self.work = self._role(Work)
         self.parts = self._role(Parts)
+        self.comparisons = self._role(Comparisons)
         self.queries = self._role(Queries)
         self.overview = self._role(Overview)
         self.check = self._database.check

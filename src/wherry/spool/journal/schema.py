@@ -12,11 +12,12 @@ import json
 from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
+from wherry.spool.journal.comparisons import COMPARISONS_SCHEMA
 from wherry.spool.journal.database import run_script
 from wherry.spool.journal.journal_time import TIME_SCHEMA
 from wherry.spool.journal.parts import PARTS_SCHEMA
 
-VERSION = 4
+VERSION = 5
 _OPEN = "('queued', 'leased')"
 _NEEDED = "('queued', 'leased', 'failed')"  # states in which a job's staged file is kept
 
@@ -147,7 +148,7 @@ CREATE TRIGGER jobs_reopened AFTER UPDATE OF state ON jobs WHEN OLD.state NOT IN
         SELECT MIN(e.id) FROM jobs e INDEXED BY jobs_open WHERE e.uri = NEW.uri AND e.place = NEW.place AND e.id > NEW.id AND e.state IN {_OPEN});
 END;
 """
-SCHEMA = _TABLES + PARTS_SCHEMA + TIME_SCHEMA + _INDEXES + _TRIGGERS
+SCHEMA = _TABLES + PARTS_SCHEMA + TIME_SCHEMA + _INDEXES + _TRIGGERS + COMPARISONS_SCHEMA
 
 
 def store_row(
@@ -217,9 +218,14 @@ def from_version_3(db: Connection, now_s: float) -> None:
     )
     db.execute("UPDATE held SET size_bytes = (SELECT COALESCE(SUM(size_bytes), 0) FROM staged)")
     db.execute(f"UPDATE jobs SET blocked_by = {BLOCKER} WHERE state = 'queued'")
-    run_script(db, _TRIGGERS)
+    run_script(db, _TRIGGERS + COMPARISONS_SCHEMA)
     db.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'")
     db.execute("INSERT INTO sqlite_sequence VALUES ('jobs', ?)", (last_id,))
+
+
+def from_version_4(db: Connection) -> None:
+    """Bring a journal of version 4, which compares no uploads, into this form, within the transaction that is open."""
+    run_script(db, COMPARISONS_SCHEMA)
 
 
 def register(db: Connection, row: tuple[int, str, str, str, str], settings: str) -> None:

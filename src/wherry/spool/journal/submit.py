@@ -38,6 +38,7 @@ class NewJob:
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
     crc32c: int | None = None
     pieces: tuple[int, ...] = ()  # the CRC32C of each piece of PIECE_BYTES, where it is known
+    plan: str | None = None  # of which part of which checkpoint set it is, if it is to be compared with an older one's
     only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
 
 
@@ -84,6 +85,8 @@ class Uploads(Role):
                     raise name_is_held(holder)
                 ids.append(self._insert(db, job, owner, store_id, endpoint))
                 _note_requirements(db, job, ids[-1], endpoint)
+                if job.plan is not None:
+                    db.execute("INSERT INTO comparisons (job_id, plan) VALUES (?, ?)", (ids[-1], job.plan))
                 if job.overwrite and job.kind is JobKind.PUT:
                     freed += self._supersede(db, job.uri, endpoint, ids[-1])
                 db.execute(f"UPDATE jobs SET blocked_by = {BLOCKER} WHERE id = ?", (ids[-1],))

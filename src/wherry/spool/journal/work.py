@@ -35,6 +35,9 @@ class Requirement:
     crc32c: int | None
     size_bytes: int | None = None
     error: str | None = None
+    #: Where it was compared: the SHA-256 of the file in hex, and the older checkpoint set that has it ('': it was sent).
+    sha256: str | None = None
+    source: str | None = None
 
 
 class Work(Role):
@@ -113,8 +116,9 @@ class Work(Role):
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
         rows = self._rows(
             "SELECT r.key, e.state, (SELECT n.crc32c FROM jobs n WHERE n.uri = e.uri AND n.place = e.place AND n.id >= e.id"
-            "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1), e.size_bytes, e.error"
-            " FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job WHERE r.job_id = ?",
+            "   AND n.state = 'done' AND n.kind = 'put' ORDER BY n.id DESC LIMIT 1), e.size_bytes, e.error,"
+            " c.sha256, c.source FROM requirements r LEFT JOIN jobs e ON e.id = r.after_job"
+            " LEFT JOIN comparisons c ON c.job_id = e.id WHERE r.job_id = ?",
             (job_id,),
         )
         return [Requirement(row[0], JobState(row[1]) if row[1] else None, *row[2:]) for row in rows]

@@ -1,0 +1,252 @@
+"""Checkpoints(dedupe=True) with agents, on a folder and on S3: what is sent, what comes back, and what a kill leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wherry
+from checkpoint_sets.restores import contents_of
+from servers.proxy import FaultProxy, fault_proxy
+from servers.real import S3Server
+from wherry.checkpoints.checkpoints import Checkpoints
+from wherry.checkpoints.protocol.deletion import PruneDelays
+from wherry.checkpoints.protocol.names import SetName
+from wherry.checkpoints.restore import DamagedSetError
+from wherry.checkpoints.survey import verify_bytes
+from wherry.checkpoints.world import World
+
+BASE_BYTES = 3_000_000
+ADAPTER_BYTES = 30_000
+Open = Callable[..., AbstractContextManager[Checkpoints]]
+
+
+def write_model(folder: Path, step: int, *, base: int = 0) -> Path:
+    """What is frozen in one file, what is trained in another."""
+    folder.mkdir(exist_ok=True)
+    (folder / "base.bin").write_bytes(random.Random(base).randbytes(BASE_BYTES))
+    (folder / "adapter.bin").write_bytes(random.Random(f"adapter {step}").randbytes(ADAPTER_BYTES))
+    (folder / "config.json").write_text('{"rank": 8}')
+    return folder
+
+
+on_s3_too = pytest.mark.parametrize("opened", ["local", "S3"], indirect=True)
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the run, each time with the same spool unless another is given."""
+    if getattr(request, "param", "local") == "local":
+        (tmp_path / "bucket").mkdir()
+        uri, options = str(tmp_path / "bucket"), None
+    else:
+        server: S3Server = request.getfixturevalue("seaweedfs_server")
+        uri, options = f"s3://{server.bucket}/{tmp_path.name}-{os.getpid()}", server.options
+
+    @contextmanager
+    def open_run(**settings: Any) -> Iterator[Checkpoints]:
+        with wherry.Checkpoints(
+            uri, "run1", **{"spool": tmp_path / "spool", "storage_options": options, "dedupe": True, **settings}
+        ) as run:
+            yield run
+
+    yield open_run
+
+
+def owners(run: Checkpoints, which: int | str = "latest") -> Mapping[str, int]:
+    """By which step each file of a set was sent."""
+    manifest = run.find(which)
+    return {one.name: (one.set or manifest.set).step for _, one in run.catalog.objects(manifest)}
+
+
+@on_s3_too
+def test_what_does_not_change_is_sent_once_and_each_set_comes_back(opened: Open, tmp_path: Path) -> None:
+    wanted = {}
+    with opened() as run:
+        for step in (10, 20, 30):
+            model = write_model(tmp_path / "model", step)
+            wanted[step] = contents_of(model)
+            manifest = run.save(step, model).result(60)
+            assert manifest.size_bytes == BASE_BYTES + ADAPTER_BYTES + len('{"rank": 8}')
+        assert {"base.bin": 10, "config.json": 10, "adapter.bin": 30} == owners(run)
+        latest = run.latest()
+        assert latest is not None and latest.step == 30
+        for step in (10, 20, 30):
+            assert wanted[step] == contents_of(run.restore(step, tmp_path / f"back {step}"))
+            assert [] == verify_bytes(run.catalog.store, run.catalog.keys, run.find(step))
+        objects = [one for _, one in run.catalog.objects(run.find(30))]
+        assert all(one.sha256 == hashlib.sha256(wanted[30][one.name]).hexdigest() for one in objects)
+    assert [] == list((tmp_path / "spool" / "objects").iterdir())
+
+
+def test_the_bytes_that_are_sent_are_those_that_changed(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    def sent_bytes(proxy: FaultProxy) -> int:
+        return proxy.request_bytes("PUT", r"/data/[^/]*/[^_?]")
+
+    with fault_proxy("127.0.0.1", seaweedfs_server.port) as proxy:
+        options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
+        uri = f"s3://{seaweedfs_server.bucket}/{tmp_path.name}-{os.getpid()}"
+        with wherry.Checkpoints(uri, "run1", spool=tmp_path / "spool", storage_options=options, dedupe=True) as run:
+            run.save(0, write_model(tmp_path / "model", 0)).result(60)
+            first_bytes = sent_bytes(proxy)
+            assert first_bytes >= BASE_BYTES + ADAPTER_BYTES
+            for step in range(1, 4):
+                run.save(step, write_model(tmp_path / "model", step)).result(60)
+            assert sent_bytes(proxy) - first_bytes < 4 * ADAPTER_BYTES
+
+
+@on_s3_too
+def test_a_resumed_attempt_refers_to_the_set_that_it_resumed_from(opened: Open, tmp_path: Path) -> None:
+    with opened() as run:
+        run.save(10, write_model(tmp_path / "model", 10))
+    with opened(spool=tmp_path / "another") as run:
+        run.restore("latest", tmp_path / "back")
+        run.save(11, write_model(tmp_path / "back", 11)).result(60)
+        assert {"base.bin": 10, "config.json": 10, "adapter.bin": 11} == owners(run)
+
+
+@on_s3_too
+def test_a_run_that_is_pruned_at_each_save_sends_it_once_and_stays_whole(opened: Open, tmp_path: Path) -> None:
+    now = PruneDelays(grace_s=0.0)
+    with opened(keep=wherry.Keep(last=2)) as run:
+        for step in range(10, 80, 10):
+            run.save(step, write_model(tmp_path / "model", step)).result(60)
+            run.prune(delays=now)
+        assert {"base.bin": 10, "config.json": 10, "adapter.bin": 70} == owners(run)
+        assert [60, 70] == [one.step for one in run.list()]
+        assert [] == verify_bytes(run.catalog.store, run.catalog.keys, run.find(70))
+        run.save(80, write_model(tmp_path / "model", 80, base=1)).result(60)
+        run.save(90, write_model(tmp_path / "model", 90, base=1)).result(60)
+        run.prune(delays=now)
+        there = {
+            key.split("/")[-2] for meta in run.catalog.store.list(run.catalog.keys.all_data) if "adapter" in (key := meta.key)
+        }
+        assert {str(one.set) for one in run.list()} == there
+        assert 1 == sum(meta.key.endswith("base.bin") for meta in run.catalog.store.list(run.catalog.keys.all_data))
+
+
+def test_the_newest_is_deleted_while_the_next_refers_to_it(opened: Open, tmp_path: Path) -> None:
+    with opened() as run:
+        for step in (10, 20):
+            run.save(step, write_model(tmp_path / "model", step, base=step)).result(60)
+        run.delete(20)
+        run.prune(delays=PruneDelays(grace_s=0.0))
+        run.save(30, write_model(tmp_path / "model", 30, base=20)).result(60)
+        assert {"base.bin": 30, "config.json": 10, "adapter.bin": 30} == owners(run)
+        assert contents_of(tmp_path / "model") == contents_of(run.restore("latest", tmp_path / "back"))
+
+
+def test_several_ranks_refer_to_what_each_has_saved(opened: Open, tmp_path: Path) -> None:
+    with opened(attempt=1, world=World(0, 2, 0)) as first, opened(attempt=1, world=World(1, 2, 1)) as second:
+        for step in (10, 20):
+            parts = []
+            for rank, run in enumerate((first, second)):
+                folder = tmp_path / f"rank{rank}"
+                folder.mkdir(exist_ok=True)
+                (folder / f"frozen{rank}.bin").write_bytes(random.Random(rank).randbytes(100_000))
+                (folder / f"trained{rank}.bin").write_bytes(random.Random(f"{rank} {step}").randbytes(100))
+                parts.append(run.save(step, folder))
+            manifest = parts[0].result(60)
+            assert manifest == parts[1].result(60)
+        assert (200_000, 200) == (manifest.shared_bytes, manifest.own.size_bytes)
+    with opened(spool=tmp_path / "one") as run:
+        model = run.restore("latest", tmp_path / "back")
+        assert 4 == len(contents_of(model))
+        run.save(30, model).result(60)
+        shared = run.find(30)
+        assert (200_200, [10, 20]) == (shared.shared_bytes, [one.set.step for one in shared.references])
+
+
+def test_a_lost_object_of_an_older_set_makes_each_set_that_uses_it_incomplete(opened: Open, tmp_path: Path) -> None:
+    with opened() as run:
+        run.save(5, write_model(tmp_path / "model", 5, base=5)).result(60)
+        for step in (10, 20):
+            run.save(step, write_model(tmp_path / "model", step)).result(60)
+        key = run.catalog.keys.data(run.find(10).set) + "base.bin"
+        run.catalog.store.delete(key)
+        with pytest.raises(DamagedSetError, match=r"base\.bin"):
+            run.restore(20, tmp_path / "back")
+        assert run.find("latest").step == 5
+        run.save(30, write_model(tmp_path / "model", 30)).result(60)
+        assert 30 == owners(run)["base.bin"]
+        assert run.find("latest").step == 30
+
+
+def test_a_file_that_is_written_in_place_is_compared_as_well(opened: Open, tmp_path: Path) -> None:
+    with opened() as run:
+        for step in (10, 20):
+            with run.save(step) as folder:
+                write_model(folder, step)
+            run.flush(60)
+        assert {"base.bin": 10, "config.json": 10, "adapter.bin": 20} == owners(run)
+
+
+def test_it_holds_in_another_process_and_without_an_agent(opened: Open, tmp_path: Path) -> None:
+    with opened(config=wherry.Config(agent=wherry.AgentConfig(run_in="caller"))) as run:
+        run.save(10, write_model(tmp_path / "model", 10)).result(60)
+        run.save(20, write_model(tmp_path / "model", 20)).result(60)
+        assert 10 == owners(run)["base.bin"]
+    with wherry.Checkpoints(tmp_path, "run2", spool=tmp_path / "spool", dedupe=True) as run:
+        run.save(10, write_model(tmp_path / "model", 10)).result(60)
+        with pickle.loads(pickle.dumps(run)) as copied:  # noqa: S301  it was written a moment ago
+            copied.save(20, write_model(tmp_path / "model", 20)).result(60)
+        assert 10 == owners(run)["base.bin"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import wherry
+run = wherry.Checkpoints(sys.argv[1], "run1", spool=sys.argv[2], dedupe=True)
+for step in range(20, 25):
+    Path(sys.argv[3], "adapter.bin").write_bytes(b"%d" % step * 1000)
+    run.save(step, sys.argv[3])
+pids = [int(one) for one in os.listdir("/proc") if one.isdigit() and one != str(os.getpid())]
+for pid in pids:
+    try:
+        mine = sys.argv[2].encode() in Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        mine = False
+    if mine:
+        os.kill(pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_trainer_and_agent_killed_while_files_are_compared_lose_nothing(tmp_path: Path) -> None:
+    bucket, spool, model = tmp_path / "bucket", tmp_path / "spool", write_model(tmp_path / "model", 10)
+    bucket.mkdir()
+    with wherry.Checkpoints(bucket, "run1", spool=spool, dedupe=True) as run:
+        run.save(10, model).result(60)
+    done = subprocess.run([sys.executable, "-c", KILLED, bucket, spool, model], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    with wherry.Checkpoints(bucket, "run1", spool=spool, dedupe=True) as run:
+        run.save(30, model).result(60)
+    subprocess.run([sys.executable, "-m", "wherry.cli", "drain", "--spool", spool], check=True, timeout=120, capture_output=True)
+    with wherry.Checkpoints(bucket, "run1", spool=spool) as run:
+        assert [10, 20, 21, 22, 23, 24, 30] == [one.step for one in run.list()]
+        for one in run.list():
+            assert [] == verify_bytes(run.catalog.store, run.catalog.keys, one)
+            assert [] == run.catalog.missing(one)
+            assert one.step == 10 or one.shared_bytes >= BASE_BYTES
+
+
+def test_without_dedupe_nothing_is_referred_to(opened: Open, tmp_path: Path) -> None:
+    with opened(dedupe=False) as run:
+        for step in (10, 20):
+            run.save(step, write_model(tmp_path / "model", 10)).result(60)
+        assert {20} == set(owners(run).values())
+        name = run.find(20).set
+        assert isinstance(name, SetName)
+        assert all(one.sha256 is None for _, one in run.catalog.objects(run.find(20)))
