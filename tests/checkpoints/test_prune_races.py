@@ -262,6 +262,39 @@ def test_whoever_interferes_at_any_request_the_newest_set_is_whole(lax: bool, ri
         assert expected == set(there(timed)) == set(with_data(timed)), fault
 
 
+@pytest.mark.parametrize("lax", [False, True])
+def test_of_two_prunes_at_once_none_takes_the_time_of_a_manifest_for_that_of_its_tombstone(lax: bool) -> None:
+    def world() -> TimedStore:
+        timed = three_sets(lax)
+        timed.now_s += 7 * 3600.0
+        return timed
+
+    def prune(store: ObjectStore) -> object:
+        return Pruner(store, KEYS, keep=Keep(last=1)).prune()
+
+    for timed, faulty, fault in at_each_request(world, prune):
+        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=lambda timed=timed: prune(timed))]  # type: ignore[misc]
+        prune(faulty)
+        assert [10, 20, 25, 30] == with_data(timed), fault
+        timed.now_s += 7 * 3600.0
+        prune(timed)
+        assert [25, 30] == with_data(timed), fault
+
+
+class HidingStore(WrappedStore):
+    """Its listings of a set's data show nothing yet."""
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
+        return iter(()) if prefix.startswith(KEYS.all_data) and prefix != KEYS.all_data else super().list(prefix)
+
+
+def test_a_set_whose_objects_no_listing_shows_yet_is_not_given_up() -> None:
+    timed = new_store(lax=False)
+    save_set(timed, KEYS, 10)
+    write_part(timed, KEYS, SetName("000000001", 20), world=2)
+    assert [20] == steps_of(Pruner(HidingStore(timed), KEYS, delays=NOW).prune().incomplete)
+
+
 class CountingStore(WrappedStore):
     """Counts calls; a listing is one."""
 

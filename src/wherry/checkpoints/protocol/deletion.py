@@ -121,10 +121,9 @@ class Deletion:
         return True
 
     def is_quiet(self, name: SetName) -> bool:
-        """Whether all objects of the set are older than `abandon_after_s`."""
-        return all(
-            self.is_older(meta.modified_s, self._delays.abandon_after_s) for meta in self._store.list(self._keys.data(name))
-        )
+        """Whether the set has objects, and all of them are older than `abandon_after_s`: a listing that lags may show none."""
+        metas = list(self._store.list(self._keys.data(name)))
+        return bool(metas) and all(self.is_older(meta.modified_s, self._delays.abandon_after_s) for meta in metas)
 
     def put_back(self, tombstone: Tombstone) -> bool:
         """Put the manifest of a pruned set back, whose pin came while it was pruned; False if objects of it are gone."""
@@ -139,12 +138,12 @@ class Deletion:
 
     def remove_objects(self, name: SetName, referenced: set[str]) -> int | None:
         """Delete the objects of a set, but those of the `referenced` keys: the bytes that were freed. None: the set is in use, or
-        has no tombstone by now, and nothing was deleted.
+        has no tombstone by now whose grace is over, and nothing was deleted.
 
         The receipts go first: without them nobody commits the set again. Raises what `prove` raises.
         """
         self._prove(name)
-        if self.is_used(name) or not self._has_tombstone(name):
+        if self.is_used(name) or not self._has_due_tombstone(name):
             return None
         self._point_elsewhere(name)
         freed_bytes = 0
@@ -155,9 +154,13 @@ class Deletion:
                 freed_bytes += sum(max(0, meta.size_bytes) for meta in chunk)
         return freed_bytes
 
-    def _has_tombstone(self, name: SetName) -> bool:
+    def _has_due_tombstone(self, name: SetName) -> bool:
+        """Whether there is a tombstone whose grace is over. It is read first and its time is asked for then: the other way round
+        the time may be that of a manifest which another prune has replaced in between.
+        """
         try:
-            return isinstance(Catalog(self._store, self._keys).read(name), Tombstone)
+            is_tombstone = isinstance(Catalog(self._store, self._keys).read(name), Tombstone)
+            return is_tombstone and self.is_older(self._store.head(self._keys.manifest(name)).modified_s, self._delays.grace_s)
         except NotFoundError:
             return False
 
