@@ -18,7 +18,7 @@ from wherry.checkpoints.choice import set_of
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.attempts import Attempt, claim, claim_number
 from wherry.checkpoints.protocol.catalog import Catalog
-from wherry.checkpoints.protocol.deletion import PruneDelays
+from wherry.checkpoints.protocol.deletion import InUseError, PruneDelays
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.protocol.uncommitted import sets_with_data
@@ -269,16 +269,35 @@ def test_of_two_prunes_at_once_none_takes_the_time_of_a_manifest_for_that_of_its
         timed.now_s += 7 * 3600.0
         return timed
 
-    def prune(store: ObjectStore) -> object:
-        return Pruner(store, KEYS, keep=Keep(last=1)).prune()
+    def prune(store: ObjectStore) -> None:
+        Pruner(store, KEYS, keep=Keep(last=1)).prune()
 
     for timed, faulty, fault in at_each_request(world, prune):
-        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=lambda timed=timed: prune(timed))]  # type: ignore[misc]
+        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=partial(prune, timed))]
         prune(faulty)
         assert [10, 20, 25, 30] == with_data(timed), fault
         timed.now_s += 7 * 3600.0
         prune(timed)
         assert [25, 30] == with_data(timed), fault
+
+
+def test_of_two_who_delete_the_last_sets_at_once_one_is_refused() -> None:
+    def world() -> TimedStore:
+        store = new_store(lax=False)
+        for step in (10, 20):
+            save_set(store, KEYS, step)
+        return store
+
+    for timed, faulty, fault in at_each_request(world, lambda store: Pruner(store, KEYS).delete(SetName("000000001", 20))):
+
+        def interfere(timed: TimedStore = timed) -> None:
+            with suppress(InUseError):
+                Pruner(timed, KEYS).delete(FIRST)
+
+        faulty.plan = [Fault(fault.operation, nth=fault.nth, act=interfere)]
+        with suppress(InUseError):
+            Pruner(faulty, KEYS).delete(SetName("000000001", 20))
+        assert there(timed), fault
 
 
 class HidingStore(WrappedStore):

@@ -167,15 +167,19 @@ class Pruner:
         version = (meta.etag, meta.size_bytes, meta.modified_s)
         if (known := self._read.get(name)) is not None and known[0] == version:
             return known[1]
+        if (there := self._read_or_none(name)) is None:
+            return None
+        self._read[name] = (version, there)
+        return there
+
+    def _read_or_none(self, name: SetName) -> Manifest | Tombstone | None:
         try:
-            there = self._catalog.read(name)
+            return self._catalog.read(name)
         except NotFoundError:
             return None
         except (DamagedDocumentError, NewerFormatError) as error:
             log.warning("the set %s is left alone: %s", name, error)
             return None
-        self._read[name] = (version, there)
-        return there
 
     def _newest_complete(self, look: _Look) -> Manifest | None:
         return next((one for one in reversed(look.manifests) if self._is_complete(one)), None)
@@ -187,11 +191,13 @@ class Pruner:
             return False
 
     def _prove(self, newest: Manifest | None, name: SetName) -> None:
-        """By a listing made now: a newer set than `name` is complete. A set that was never complete needs any that is."""
+        """By its manifest and a listing, asked for now: a newer set than `name` is complete. A set that was never complete needs
+        any that is.
+        """
         self._check_own()
         if newest is None:
             raise _NotProvenError("no complete set was found, so nothing is deleted")
-        if not self._is_complete(newest):
+        if self._read_or_none(newest.set) != newest or not self._is_complete(newest):
             raise _NotProvenError(f"the set {newest.set} is not complete any more, so nothing is deleted")
 
     def _check_own(self) -> None:

@@ -89,8 +89,10 @@ class Deletion:
     def bury(self, manifest: Manifest, resumed_from: Callable[[], Collection[SetName]]) -> bool:
         """Write the tombstone of a committed set. False: somebody uses it, so it stays.
 
-        The tombstone comes before the look for users, who write first and look for the manifest then; and before the look for
-        the sets that attempts were `resumed_from`, which are readers of them until they are recorded. Raises what `prove` raises.
+        The tombstone comes before the look for users, who write first and look for the manifest then; before the look for the
+        sets that attempts were `resumed_from`, which are readers of them until they are recorded; and before the second proof: of
+        two who delete at once, each the set that the other one lets stay, one sees the other's tombstone. Raises what `prove`
+        raises.
         """
         if self.is_used(manifest.set):
             return False
@@ -98,8 +100,14 @@ class Deletion:
         key = self._keys.manifest(manifest.set)
         tombstone = Tombstone(manifest.set, PRUNED, manifest.to_bytes())
         put_small(self._store, key, tombstone.to_bytes(), if_absent=False)
-        if self.is_used(manifest.set) or manifest.set in resumed_from():
-            put_small(self._store, key, manifest.to_bytes(), if_absent=False)
+        stays = True
+        try:
+            self._prove(manifest.set)
+            stays = self.is_used(manifest.set) or manifest.set in resumed_from()
+        finally:
+            if stays:
+                put_small(self._store, key, manifest.to_bytes(), if_absent=False)
+        if stays:
             return False
         self._point_elsewhere(manifest.set)
         return True
