@@ -1,4 +1,4 @@
-"""Two writers of one new name, 200 times: exactly one wins each time, and the other gets AlreadyExistsError.
+"""Two writers of one new name, again and again: exactly one wins each time, and the other gets AlreadyExistsError.
 
 Only stores that decide it are here. SeaweedFS 4.48 is, with its puts: of two completes at one moment both succeeded in 13 of 20
 rounds. fake-gcs-server keeps the condition on puts only. What cannot decide says so in its Capabilities.
@@ -28,7 +28,6 @@ from wherry.errors import AlreadyExistsError
 from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part, PutOptions
 from wherry.uri import StoreURI
 
-ROUNDS = 200
 CONTENTS = (b"one" * 1000, b"other" * 1000)
 
 #: One attempt of a writer: it prepares what it can, waits for the other at the barrier, and makes the object.
@@ -83,6 +82,7 @@ def opened(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
             yield store, prefix
 
 
+@pytest.mark.parametrize("n_rounds", [50, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "attempt"),
     [
@@ -101,7 +101,7 @@ def opened(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else value.__name__,
 )
 def test_of_two_writers_of_a_new_name_exactly_one_wins_each_time(
-    name: str, attempt: Attempt, tmp_path: Path, request: pytest.FixtureRequest
+    name: str, attempt: Attempt, n_rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     sources = [tmp_path / f"source-{n}" for n in range(2)]
     for source, data in zip(sources, CONTENTS, strict=True):
@@ -118,7 +118,7 @@ def test_of_two_writers_of_a_new_name_exactly_one_wins_each_time(
     with opened(name, tmp_path, request) as (store, prefix), ThreadPoolExecutor(2) as pool:
         assert store.capabilities.conditional_put
         winners = []
-        for round_ in range(ROUNDS):
+        for round_ in range(n_rounds):
             writers = [pool.submit(write, store, f"{prefix}/{round_}", source) for source in sources]
             won = [writer.result() for writer in writers]
             assert [False, True] == sorted(won), f"round {round_}"

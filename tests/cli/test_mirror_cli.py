@@ -52,7 +52,7 @@ def wait_for_segments(line: CommandLine, n_bytes: int) -> None:
     def sent() -> bool:
         return n_bytes <= sum(p.stat().st_size for p in files_below(line.folder / "bucket") if "/segments/" in str(p))
 
-    wait_until(sent, 30.0, f"{n_bytes} bytes in segments")
+    wait_until(sent, 60.0, f"{n_bytes} bytes in segments")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -16,6 +16,17 @@ from support import end_agent
 _ON_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
 
 
+#: A program under torchrun, with a name for its run, then without.
+_NAMES_A_RUN = """
+import os
+from wherry.loggers import State
+print("the run is", State().run_name)
+print("without a name")
+del os.environ["RUN_NAME"]
+print("the run is", State().run_name)
+"""
+
+
 def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
     with end_agent(tmp_path / "spool"):
         assert "" == run_program("plain", tmp_path, RUN_NAME="my-run")
@@ -38,15 +49,13 @@ def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Pa
 
 def test_a_run_id_that_torchrun_does_not_keep_is_warned_of_and_run_name_is_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("from wherry.loggers import State\nprint('the run is', State().run_name)\n")
+    script.write_text(_NAMES_A_RUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--rdzv-id", "my-run", str(script)]
-    environment = {key: value for key, value in os.environ.items() if key != "RUN_NAME"}
-
-    def said(**more: str) -> str:
-        done = subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, timeout=120, check=True)
-        return done.stdout + done.stderr
-
-    named, made_up = said(RUN_NAME="my-run"), said()
+    environment = {**os.environ, "RUN_NAME": "my-run", "PYTHONUNBUFFERED": "1"}
+    said = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=True
+    ).stdout
+    named, made_up = said.split("without a name")
     assert ("the run is my-run" in named, "a random id" in named) == (True, False)
     assert "a random id that torchrun sets anew at each start" in made_up
     assert "RUN_NAME=my-run torchrun" in made_up

@@ -24,14 +24,14 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", range(0, 100, 25))
 def test_whatever_is_done_to_a_folder(place: Path, first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         play(place, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(200, 6200, 100))
+@pytest.mark.parametrize("first", range(100, 6100, 100))
 def test_six_thousand_seeds(place: Path, first: int) -> None:
     for seed in range(first, first + 100):
         play(place, seed)
