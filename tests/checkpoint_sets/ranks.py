@@ -19,7 +19,8 @@ from pathlib import Path
 import torch.distributed as dist
 import torch.distributed.distributed_c10d
 import wherry, wherry.checkpoints
-
+"""
+_FORK = """
 meeting, world, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 for rank in range(world):
     if os.fork() == 0:
@@ -40,13 +41,16 @@ if dist.is_initialized():
 """
 
 
-def run_ranks(n_ranks: int, folder: Path, text: str, *arguments: str | os.PathLike[str], timeout_s: float = 120.0) -> list[str]:
+def run_ranks(
+    n_ranks: int, folder: Path, text: str, *arguments: str | os.PathLike[str], imports: str = "", timeout_s: float = 120.0
+) -> list[str]:
     """Run a text on so many ranks, which has `rank`, `world`, `arguments` and `dist`: what each of them printed, on both streams.
 
-    `folder` is where they meet. A rank that does not end well does not end the others.
+    `folder` is where they meet; `imports` is run before they part. A rank that does not end well does not end the others.
     """
     meeting = folder / f"meeting-{os.urandom(4).hex()}"
-    command = [sys.executable, "-c", _BEGIN + textwrap.dedent(text) + _END, str(meeting), str(n_ranks), *map(str, arguments)]
+    program = _BEGIN + imports + _FORK + textwrap.dedent(text) + _END
+    command = [sys.executable, "-c", program, str(meeting), str(n_ranks), *map(str, arguments)]
     with subprocess.Popen(command, env=environment_with_tests({"OMP_NUM_THREADS": "1"}), start_new_session=True) as parent:
         try:
             parent.wait(timeout_s)

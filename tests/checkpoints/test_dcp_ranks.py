@@ -1,6 +1,6 @@
 """torch.distributed.checkpoint with several processes: 2 ranks save, 3 and 1 load, by torchrun and gloo.
 
-This file is also the program of the ranks, ``test_dcp_ranks.py save|load BUCKET SPOOL``. The states are made of seeds, so any
+This file is also the program of those who save, ``test_dcp_ranks.py BUCKET SPOOL URI``. The states are made of seeds, so any
 number of ranks knows what has to come back.
 """
 
@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from wherry.checkpoints.world import World
 from wherry.torch import StorageReader, StorageWriter
 
 if TYPE_CHECKING:
-    from servers.real import S3Server  # a rank does not find it, and does not need it
+    from servers.real import S3Server  # a rank under torchrun does not find it, and does not need it
 
 pytestmark = [
     pytest.mark.large,
@@ -166,40 +167,68 @@ class Deadly(DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-PROGRAMS = {"save": save_all, "load": load_all, "die": save_and_die}
-
-
 def main() -> None:
-    """What the first argument says."""
-    what, bucket, spool = sys.argv[1:]
+    """Save all to the bucket; then save to the URI until rank 1 is killed."""
+    bucket, spool, uri = sys.argv[1:]
     distributed.init_process_group("gloo")
     with wherry.Checkpoints(bucket, "run1", spool=spool) as checkpoints:
-        PROGRAMS[what](checkpoints)
-    if what == "save":
-        save_in_a_group(bucket, spool)
-    distributed.destroy_process_group()
+        save_all(checkpoints)
+    save_in_a_group(bucket, spool)
+    Path(f"{spool}-{distributed.get_rank()}-has-saved").touch()
+    with wherry.Checkpoints(uri, "run1", spool=f"{spool}-killed") as checkpoints:
+        save_and_die(checkpoints)
 
 
-def torchrun(n_ranks: int, *arguments: object, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks), __file__]
-    command += map(str, arguments)
-    return subprocess.run(
-        command, env={**os.environ, **(environ or {})}, capture_output=True, text=True, timeout=350, check=False
-    )
+@dataclass(frozen=True)
+class Saved:
+    """What two ranks have left."""
+
+    #: DDP, FSDP2, asynchronously by a thread and by a process, and without collective calls.
+    bucket: Path
+    #: Where they were saving when one was killed.
+    uri: str
+    said: str
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks have saved: DDP, FSDP2, asynchronously by a thread and by a process, and without collective calls."""
+def saved(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) -> Saved:
+    """The second half on S3, where the process executor finds the keys in its environment."""
     folder = tmp_path_factory.mktemp("dcp")
-    done = torchrun(2, "save", folder / "bucket", folder / "spool")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "bucket"
+    uri = f"s3://{seaweedfs_server.bucket}/{uuid.uuid4()}"
+    environ = {
+        "AWS_ACCESS_KEY_ID": seaweedfs_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": seaweedfs_server.secret_key,
+        "AWS_ENDPOINT_URL": seaweedfs_server.url,
+        "AWS_REGION": "us-east-1",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    done = subprocess.run(
+        [*command, folder / "bucket", folder / "spool", uri],
+        env={**os.environ, **environ}, capture_output=True, text=True, timeout=350, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert all((folder / f"spool-{rank}-has-saved").exists() for rank in range(2)), said
+    assert done.returncode != 0
+    assert "SIGKILL" in done.stderr, said
+    return Saved(folder / "bucket", uri, said)
 
 
-def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path) -> None:
-    done = torchrun(3, "load", bucket, spool_folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def bucket(saved: Saved) -> Path:
+    return saved.bucket
+
+
+def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
+    from checkpoint_sets.ranks import run_ranks  # as above
+
+    text = """
+        with wherry.Checkpoints(arguments[0], "run1", spool=arguments[1]) as checkpoints:
+            load_all(checkpoints)
+        print("loaded")
+    """
+    imports = f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_dcp_ranks import load_all\n"
+    for said in run_ranks(3, tmp_path, text, bucket, spool_folder, imports=imports, timeout_s=350):
+        assert said.endswith("loaded\n"), said
 
 
 @pytest.mark.parametrize("step", [FSDP, THREAD, PROCESS])
@@ -236,24 +265,15 @@ def test_torch_itself_reads_a_restored_set(bucket: Path, spool_folder: Path, tmp
     assert torch.is_tensor(found["model"]["0.weight"])
 
 
-def test_what_was_handed_over_before_a_kill_is_committed_and_no_half_set_is(seaweedfs_server: S3Server, tmp_path: Path) -> None:
-    """On S3, where the process executor finds the keys in its environment."""
+def test_what_was_handed_over_before_a_kill_is_committed_and_no_half_set_is(
+    saved: Saved, seaweedfs_server: S3Server, tmp_path: Path
+) -> None:
     options = seaweedfs_server.options
-    environ = {
-        "AWS_ACCESS_KEY_ID": seaweedfs_server.access_key,
-        "AWS_SECRET_ACCESS_KEY": seaweedfs_server.secret_key,
-        "AWS_ENDPOINT_URL": seaweedfs_server.url,
-        "AWS_REGION": "us-east-1",
-    }
-    uri = f"s3://{seaweedfs_server.bucket}/{uuid.uuid4()}"
-    done = torchrun(2, "die", uri, tmp_path / "spool", environ=environ)
-    assert done.returncode != 0
-    assert "SIGKILL" in done.stderr, done.stderr
-    with wherry.Checkpoints(uri, "run1", spool=tmp_path / "reader", storage_options=options) as checkpoints:
+    with wherry.Checkpoints(saved.uri, "run1", spool=tmp_path / "reader", storage_options=options) as checkpoints:
         until_s = time.monotonic() + 150
         while [FSDP, PROCESS] != [one.step for one in checkpoints.list()] and time.monotonic() < until_s:
             time.sleep(0.5)  # the agent of the ranks has outlived them
-        assert [FSDP, PROCESS] == [one.step for one in checkpoints.list()], done.stderr
+        assert [FSDP, PROCESS] == [one.step for one in checkpoints.list()], saved.said
         expected = plain(PROCESS)
         found = zeros(expected)
         load(found, storage_reader=StorageReader(checkpoints))
