@@ -46,7 +46,6 @@ LEFT_OUT = (
     "tests/checkpoints/test_dcp.py",
     "tests/checkpoints/test_dcp_ranks.py",
     "tests/checkpoints/test_exchange.py",
-    "tests/checkpoints/test_foreign.py",
     "tests/checkpoints/test_many_ranks.py",
     "tests/checkpoints/test_model.py",
     "tests/checkpoints/test_prune_races.py",

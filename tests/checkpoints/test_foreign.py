@@ -87,6 +87,7 @@ def proofs(root: Path) -> list[str]:
 # -- torch.distributed.checkpoint
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_folder_of_torch_is_complete_when_all_files_of_its_metadata_are_there(tmp_path: Path, threads: int) -> None:
     folder = save_dcp(tmp_path / "ckpt" / "step_100", threads)
@@ -97,6 +98,7 @@ def test_a_folder_of_torch_is_complete_when_all_files_of_its_metadata_are_there(
     assert contents(folder) == contents(back)
 
 
+@pytest.mark.large
 def test_our_reader_and_torch_find_the_same_files(tmp_path: Path) -> None:
     folder = save_dcp(tmp_path / "ckpt", 3)
     data = (folder / ".metadata").read_bytes()
@@ -109,6 +111,7 @@ def test_our_reader_and_torch_find_the_same_files(tmp_path: Path) -> None:
         assert (folder / name).stat().st_size >= size
 
 
+@pytest.mark.large
 def test_a_file_of_torch_that_is_missing_or_short_is_named(tmp_path: Path) -> None:
     folder = save_dcp(tmp_path / "ckpt", 3)
     first, second, *_ = sorted(folder.glob("*.distcp"))
@@ -170,6 +173,7 @@ def test_a_malicious_metadata_is_refused_and_nothing_of_it_is_run(tmp_path: Path
     assert judged(tmp_path) == [("dcp", "ckpt", None, "unproven")]
 
 
+@pytest.mark.large
 def test_a_metadata_that_names_a_file_outside_of_its_folder_is_refused(tmp_path: Path) -> None:
     folder = save_dcp(tmp_path / "ckpt")
     path = folder / ".metadata"
@@ -251,6 +255,7 @@ def test_files_of_lightning_have_no_proof(tmp_path: Path) -> None:
     assert (back / "last.ckpt").read_bytes() == b"b"
 
 
+@pytest.mark.large
 def test_a_checkpoint_n_with_a_folder_of_torch_comes_back_whole(tmp_path: Path) -> None:
     fill(tmp_path, {"checkpoint-7/trainer_state.json": b"{}", "checkpoint-7/optimizer/x.bin": b"x"})
     save_dcp(tmp_path / "checkpoint-7" / "pytorch_model_fsdp_0")
@@ -259,6 +264,7 @@ def test_a_checkpoint_n_with_a_folder_of_torch_comes_back_whole(tmp_path: Path) 
     assert (back / "pytorch_model_fsdp_0" / ".metadata").is_file() and (back / "optimizer" / "x.bin").is_file()
 
 
+@pytest.mark.large
 def test_a_folder_of_two_layouts_is_shown_as_both_and_comes_back_whole(tmp_path: Path) -> None:
     save_dcp(tmp_path / "checkpoint-7")
     fill(tmp_path, {"checkpoint-7/trainer_state.json": b"{}", "checkpoint-7/optimizer/x.bin": b"x"})
@@ -270,6 +276,7 @@ def test_a_folder_of_two_layouts_is_shown_as_both_and_comes_back_whole(tmp_path:
 # -- any store
 
 
+@pytest.mark.large
 def test_own_sets_are_none_of_others(tmp_path: Path, spool_folder: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
@@ -315,6 +322,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
         yield f"s3://{server.bucket}/foreign/{tmp_path.name}", server.options
 
 
+@pytest.mark.large
 def test_they_are_found_and_fetched_in_any_store(
     place: tuple[str, dict[str, object]], tmp_path: Path, spool_folder: Path
 ) -> None:
