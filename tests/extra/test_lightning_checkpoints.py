@@ -136,4 +136,4 @@ def test_the_program_of_the_page_runs_and_resumes(folder: Path) -> None:
 
 
 def test_every_program_of_the_page_is_run_by_a_test() -> None:
-    assert ["trainer", "lightning"] == names("checkpoints")
+    assert ["trainer", "lightning", "ray", "torch_checkpointing"] == names("checkpoints")
