@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/ddp_resume.py /tmp/bucket my-run     # or s3://my-bucket/prefix, gs://my-bucket/prefix
 
-A small network learns on a CPU, with gloo; a real job differs in the model and in "nccl". Needs ``pip install torch wherry``.
+A small network learns on a CPU, with gloo; a real job differs in the model and in "nccl". Needs ``pip install 'wherry[torch]'``.
 Every 10 steps all ranks save one checkpoint set: rank 0 the training's state, each rank its own random numbers. Saving waits for
 no upload. The next start takes the newest set that is complete, so it computes what the killed start would have computed.
 """

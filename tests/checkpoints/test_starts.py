@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,28 @@ def test_slurm_counts_ranks_in_a_step_only() -> None:
     step = {**batch, "SLURM_PROCID": "3", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "1"}
     found = World.of_this_process(step)
     assert (found.rank, found.size, found.node_order, found.start) == (3, 4, 1, "slurm 7 0 0")
+
+
+#: What a rank of two does where only torch was installed.
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None
+import torch.distributed as dist
+from wherry.checkpoints.world import World
+
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+try:
+    World.of_this_process().agree("attempt")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.large
+def test_every_rank_is_told_to_install_numpy(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_NUMPY, str(tmp_path / "meeting")]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=170)
+        assert said.startswith("MissingExtraError the ranks cannot agree") and "pip install 'wherry[torch]'" in said

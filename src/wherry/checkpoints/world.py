@@ -5,6 +5,7 @@ Nothing here imports torch: its process group is used where the program has made
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from wherry.checkpoints.protocol.receipt import MOST_RANKS
-from wherry.errors import ConfigError, PermanentError, WherryError
+from wherry.errors import ConfigError, MissingExtraError, PermanentError, WherryError
 
 _T = TypeVar("_T")
 
@@ -41,7 +42,10 @@ class World:
 
     @classmethod
     def of_this_process(cls, environ: Mapping[str, str] | None = None) -> World:
-        """As torch.distributed says where it is up, else as torchrun's or Slurm's variables say; else one rank."""
+        """As torch.distributed says where it is up, else as torchrun's or Slurm's variables say; else one rank.
+
+        MissingExtraError, on every rank, where torch.distributed cannot send objects.
+        """
         environ = os.environ if environ is None else environ
         if "RANK" in environ and "WORLD_SIZE" in environ:
             rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
@@ -55,6 +59,11 @@ class World:
             if size == 1 < group.get_world_size():  # the ranks were told to the group alone, and nothing of their nodes
                 local_rank = node = group.get_rank()
             rank, size = group.get_rank(), group.get_world_size()
+            if size > 1 and importlib.util.find_spec("numpy") is None:  # torch needs it for objects; its wheels do not bring it
+                raise MissingExtraError(
+                    "the ranks cannot agree: torch.distributed sends objects with numpy, which is not installed: "
+                    "pip install 'wherry[torch]'"
+                )
         return cls(rank, size, local_rank, node if node >= 0 else rank, _start(environ), is_found=True)
 
     def check_still_true(self) -> None:
