@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/fsdp2_resume.py /tmp/bucket my-run   # or s3://my-bucket/prefix, gs://my-bucket/prefix
 
 A small network, sharded over the ranks, learns on a CPU with gloo; a real job differs in the model and in "nccl". Needs
-``pip install 'wherry[torch]'``. Every 10 steps all ranks save one checkpoint set by torch.distributed.checkpoint: each rank its own
-shards. The next start takes the newest set that is complete, and each rank fetches the shards that it needs.
+``pip install 'wherry[torch]'``. Every 10 steps all ranks save one checkpoint set by torch.distributed.checkpoint: each rank
+its own shards. The next start takes the newest set that is complete, and each rank fetches the shards that it needs.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ def test_sets_are_listed_with_their_state(line: CommandLine, run: Path) -> None:
     assert [0, 2] == shown[3]["missing_ranks"]
     assert shown[4]["latest"] and shown[4]["parent"] == shown[0]["set"]
     assert not line.spool.exists(), "reading makes no spool"
+    (run / "checkpoints/data/000000001_000000000020/rank0.bin").write_text("")
+    assert "1 of 2 objects missing, 1 of 2 objects of another size" in line.run("checkpoints", run)[0]
 
 
 def test_what_a_hostile_bucket_holds_is_listed_as_unreadable(line: CommandLine, run: Path) -> None:
@@ -85,8 +87,37 @@ def test_a_uri_that_is_no_run_names_those_below_it(line: CommandLine, run: Path)
     assert "the run has no complete set" in line.refuse("checkpoints", "latest", run.with_name("run3"), expected=3)
     assert "names no run" in line.refuse("checkpoints", "s3://bucket", expected=2)
     assert "give one of them" in line.refuse("checkpoints", "verify", run, "--step", 1, "--which", "latest", expected=2)
-    assert "no complete set 99" in line.refuse("checkpoints", "verify", run, "--step", 99, expected=3)
     assert "names no set" in line.refuse("checkpoints", "verify", run, "--which", "newest", expected=2)
+    assert "names no bucket" in line.refuse("checkpoints", "s3://", expected=2)
+
+
+def test_a_set_that_is_not_there_is_told_with_what_to_do(line: CommandLine, run: Path) -> None:
+    for verb in ("verify", "pin", "delete"):
+        said = line.refuse("checkpoints", verb, run, "--step", 40, expected=3)
+        assert f"find file://{run}: there is no complete set of step 40 (wherry checkpoints file://{run} shows" in said
+    assert "no complete set has the metric of 'best:acc', only: loss" in line.refuse(
+        "checkpoints", "verify", run, "--which", "best:acc", expected=3
+    )
+
+
+def test_a_number_is_a_step_for_which_as_well(line: CommandLine, run: Path, tmp_path: Path) -> None:
+    assert "000000001_000000000030" in line.run("checkpoints", "restore", run, "back", "--which", "30")[0]
+    assert (tmp_path / "back/rank1.bin").exists()
+
+
+def test_a_manifest_that_is_damaged_is_told_once_with_the_remedy(line: CommandLine, run: Path) -> None:
+    path = run / "checkpoints/manifests/000000001_000000000020.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    out, err = line.run("checkpoints", "prune", run, "--keep-last", 9, "--yes")
+    assert (1, 1) == (err.count("000000001_000000000020 is left alone"), err.count("delete this object, then prune"))
+    out, err = line.run("checkpoints", "verify", run, "--all", expected=7)
+    assert "wrong" in out and "000000001_000000000020: manifest: it is no JSON" in err
+    said = line.refuse("checkpoints", "restore", run, "back", "--step", 20, expected=7)
+    assert f"read file://{path}: it is no JSON" in said
+    path.unlink()
+    assert "committed   000000001_000000000020" in line.run("checkpoints", "prune", run, "--abandon-days", 0, "--yes")[0]
+    assert whole == path.read_bytes()
 
 
 def test_a_set_is_restored(line: CommandLine, run: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from signal import SIGTERM, SIGUSR1
 from types import TracebackType
 from typing import IO, Any, Literal, TypeVar, cast
 
-from wherry.checkpoints.choice import best_of, set_of
+from wherry.checkpoints.choice import best_of, set_of, why_none
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.opening import opened_again, opening_of
@@ -275,11 +276,11 @@ class Checkpoints:
             names = [name for name in self.catalog.names() if name.step == which]
             found = next((one for name in reversed(names) if isinstance(one := self.catalog.read(name), Manifest)), None)
         else:
-            raise ConfigError(f"{which!r} names no set: give a step, 'latest', 'best:METRIC' or a set's name")
+            raise ConfigError(f"{which!r} names no set: give a step (a number), 'latest', 'best:METRIC' or a set's name")
         if found is None:
-            raise NotFoundError(
-                f"the run {self.run_name} has no complete set {which!r}", operation="restore", uri=str(self._uploader.uri)
-            )
+            run = self._uploader.uri.uri_for(self._keys.base.removesuffix("/checkpoints"))
+            hint = f"wherry checkpoints {shlex.quote(run)} shows what there is"
+            raise NotFoundError(why_none(self.list(), which), operation="find", uri=run, hint=hint)
         return found
 
     def _read(self, name: SetName) -> Manifest:

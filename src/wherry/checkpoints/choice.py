@@ -24,6 +24,16 @@ def best_of(sets: Sequence[Manifest], which: str) -> Manifest | None:
     return min(reversed(having), key=lambda one: sign * one.metrics[metric], default=None)
 
 
+def why_none(sets: Sequence[Manifest], which: int | str) -> str:
+    """What to say where none of the committed sets is the one that a word or a step means."""
+    if not isinstance(which, str):
+        return f"there is no complete set of step {which}"
+    if which.startswith("best:"):
+        known = sorted({metric for one in sets for metric in one.metrics})
+        return f"no complete set has the metric of {which!r}, only: {', '.join(known) or 'none'}"
+    return "there is no complete set"
+
+
 def set_of(manifest: Manifest | None) -> SetName | None:
     """The name of a set, if there is one."""
     return None if manifest is None else manifest.set

@@ -298,7 +298,7 @@ class Pruner:
                 if not report.dry_run:
                     steps.forget(one.set, look.metas[one.set])
             elif not steps.is_older(look.metas[one.set].modified_s, self._delays.grace_s):
-                report.waiting[one.set] = f"its objects go {self._delays.grace_s:g} s after its tombstone was written"
+                report.waiting[one.set] = f"its objects go {self._delays.grace_s / 3600:g} h after its tombstone was written"
             elif steps.is_used(one.set):
                 report.waiting[one.set] = "somebody is restoring it"
             else:

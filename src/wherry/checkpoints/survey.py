@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from wherry.checkpoints.protocol.catalog import Catalog
+from wherry.checkpoints.protocol.catalog import Catalog, Missing
 from wherry.checkpoints.protocol.commit import Receipts
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError
 from wherry.checkpoints.protocol.names import RunKeys, SetName
@@ -15,7 +15,7 @@ from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import receipts_or_none, uncommitted
 from wherry.checkpoints.protocol.uses import pinned
 from wherry.checksum import crc32c, format_crc32c
-from wherry.errors import NotFoundError
+from wherry.errors import IntegrityError, NotFoundError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectStore
 
@@ -96,9 +96,9 @@ def _committed(catalog: Catalog, name: SetName, modified_s: float | None, is_pin
         return SetState(name, there.reason if there.reason in ("abandoned", "pruned") else "unreadable", "tombstone", modified_s)
     missing_keys: list[str] = []
     try:
-        missing_keys = [one.key for one in catalog.missing(there)]
-        state = "damaged" if missing_keys else "complete"
-        proof = f"{len(missing_keys)} of {there.n_objects} objects missing" if missing_keys else "manifest and listing"
+        missing = catalog.missing(there)
+        missing_keys = [one.key for one in missing]
+        state, proof = ("damaged", _damage(missing, there.n_objects)) if missing else ("complete", "manifest and listing")
     except (DamagedDocumentError, NewerFormatError, NotFoundError) as error:
         state, proof = "damaged", f"receipts: {error.message}"
     return SetState(
@@ -115,6 +115,12 @@ def _committed(catalog: Catalog, name: SetName, modified_s: float | None, is_pin
         parent=there.parent,
         metrics=dict(there.metrics),
     )
+
+
+def _damage(missing: Sequence[Missing], n_objects: int) -> str:
+    n_other = sum(one.found_bytes is not None for one in missing)
+    counted = ((len(missing) - n_other, "missing"), (n_other, "of another size"))
+    return ", ".join(f"{n} of {n_objects} objects {what}" for n, what in counted if n)
 
 
 def _uncommitted(store: ObjectStore, keys: RunKeys, name: SetName) -> SetState:
@@ -154,6 +160,42 @@ class Damage:
     name: str
     key: str
     text: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A set of which every byte was compared with the receipts. No `damage`: all are right."""
+
+    name: SetName
+    size_bytes: int = 0
+    n_objects: int = 0
+    damage: Sequence[Damage] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """The same in plain values, by names that stay."""
+        wrong = [{"name": one.name, "text": one.text} for one in self.damage]
+        counts = {"size_bytes": self.size_bytes, "n_objects": self.n_objects}
+        return {"set": str(self.name), "right": not self.damage, **counts, "wrong": wrong}
+
+
+def verify_set(catalog: Catalog, name: SetName) -> Verified | None:
+    """Read every byte of a committed set, and compare it with the receipts; None if the set is deleted.
+
+    A manifest or a receipt that cannot be read is damage, too: then nothing proves the bytes.
+    """
+    try:
+        there = catalog.read(name)
+    except NotFoundError:
+        return None
+    except (DamagedDocumentError, NewerFormatError) as error:
+        return Verified(name, damage=[Damage("manifest", error.uri, error.message)])
+    if isinstance(there, Tombstone):
+        return None
+    try:
+        damage = verify_bytes(catalog.store, catalog.keys, there)
+    except (IntegrityError, NewerFormatError, NotFoundError) as error:
+        damage = [Damage("_ranks", error.uri, error.message)]
+    return Verified(name, there.size_bytes, there.n_objects, damage)
 
 
 def verify_bytes(store: ObjectStore, keys: RunKeys, manifest: Manifest) -> list[Damage]:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,18 +17,16 @@ from wherry.cli.arguments import (
     UriArgument,
     YesOption,
     confirm,
-    open_target,
     print_err,
     print_out,
 )
+from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
-from wherry.errors import ConfigError, NotFoundError
+from wherry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wherry.checkpoints.checkpoints import Checkpoints
     from wherry.checkpoints.keep import Keep
     from wherry.checkpoints.protocol.deletion import PruneDelays
-    from wherry.checkpoints.protocol.set_manifest import Manifest
     from wherry.checkpoints.prune import PruneReport
     from wherry.checkpoints.survey import SetState
 
@@ -83,14 +77,14 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
     """
     from wherry.checkpoints.survey import survey
 
-    with _opened(uri, option, options_file) as run:
+    with opened(uri, option, options_file) as run:
         found = survey(run.catalog.store, run.catalog.keys)
         if not found:
             from wherry.cli.checkpoint_verbs.foreign_checkpoints import show_foreign
 
             if show_foreign(run, uri, as_json=as_json):
                 return
-            raise _no_sets(run, uri)
+            raise no_sets(run, uri)
     if as_json:
         for one in found:
             typer.echo(json.dumps(one.as_json()))
@@ -113,9 +107,9 @@ def latest(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
 
     Example: wherry checkpoints latest s3://my-bucket/project/run1
     """
-    with _opened(uri, option, options_file) as run:
+    with opened(uri, option, options_file) as run:
         if (found := run.catalog.newest()) is None:
-            raise _no_sets(run, uri)
+            raise no_sets(run, uri)
     if as_json:
         shown = {"set": str(found.set), "step": found.step, "attempt": found.set.attempt, "size_bytes": found.size_bytes}
         typer.echo(json.dumps({**shown, "n_objects": found.n_objects, "n_ranks": found.world, "metrics": dict(found.metrics)}))
@@ -142,12 +136,12 @@ def restore(
     from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
     from wherry.cli.words import size_text
 
-    with _opened(uri, option, options_file) as run:
-        wanted = "latest" if (given := _which(step, which)) is None else given
+    with opened(uri, option, options_file) as run:
+        wanted = "latest" if (given := which_set(step, which)) is None else given
         if restore_foreign(run, uri, wanted, folder):
             return
-        _manifest(run, wanted, uri)
-        run.restore(wanted, folder)
+        found = manifest_of(run, wanted, uri)
+        run.restore("latest" if wanted == "latest" else str(found.set), folder)  # the latest falls back to an older one
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print_out(f"restored  {size_text(size):>8}  {restored}  {folder}")
@@ -170,40 +164,28 @@ def verify(
 
     Example: wherry checkpoints verify s3://my-bucket/project/run1 --step 1000
     """
-    from wherry.checkpoints.survey import Damage, verify_bytes
+    from wherry.checkpoints.survey import verify_set
     from wherry.cli.words import size_text
-    from wherry.errors import IntegrityError
 
     if every and (step is not None or which is not None):
         raise ConfigError("--all means every set: leave --step and --which out")
-    n_wrong, wanted = 0, _which(step, which)
-    with _opened(uri, option, options_file) as run:
-        sets = list(reversed(run.list())) if every else [_manifest(run, "latest" if wanted is None else wanted, uri)]
-        if not sets:
-            raise _no_sets(run, uri)
-        for one in sets:
-            try:
-                damage = verify_bytes(run.catalog.store, run.catalog.keys, one)
-            except (IntegrityError, NotFoundError) as error:  # of a receipt
-                damage = [Damage("_ranks", error.uri, error.message)]
-            n_wrong += bool(damage)
-            if as_json:
-                wrong = [{"name": each.name, "text": each.text} for each in damage]
-                typer.echo(
-                    json.dumps(
-                        {
-                            "set": str(one.set),
-                            "right": not damage,
-                            "size_bytes": one.size_bytes,
-                            "n_objects": one.n_objects,
-                            "wrong": wrong,
-                        }
-                    )
-                )
+    n_wrong, wanted = 0, which_set(step, which)
+    with opened(uri, option, options_file) as run:
+        names = run.catalog.names()[::-1] if every else [manifest_of(run, "latest" if wanted is None else wanted, uri).set]
+        n_checked = 0
+        for name in names:
+            if (one := verify_set(run.catalog, name)) is None:  # it is deleted
                 continue
-            print_out(f"{'wrong' if damage else 'right':<5}  {size_text(one.size_bytes):>8}  {one.n_objects} objects  {one.set}")
-            for each in damage:
-                print_err(f"{one.set}: {each.name}: {each.text}")
+            n_checked, n_wrong = n_checked + 1, n_wrong + bool(one.damage)
+            if as_json:
+                typer.echo(json.dumps(one.as_json()))
+                continue
+            shown = f"{size_text(one.size_bytes):>8}  {one.n_objects} objects"
+            print_out(f"{'wrong' if one.damage else 'right'}  {shown}  {one.name}")
+            for each in one.damage:
+                print_err(f"{one.name}: {each.name}: {each.text}")
+        if not n_checked:
+            raise no_sets(run, uri)
     if n_wrong:
         raise typer.Exit(Exit.INTEGRITY)
 
@@ -244,8 +226,8 @@ def prune(
     """
     keep = _keep(keep_last, keep_every, keep_best, metric, mode, keep_days)
     delays = _delays(grace_hours, abandon_days)
-    with _opened(uri, option, options_file) as run:
-        _check_run(run, uri)
+    with opened(uri, option, options_file) as run:
+        check_run(run, uri)
         if not dry_run and not yes:
             plan = run.prune(keep=keep, delays=delays, dry_run=True)
             if leaving := {*plan.pruned, *plan.abandoned, *plan.removed}:
@@ -300,8 +282,8 @@ def pin(
 
     Example: wherry checkpoints pin s3://my-bucket/project/run1 --step 1000
     """
-    with _opened(uri, option, options_file) as run:
-        print_out(f"pinned    {run.pin(_named(run, step, which, uri))}")
+    with opened(uri, option, options_file) as run:
+        print_out(f"pinned    {run.pin(named(run, step, which, uri))}")
 
 
 @app.command()
@@ -316,8 +298,8 @@ def unpin(
 
     Example: wherry checkpoints unpin s3://my-bucket/project/run1 --step 1000
     """
-    with _opened(uri, option, options_file) as run:
-        print_out(f"unpinned  {run.unpin(_named(run, step, which, uri))}")
+    with opened(uri, option, options_file) as run:
+        print_out(f"unpinned  {run.unpin(named(run, step, which, uri))}")
 
 
 @app.command()
@@ -336,88 +318,10 @@ def delete(
 
     Example: wherry checkpoints delete s3://my-bucket/project/run1 --step 1000
     """
-    with _opened(uri, option, options_file) as run:
-        name = _named(run, step, which, uri)
+    with opened(uri, option, options_file) as run:
+        name = named(run, step, which, uri)
         confirm(f"Delete the set {name} of {uri}?", yes=yes)
         print_out(f"deleted   {run.delete(name)}")
-
-
-# -- what they share
-
-
-@contextmanager
-def _opened(uri: str, option: list[str] | None, options_file: str | None) -> Iterator[Checkpoints]:
-    """The sets of the run at `uri`. Opening starts no agent, and makes no spool but a temporary one."""
-    import logging
-
-    from wherry.checkpoints.checkpoints import Checkpoints
-    from wherry.checkpoints.world import World
-    from wherry.cli.arguments import parse_target
-    from wherry.config import AgentConfig, Config
-    from wherry.uri import StoreURI
-
-    text = uri.rstrip("/").removesuffix("/checkpoints")
-    if not parse_target(text).prefix:
-        raise ConfigError(f"{uri!r} names no run: add its name, {text}/RUN")
-    target, options = open_target(text, option, options_file)
-    above, _, run_name = target.prefix.rpartition("/")
-    parent = StoreURI(target.scheme, target.root, above)
-    logging.getLogger("wherry.spool").setLevel(logging.ERROR)
-    with (
-        TemporaryDirectory(prefix="wherry-") as spool,
-        Checkpoints(
-            str(parent),
-            run_name,
-            world=World(),
-            storage_options=options,
-            spool=spool,
-            config=Config(agent=AgentConfig(run_in="caller")),
-        ) as run,
-    ):
-        yield run
-
-
-def _which(step: int | None, which: str | None) -> int | str | None:
-    if step is not None and which is not None:
-        raise ConfigError("--step and --which both name a set: give one of them")
-    return which if step is None else step
-
-
-def _named(run: Checkpoints, step: int | None, which: str | None, uri: str) -> str:
-    wanted = _which(step, which)
-    if wanted is None:
-        raise ConfigError("name the set with --step N, or with --which")
-    return str(_manifest(run, wanted, uri).set)
-
-
-def _manifest(run: Checkpoints, which: int | str, uri: str) -> Manifest:
-    try:
-        return run.find(which)
-    except NotFoundError:
-        _check_run(run, uri)
-        raise
-
-
-def _check_run(run: Checkpoints, uri: str) -> None:
-    """NotFoundError that names the runs below the URI, if it is none itself."""
-    if next(iter(run.catalog.store.list(f"{run.catalog.keys.base}/")), None) is None:
-        raise _no_sets(run, uri)
-
-
-def _no_sets(run: Checkpoints, uri: str) -> NotFoundError:
-    from wherry.checkpoints.survey import runs_below
-
-    keys, given = run.catalog.keys, uri.rstrip("/")
-    if next(iter(run.catalog.store.list(f"{keys.base}/")), None) is not None:
-        return NotFoundError(
-            "the run has no complete set", operation="read", uri=given, hint="wherry checkpoints shows what there is"
-        )
-    found = runs_below(run.catalog.store, keys.base.removesuffix("checkpoints"))
-    if not found:
-        return NotFoundError("there are no checkpoint sets of a run here", operation="read", uri=given)
-    names = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-    hint = f"wherry checkpoints {shlex.quote(f'{given}/{found[0]}')}"
-    return NotFoundError(f"this is no run, but there are runs below it: {names}", operation="read", uri=given, hint=hint)
 
 
 def _row(one: SetState) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wherry.checkpoints.protocol.documents import Document, dump
+from wherry.checkpoints.protocol.documents import DamagedDocumentError, Document, dump
 from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.protocol.receipt import Receipt, ReceiptName, Total, mark_of, metrics_of
 
@@ -36,8 +36,8 @@ class Manifest:
 
     set: SetName
     kind: str
-    receipts: tuple[ReceiptName, ...]
-    references: tuple[Reference, ...] = ()
+    receipts: tuple[ReceiptName, ...] = field(repr=False)  # of ten thousand ranks in the worst case
+    references: tuple[Reference, ...] = field(default=(), repr=False)
     parent: SetName | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, object] = field(default_factory=dict)
@@ -125,6 +125,14 @@ class Tombstone:
 
 def manifest_or_tombstone(data: bytes, key: str, expected: SetName) -> Manifest | Tombstone:
     """Read what lies under a manifest's key. DamagedDocumentError, NewerFormatError."""
+    try:
+        return _manifest_or_tombstone(data, key, expected)
+    except DamagedDocumentError as error:
+        error.hint = "delete this object, then prune: it is written again if the receipts of all ranks are there"
+        raise
+
+
+def _manifest_or_tombstone(data: bytes, key: str, expected: SetName) -> Manifest | Tombstone:
     if f'"format":"{TOMBSTONE_FORMAT}"'.encode() not in data[:4096]:
         return Manifest.from_bytes(data, key, expected)
     document = Document(data, key, TOMBSTONE_FORMAT, TOMBSTONE_VERSION)
