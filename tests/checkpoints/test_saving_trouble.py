@@ -207,4 +207,5 @@ def test_a_child_that_is_forked_in_the_block_takes_nothing_away(bucket: Path, tm
             os.waitpid(child, 0)
         assert saving.handle is not None and saving.handle.wait(60)
         assert (run.restore(10, tmp_path / "back") / "model.bin").read_bytes() == b"weights"
-    assert [one.step for one in wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool").list()] == [10]
+    with wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool") as reader:
+        assert [one.step for one in reader.list()] == [10]

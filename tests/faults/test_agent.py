@@ -129,10 +129,10 @@ def test_idle_agent_costs_nothing_and_has_no_workers(gate: Gate) -> None:
     assert "idle\n" == process.stdout.readline()
     agent = gate.agent()
     wait_until(lambda: not agent.children(), what="the workers to leave")
-    before = agent.cpu_times()
-    time.sleep(3)  # what is measured is a time without events
-    after = agent.cpu_times()
-    assert after.user + after.system - before.user - before.system <= 0.05
+    used_s, n_waits = sum(agent.cpu_times()[:2]), agent.num_ctx_switches().voluntary
+    time.sleep(2)  # what is measured is a time without events
+    assert sum(agent.cpu_times()[:2]) - used_s <= 0.2
+    assert agent.num_ctx_switches().voluntary - n_waits <= 5  # a loaded machine makes them no more
     assert agent.memory_info().rss < 60 * 2**20
     process.kill()
     with process:
