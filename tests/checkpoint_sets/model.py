@@ -7,6 +7,7 @@ bucket is judged by the oracle of the tests.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from checkpoint_sets.oracle import SetOracle
+from wherry.agent.comparing import Candidates
 from wherry.agent.set_jobs import RankFailedError, SetPlan, commit_set, write_receipt
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.keep import Keep
@@ -141,10 +143,17 @@ class SteppedStore(WrappedStore):
 
 
 class Model:
-    """One history. `lagging`: which listings may hide the newest keys: none, those of data, or all."""
+    """One history. `lagging`: which listings may hide the newest keys: none, those of data, or all.
 
-    def __init__(self, seed: int, *, has_conditions: bool, lagging: str) -> None:
+    `shares`: ranks refer to what older sets have, where no listing lags: of what it hides only the grace of a deletion, which no
+    pruner has here, keeps the objects.
+    """
+
+    def __init__(self, seed: int, *, has_conditions: bool, lagging: str, shares: bool = False) -> None:
+        assert not shares or lagging == "none", "there is no grace"
         self.rng = random.Random(f"{seed} {has_conditions} {lagging}")
+        self.shares = shares
+        self.n_shared = 0
         self.has_conditions = has_conditions
         self.lagging = lagging
         self.history: list[str] = []
@@ -167,7 +176,12 @@ class Model:
         return may and bool(self._actors) and self.rng.random() < 0.5
 
     def judge(self) -> None:
-        """What was proven complete stays, or something newer is."""
+        """What was proven complete stays, or something newer is. With references each committed set is whole at any time.
+
+        Without conditions a late committer may replace the tombstone of a set that is older than the newest one.
+        """
+        if self.shares and self.has_conditions:
+            assert not (broken := self.oracle.broken()), f"committed, and not whole: {broken}"
         now = self.oracle.newest() or ""
         assert now >= self.proven, f"{self.proven} was complete, {now or 'nothing'} is left"
         self.proven = now
@@ -202,15 +216,21 @@ class Model:
         self.turn = "end"
 
     def save(self, name: SetName, rank: int) -> None:
-        """What a rank's agent does: two objects, and the receipt, perhaps twice."""
+        """What a rank's agent does: two objects, if no older set has them, and the receipt, perhaps twice."""
         required = []
-        for file, data in wanted(str(name)).items():
-            if file.startswith(f"{rank}"):
-                with suppress(AlreadyExistsError):
-                    put_small(self.store, KEYS.data(name) + file, data, if_absent=True)
-                required.append(Requirement(KEYS.data(name) + file, JobState.DONE, crc32c(data), len(data)))
         parent = self.parents.get(name.attempt)
         plan = SetPlan(KEYS.base, name, WORLD, receipt=Receipt(name, rank, WORLD, "folder", parent=parent, metrics={"loss": 1.0}))
+        candidates = Candidates(plan)
+        for file, data in wanted(str(name)).items():
+            if file.startswith(f"{rank}"):
+                key, sha256, source = KEYS.data(name) + file, hashlib.sha256(data).hexdigest(), None
+                if self.shares:
+                    source = candidates.find(key, len(data), crc32c(data), sha256, self.store)
+                if source is None:
+                    with suppress(AlreadyExistsError):
+                        put_small(self.store, key, data, if_absent=True)
+                self.n_shared += source is not None
+                required.append(Requirement(key, JobState.DONE, crc32c(data), len(data), None, sha256, str(source or "")))
         for _ in range(self.rng.choice((1, 1, 2))):
             write_receipt(plan, required, self.store)
 
@@ -224,9 +244,10 @@ class Model:
                 return
 
     def prune(self) -> None:
-        """Prune without any delay: the grace is over at once."""
+        """Prune without any delay: the grace is over at once. Sets that refer to others are not given up in most histories."""
+        patience_s = 86_400.0 if self.shares and self.rng.random() < 0.8 else 0.0
         for _ in range(2):
-            delays = PruneDelays(abandon_after_s=0.0, grace_s=0.0, forget_after_s=86_400.0)
+            delays = PruneDelays(abandon_after_s=patience_s, grace_s=0.0, forget_after_s=86_400.0)
             Pruner(self.store, KEYS, keep=Keep(last=1), delays=delays).prune()
 
     def read(self) -> None:
@@ -268,6 +289,10 @@ class Model:
         self.parents = {}
         self.rng.shuffle(steps := [10, 20])
         first = claim_number(self.bare, KEYS, 1, None).key
+        if self.shares:  # something to refer to, and somebody more who takes it away
+            steps.append(30)
+            self._save_all(SetName(first, 5))
+            self.add("replacing", lambda: self._replace_all(SetName(first, 25)), dies=0.1)
         for step in sorted(steps):
             name = SetName(first, step)
             for rank in range(WORLD):
@@ -285,7 +310,13 @@ class Model:
         newest = Catalog(self.store, KEYS).newest()
         attempt = claim(self.store, KEYS, None if newest is None else newest.set)
         self.parents[attempt.key] = attempt.resumed_from
-        name = SetName(attempt.key, 10 if newest is None else newest.step + 5)
+        self._save_all(SetName(attempt.key, 10 if newest is None else newest.step + 5))
+
+    def _replace_all(self, name: SetName) -> None:
+        self._save_all(name)
+        self.prune()
+
+    def _save_all(self, name: SetName) -> None:
         for rank in range(WORLD):
             self.save(name, rank)
         self.commit(name)
@@ -298,5 +329,6 @@ class Model:
 
 
 def wanted(name: str) -> dict[str, bytes]:
-    """The files of a set, which begin with the number of their rank."""
-    return {f"{rank}/{file}": f"{name} {rank} {file}".encode() for rank in range(WORLD) for file in ("a", "b")}
+    """The files of a set, which begin with the number of their rank; one of each rank is the same in many sets, not in all."""
+    shared = b"thawed" if name.endswith(("20", "25")) else b"frozen"
+    return {f"{rank}/{file}": data for rank in range(WORLD) for file, data in (("a", f"{name} {rank}".encode()), ("b", shared))}

@@ -204,6 +204,33 @@ def test_it_holds_in_another_process_and_without_an_agent(opened: Open, tmp_path
         assert 10 == owners(run)["base.bin"]
 
 
+def test_sets_that_are_saved_before_the_first_is_stored_wait_for_it_and_send_it_once(opened: Open, tmp_path: Path) -> None:
+    with opened() as run:
+        for step in range(10, 60, 10):
+            run.save(step, write_model(tmp_path / "model", step))
+        run.flush(120)
+        assert {10} == {owners(run, step)["base.bin"] for step in range(10, 60, 10)}
+        for one in run.list():
+            assert [] == verify_bytes(run.catalog.store, run.catalog.keys, one)
+
+
+def test_sets_of_which_another_rank_is_late_are_committed_when_it_comes(tmp_path: Path) -> None:
+    bucket, model = tmp_path / "bucket", write_model(tmp_path / "model", 10)
+    bucket.mkdir()
+    with wherry.Checkpoints(bucket, "run1", attempt=1, world=World(0, 2, 0), spool=tmp_path / "spool", dedupe=True) as first:
+        for step in (10, 20):
+            first.save(step, model)
+        late = wherry.Checkpoints(bucket, "run1", attempt=1, world=World(1, 2, 1), spool=tmp_path / "late", dedupe=True)
+        (tmp_path / "late.txt").write_text("late")
+        for step in (10, 20):
+            late.save(step, tmp_path / "late.txt")
+        assert late.save(30, tmp_path / "late.txt").name.step == 30
+        first.save(30, model).result(120)
+        late.close()
+        first.flush(120)
+        assert [10, 20, 30] == [one.step for one in first.list()]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

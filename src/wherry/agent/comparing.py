@@ -16,22 +16,34 @@ from wherry.checkpoints.protocol.receipt import SetObject
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.protocol.uses import announce_use
 from wherry.checksum import PIECE_BYTES, join_crc32c, sha256_and_crc32cs_of_file
-from wherry.errors import IntegrityError, NotFoundError, PermanentError
-from wherry.spool.journal.jobs import Job
+from wherry.errors import IntegrityError, NotFoundError, PermanentError, TransientError
+from wherry.spool.journal.jobs import Job, JobState
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.store import ObjectStore
 
 log = logging.getLogger("wherry.agent.worker")
 
+#: A file of less is sent a second time while it is on its way in an earlier set: that takes no longer than to wait for it.
+_WORTH_WAITING_BYTES = 2**20
+#: How long it waits for the commit of a set whose receipt was written here: other ranks may be slower, or gone.
+_COMMIT_S = 30.0
 #: Parts of sets whose candidates are remembered.
 _MOST_PARTS = 8
 
 
-class Comparing:
-    """Decides for uploads of checkpoint sets whether their bytes are sent, or referred to. Safe from several threads."""
+class OnItsWayError(TransientError):
+    """The same bytes are on their way in an older set, to which this one can refer when that is committed."""
 
-    def __init__(self, journal: Journal) -> None:
+
+class Comparing:
+    """Decides for uploads of checkpoint sets whether their bytes are sent, or referred to. Safe from several threads.
+
+    `waits`: a large file that is on its way in an older set of this spool waits until that is committed, and is not sent twice.
+    """
+
+    def __init__(self, journal: Journal, *, waits: bool) -> None:
         self._journal = journal
+        self._waits = waits
         self._parts: OrderedDict[tuple[int, str], Candidates] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -39,41 +51,76 @@ class Comparing:
         """(the job with the checksum of its file, whether an older set has the bytes, so that nothing is to be sent).
 
         It is decided once, before anything is sent, and kept in the journal, where the receipt finds it. Whatever is in the way
-        of comparing, but for what is worth trying again, has the file sent. Raises IntegrityError if the staged file is damaged.
+        of comparing, but for what is worth trying again, has the file sent. Raises OnItsWayError; IntegrityError if the staged
+        file is damaged.
         """
         if (asked := self._journal.comparisons.asked(job.id)) is None:
             return job, False
-        plan, _, source = asked
+        plan, sha256, source = asked
         if source is None:
-            sha256, pieces = sha256_and_crc32cs_of_file(path)
-            crc = join_crc32c(pieces, PIECE_BYTES, job.size_bytes)
-            if job.crc32c not in (None, crc):
-                raise IntegrityError("the staged file is not what was accepted any more", operation="put", uri=job.uri)
-            retry_until_written(partial(self._journal.work.set_crc32c, job.id, crc, pieces))
-            job = replace(job, crc32c=crc)
+            if sha256 is None or job.crc32c is None:
+                job, sha256 = self._summed(job, path)
             found = self._found(job, plan, sha256, store)
-            source = retry_until_written(
-                partial(self._journal.comparisons.decide, job.id, sha256, "" if found is None else str(found))
-            )
+            decide = partial(self._journal.comparisons.decide, job.id, "" if found is None else str(found))
+            source = retry_until_written(decide)
         if source:
             log.info("%s is in the set %s already", job.uri, source)
         return job, bool(source)
 
+    def _summed(self, job: Job, path: Path) -> tuple[Job, str]:
+        sha256, pieces = sha256_and_crc32cs_of_file(path)
+        crc = join_crc32c(pieces, PIECE_BYTES, job.size_bytes)
+        if job.crc32c not in (None, crc):
+            raise IntegrityError("the staged file is not what was accepted any more", operation="put", uri=job.uri)
+        retry_until_written(partial(self._journal.work.set_crc32c, job.id, crc, pieces))
+        retry_until_written(partial(self._journal.comparisons.note_sum, job.id, sha256))
+        return replace(job, crc32c=crc), sha256
+
     def _found(self, job: Job, plan: str, sha256: str, store: ObjectStore) -> SetName | None:
+        """The older set that has the bytes; None: none that can be found."""
+        is_being_sent, was_just_sent = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
+        if not is_being_sent:
+            assert job.crc32c is not None, "it was summed"
+            try:
+                found = self._candidates(job, plan).find(job.key, job.size_bytes, job.crc32c, sha256, store)
+            except PermanentError as error:
+                if error.waits_for is not None:
+                    raise
+                log.warning("%s is sent, as it cannot be compared with earlier sets: %s", job.uri, error)
+                return None
+            if found is not None or not was_just_sent:
+                return found
+        with self._lock:  # what is looked up next time must be newer
+            self._parts.pop((job.store_id, plan), None)
+        raise OnItsWayError("the same bytes are on their way in an earlier set", operation="put", uri=job.uri)
+
+    def _candidates(self, job: Job, plan: str) -> Candidates:
         with self._lock:
             part = self._parts.get((job.store_id, plan)) or Candidates(SetPlan.from_bytes(plan.encode()))
             self._parts[job.store_id, plan] = part
             self._parts.move_to_end((job.store_id, plan))
             if len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
-        assert job.crc32c is not None, "it was summed"
-        try:
-            return part.find(job.key, job.size_bytes, job.crc32c, sha256, store)
-        except PermanentError as error:
-            if error.waits_for is not None:
-                raise
-            log.warning("%s is sent, as it cannot be compared with earlier sets: %s", job.uri, error)
-            return None
+        return part
+
+    def _on_their_way(self, job: Job, plan: SetPlan, sha256: str) -> tuple[bool, bool]:
+        """(whether an older set of this run is sending the same file from this spool, whether it did so a moment ago)."""
+        is_being_sent = was_just_sent = False
+        if not self._waits or job.size_bytes < _WORTH_WAITING_BYTES:
+            return is_being_sent, was_just_sent
+        name = job.key.removeprefix(RunKeys(plan.base).data(plan.set))
+        for one in self._journal.comparisons.sent_before(job, sha256):
+            other = SetPlan.from_bytes(one.plan.encode())
+            if other.base != plan.base or other.set >= plan.set or one.key != RunKeys(other.base).data(other.set) + name:
+                continue
+            ended_ago_s = one.ended_ago_s
+            if one.state is JobState.DONE:
+                ended_ago_s = self._journal.comparisons.receipt_ended_ago_s(
+                    job.uri.removesuffix(job.key) + other.receipt_key, unknown_s=one.ended_ago_s
+                )
+            is_being_sent = is_being_sent or ended_ago_s is None
+            was_just_sent = was_just_sent or (one.state is JobState.DONE and ended_ago_s is not None and ended_ago_s < _COMMIT_S)
+        return is_being_sent, was_just_sent
 
 
 class Candidates:

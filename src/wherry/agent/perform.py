@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from wherry.agent.comparing import Comparing
+from wherry.agent.comparing import Comparing, OnItsWayError
 from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
 from wherry.agent.wakeup import notify
@@ -52,7 +52,7 @@ class Performer:
     comparing: Comparing = field(init=False)
 
     def __post_init__(self) -> None:
-        self.comparing = Comparing(self.journal)
+        self.comparing = Comparing(self.journal, waits=not self.in_caller)
 
     def record(self, store_id: int) -> StoreRecord:
         """The journal's record of a store."""
@@ -82,7 +82,7 @@ class Performer:
             retry_until_written(
                 lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive, note=note))
             )
-        except NotReadyError as error:
+        except (NotReadyError, OnItsWayError) as error:
             self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
         except IncompleteSetError as error:
             wait_s = wait_before_next_look_s(self.journal.work.time_left_s(job)[1])

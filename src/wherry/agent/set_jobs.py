@@ -40,6 +40,12 @@ class SetPlan:
     delay_s: float = 0.0
     receipt: Receipt | None = None
 
+    @property
+    def receipt_key(self) -> str:
+        """The key that the job of the rank's receipt has; that of the receipt itself says more."""
+        assert self.receipt is not None, "it names the rank"
+        return f"{RunKeys(self.base).ranks(self.set)}{self.receipt.rank:05d}-of-{self.receipt.world:05d}"
+
     def to_bytes(self) -> bytes:
         """The plan as it is staged."""
         receipt = None if self.receipt is None else self.receipt.to_bytes().decode()

@@ -307,22 +307,25 @@ class Pruner:
             self._remove(report, look, steps, due)
 
     def _remove(self, report: PruneReport, look: _Look, steps: Deletion, due: Sequence[Tombstone]) -> None:
+        """Remove the objects of these sets that no other set uses, from the newest set to the oldest.
+
+        So a set that is put back in between, and not removed, still counts for those that it refers to, which are older.
+        """
         try:
             saving = being_saved(self._store, self._keys, look.known)
             for name in {name for receipts in saving.values() for name in receipts.uses}.intersection(one.set for one in due):
                 report.waiting[name] = "a set that is being saved may use its objects"
-            leaving = {one.set for one in due if one.set not in report.waiting}
             not_leaving = {*report.waiting, *report.put_back}
-            staying = [one for one in look.tombstones if one.manifest is not None and one.set in not_leaving]
-            buried = [Manifest.from_bytes(one.manifest or b"", self._keys.manifest(one.set), one.set) for one in staying]
-            referenced = self._referenced.of([*look.manifests, *buried], saving, leaving)
+            leaving = {one.set: self._leaving_manifest(one) for one in due if one.set not in not_leaving}
+            buried = [self._manifest_of(one) for one in look.tombstones if one.set in not_leaving]
+            staying = [*look.manifests, *(one for one in buried if one is not None)]
+            users = self._referenced.by_user(staying, saving, leaving)
         except (DamagedDocumentError, NewerFormatError, NotFoundError) as error:
-            report.waiting.update(
-                dict.fromkeys([one.set for one in due], f"it is not known which of its objects are used: {error}")
-            )
+            why = f"it is not known which of its objects are used: {error}"
+            report.waiting.update(dict.fromkeys([one.set for one in due], why))
             return
-        for name in sorted(leaving):
-            used = {key for key in referenced if key.startswith(self._keys.data(name))}
+        for name in sorted(leaving, reverse=True):
+            used = {key for keys in users.values() for key in keys if key.startswith(self._keys.data(name))}
             if not report.dry_run and self._left.get(name) != used:
                 freed_bytes = steps.remove_objects(name, used)
                 if freed_bytes is None:
@@ -330,10 +333,22 @@ class Pruner:
                     continue
                 report.freed_bytes += freed_bytes
                 self._left[name] = used
+            users.pop(name, None)
             if used:
                 report.waiting[name] = "newer sets use some of its objects"
             else:
                 report.removed.append(name)
+        report.removed.sort()
+
+    def _manifest_of(self, tombstone: Tombstone) -> Manifest | None:
+        data = tombstone.manifest
+        return None if data is None else Manifest.from_bytes(data, self._keys.manifest(tombstone.set), tombstone.set)
+
+    def _leaving_manifest(self, tombstone: Tombstone) -> Manifest | None:
+        try:
+            return self._manifest_of(tombstone)
+        except (DamagedDocumentError, NewerFormatError):  # nobody can put it back
+            return None
 
     def _tidy(self, look: _Look, newest: Manifest | None, steps: Deletion, now_s: float | None) -> None:
         """Remove what readers that are dead, and attempts that have left nothing, wrote long ago."""

@@ -203,33 +203,44 @@ def being_saved(store: ObjectStore, keys: RunKeys, known: set[SetName]) -> dict[
 
 
 class ReferencedKeys:
-    """The keys of objects that sets use which they do not lie in. Receipts do not change, so each is read once."""
+    """The keys of objects that sets use which they do not lie in. What was read for the last call is not read again."""
 
     def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
         self._store = store
         self._keys = keys
         self._read: dict[tuple[SetName, ReceiptName], frozenset[tuple[SetName, str]]] = {}
 
-    def of(self, manifests: Sequence[Manifest], saving: Mapping[SetName, Receipts], leaving: set[SetName]) -> set[str]:
-        """The keys of objects of `leaving` that are used by one of the `manifests`, or by a receipt of a set being saved.
+    def by_user(
+        self, manifests: Sequence[Manifest], saving: Mapping[SetName, Receipts], leaving: Mapping[SetName, Manifest | None]
+    ) -> dict[SetName, set[str]]:
+        """The keys of objects of `leaving` that each set uses: one of the `manifests`, one that is being saved, or one that
+        leaves itself, as it may be put back until its receipts are gone.
 
         One request for each receipt that may refer to one of them, and was not read before.
         """
-        asked = [
-            (one.set, each)
-            for one in manifests
-            if leaving.intersection(ref.set for ref in one.references)
-            for each in one.receipts
-        ]
-        asked += [(name, each) for name, receipts in saving.items() for each in (*receipts.by_rank.values(), *receipts.doubled)]
-        asked = [(name, each) for name, each in asked if each.has_references]
-        found = dict(zip(asked, each_at_once(self._sources_of, asked), strict=True))
-        there = {*(one.set for one in manifests), *saving}
-        self._read = {**{one: read for one, read in self._read.items() if one[0] in there}, **found}
-        return {self._keys.data(name) + text for read in found.values() for name, text in read if name in leaving}
+        staying = [(one.set, each) for one in manifests if _may_use(one, leaving) for each in one.receipts]
+        staying += [(name, each) for name, receipts in saving.items() for each in (*receipts.by_rank.values(), *receipts.doubled)]
+        asked = [(*one, True) for one in staying]
+        asked += [(one.set, each, False) for one in leaving.values() if one and _may_use(one, leaving) for each in one.receipts]
+        asked = [one for one in asked if one[1].has_references]
+        self._read = {one[:2]: used for one, used in zip(asked, each_at_once(self._used_by, asked), strict=True)}
+        users: dict[SetName, set[str]] = {}
+        for (user, _), used in self._read.items():
+            users.setdefault(user, set()).update(self._keys.data(name) + text for name, text in used if name in leaving)
+        return users
 
-    def _sources_of(self, asked: tuple[SetName, ReceiptName]) -> frozenset[tuple[SetName, str]]:
-        if (known := self._read.get(asked)) is not None:
+    def _used_by(self, asked: tuple[SetName, ReceiptName, bool]) -> frozenset[tuple[SetName, str]]:
+        name, receipt, must_be_there = asked
+        if (known := self._read.get((name, receipt))) is not None:
             return known
-        content = read_receipt(self._store, self._keys, *asked)
+        try:
+            content = read_receipt(self._store, self._keys, name, receipt)
+        except NotFoundError:
+            if must_be_there:
+                raise
+            return frozenset()
         return frozenset((one.set, one.name) for one in content.objects if one.set is not None)
+
+
+def _may_use(manifest: Manifest, leaving: Mapping[SetName, object]) -> bool:
+    return any(one.set in leaving for one in manifest.references)

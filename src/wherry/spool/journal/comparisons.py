@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wherry.spool.journal.jobs import JobId
+from dataclasses import dataclass
+
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.role import Role
 
 COMPARISONS_SCHEMA = """
@@ -12,10 +14,26 @@ CREATE TABLE comparisons (
     sha256 TEXT,                 -- of the staged file, in hex, when it is known
     source TEXT                  -- when it is decided: the older set that has the bytes, or '' if they are to be sent
 );
+CREATE INDEX comparisons_by_sum ON comparisons (sha256, source);
 CREATE TRIGGER comparisons_forgotten AFTER DELETE ON jobs BEGIN
     DELETE FROM comparisons WHERE job_id = OLD.id;
 END;
 """
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An upload that is compared: the plan of its part, its key and state, and how long ago it ended; None: it has not."""
+
+    plan: str
+    key: str
+    state: JobState
+    ended_ago_s: float | None
+
+
+_FOUND = "SELECT c.plan, j.key, j.state, j.ended_s FROM comparisons c JOIN jobs j ON j.id = c.job_id WHERE"
+#: Uploads of the same bytes that are looked at, the newest first.
+_MOST = 20
 
 
 class Comparisons(Role):
@@ -26,11 +44,37 @@ class Comparisons(Role):
         row = self._row("SELECT plan, sha256, source FROM comparisons WHERE job_id = ?", (job_id,))
         return None if row is None else (row[0], row[1], row[2])
 
-    def decide(self, job_id: JobId, sha256: str, source: str) -> str:
+    def note_sum(self, job_id: JobId, sha256: str) -> None:
+        """Keep the SHA-256 of the staged file, so that it is computed once."""
+        self._write("UPDATE comparisons SET sha256 = ? WHERE job_id = ?", (sha256, job_id))
+
+    def decide(self, job_id: JobId, source: str) -> str:
         """Keep what was decided, and return it: the first decision holds, also for a worker that has lost its lease."""
         with self._transaction() as db:
-            db.execute(
-                "UPDATE comparisons SET sha256 = ?, source = ? WHERE job_id = ? AND source IS NULL", (sha256, source, job_id)
-            )
+            db.execute("UPDATE comparisons SET source = ? WHERE job_id = ? AND source IS NULL", (source, job_id))
             row = db.execute("SELECT source FROM comparisons WHERE job_id = ?", (job_id,)).fetchone()
         return source if row is None else str(row[0])
+
+    def sent_before(self, job: Job, sha256: str) -> list[Comparison]:
+        """Older uploads to the same store whose bytes are the same and are sent, or may turn out to be: they are being summed."""
+        with self._transaction(read_only=True) as db:
+            now_s = self._time.elapsed_s(db)
+            rows = db.execute(
+                f"{_FOUND} c.sha256 = ? AND c.source = '' AND j.id < ? AND j.store_id = ? ORDER BY j.id DESC LIMIT {_MOST}",
+                (sha256, job.id, job.store_id),
+            ).fetchall()
+            rows += db.execute(
+                f"{_FOUND} c.sha256 IS NULL AND j.id < ? AND j.store_id = ? AND j.size_bytes = ? AND j.state IN ('queued', 'leased')"
+                f" ORDER BY j.id DESC LIMIT {_MOST}",
+                (job.id, job.store_id, job.size_bytes),
+            ).fetchall()
+        return [Comparison(row[0], row[1], JobState(row[2]), None if row[3] is None else now_s - row[3]) for row in rows]
+
+    def receipt_ended_ago_s(self, uri: str, *, unknown_s: float | None) -> float | None:
+        """How long ago the job of this receipt ended; None: it has not. `unknown_s`: what to say if there is none yet."""
+        with self._transaction(read_only=True) as db:
+            which = "uri = ? AND kind = ? ORDER BY id DESC LIMIT 1"
+            row = db.execute(f"SELECT ended_s FROM jobs WHERE {which}", (uri, JobKind.RECEIPT.value)).fetchone()
+            if row is None:
+                return unknown_s
+            return None if row[0] is None else float(self._time.elapsed_s(db) - row[0])
