@@ -124,6 +124,12 @@ def test_best_is_the_best_set_on_an_empty_disk(folder: Path) -> None:
     assert ["step 5", "step 6"] == fit(folder, "second", "best", 3)[:-1]
 
 
+def test_starts_leave_no_last_ckpt_but_the_newest_and_what_it_was_resumed_from(folder: Path) -> None:
+    for epochs in (1, 2, 3):
+        fit(folder, "machine", "last", epochs)
+    assert [4, 6] == [step for step, _, name in sets(folder) if name == "last.ckpt"]
+
+
 def fit_on_ranks(folder: Path, machine: str, epochs: int) -> list[list[str]]:
     """What two ranks print that fit with ckpt_path="last". One process imports Lightning: that may take minutes."""
     disk = folder / machine

@@ -66,6 +66,7 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         self._opened: Checkpoints | None = None
         self._names: dict[str, SetName] = {}
         self._leaving: list[SetName] = []
+        self._of_earlier_starts: dict[str, list[SetName]] | None = None
         self._newest: CheckpointHandle | None = None
         self._thread: threading.Thread | None = None
 
@@ -177,21 +178,33 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
 
     def _delete(self) -> None:
         """Delete what has been removed by now, once the set that was saved last is committed."""
-        leaving, newest = list(self._leaving), self._newest
         try:
-            if newest is not None:
-                newest.result()
+            if self._newest is not None:
+                self._newest.result()
+                self._leaving += self._replaced_of_earlier_starts(self._newest.name.attempt)
         except (WherryError, UploadFailed) as error:
-            log.warning("%d set(s) stay in the bucket, as the newest is not committed: %s", len(leaving), error)
+            log.warning("%d set(s) stay in the bucket, as the newest is not committed: %s", len(self._leaving), error)
             return
-        for name in leaving:
+        for name in list(self._leaving):
             self._leaving.remove(name)
+            if name in (self._alone.parent, self._alone.attempt.resumed_from):
+                continue  # it stays while this start may be started again from it: the next start deletes it
             try:
                 self._alone.delete(str(name))
             except NotFoundError:
                 continue
             except WherryError as error:
                 log.warning("the set %s stays in the bucket: %s", name, error)
+
+    def _replaced_of_earlier_starts(self, attempt: str) -> list[SetName]:
+        """The sets that earlier starts have saved under paths that this one has written again. The run is listed once."""
+        if self._of_earlier_starts is None:
+            self._of_earlier_starts = {}
+            for one in self._alone.list():
+                if one.set.attempt < attempt and isinstance(path := one.metadata.get("path"), str):
+                    self._of_earlier_starts.setdefault(path, []).append(one.set)
+        written = self._of_earlier_starts.keys() & self._names.keys()
+        return [name for path in sorted(written) for name in self._of_earlier_starts.pop(path)]
 
 
 class WherryModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
