@@ -97,6 +97,8 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
     Raises ConfigError for an empty URI, one without a bucket, and one that carries a password (it would end in journals and
     logs: give it in storage_options).
     """
+    if not isinstance(text, (str, os.PathLike)):
+        raise ConfigError(f"{text!r} is no URI: give a str or a path")
     text = os.fspath(text)
     if not text or "\0" in text:
         raise ConfigError(f"{text!r} is no URI: give a folder, file:///folder, s3://bucket/prefix, gs://bucket/prefix ...")

@@ -99,7 +99,7 @@ def write_receipt(plan: SetPlan, required: Sequence[Requirement], store: ObjectS
         data = receipt.to_bytes()
     meta = put_small(store, keys.ranks(plan.set) + receipt.name(data), data, if_absent=False)
     if receipt.failed is not None and plan.receipt.failed is None:
-        raise RankFailedError(f"its rank could not store {receipt.failed}", operation="receipt", uri=str(plan.set))
+        raise RankFailedError(f"its rank could not store its part: {receipt.failed}", operation="receipt", uri=str(plan.set))
     return meta.etag
 
 
@@ -133,8 +133,8 @@ def commit_set(plan: SetPlan, passed_s: float, store: ObjectStore) -> str | None
     if not newer:
         return None
     return (
-        f"attempt {newer[-1]} of this run has begun, this one is {plan.set.number}: the set is committed, but the run is another "
-        "job's now, which does not resume from it once it has saved a set of its own"
+        f"attempt {newer[-1]} of this run has begun, and this one is {plan.set.number}: the set is committed, but it is not the "
+        "latest any more once the newer attempt has saved one (end one of the two jobs, or give each a run name of its own)"
     )
 
 

@@ -12,6 +12,7 @@ from signal import SIGTERM, SIGUSR1
 from types import TracebackType
 from typing import IO, Any, Literal, TypeVar, cast
 
+from wherry.checkpoints.arguments import attempt_of, check_settings, folder_of, source_of, whole
 from wherry.checkpoints.choice import best_of, set_of, why_none
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
@@ -21,7 +22,7 @@ from wherry.checkpoints.preemption.preemption import Preemption
 from wherry.checkpoints.protocol.attempts import Attempt
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.deletion import PruneDelays
-from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName
+from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import roll_forward
@@ -36,7 +37,7 @@ from wherry.checkpoints.state_dicts import check_format, find_state, read_state,
 from wherry.checkpoints.world import World
 from wherry.config import Config
 from wherry.errors import ConfigError, NotFoundError
-from wherry.posix.fork import temporary_folder
+from wherry.posix.fork import ChildLock, temporary_folder
 from wherry.store.portable_secrets import resolve
 from wherry.uploader import Uploader
 from wherry.uri import check_new_name
@@ -86,12 +87,9 @@ class Checkpoints:
         config: Config | None = None,
     ) -> None:
         self.run_name = check_new_name(run_name, what="run name")
-        if attempt is not None and (
-            isinstance(attempt, bool) or not isinstance(attempt, int) or not 0 < attempt <= MOST_ATTEMPTS
-        ):
-            raise ConfigError(f"attempt {attempt!r}: give a whole number from 1 to {MOST_ATTEMPTS}")
+        check_settings(world=world, keep=keep, config=config, storage_options=storage_options)
         self.world = world if world is not None else World.of_this_process()
-        self._number = attempt
+        self._number = attempt_of(attempt)
         self._options = dict(storage_options or {})
         self._uploader = Uploader(uri, storage_options=resolve(self._options), spool=spool, config=config)
         self._base = f"{self.run_name}/checkpoints"
@@ -105,6 +103,8 @@ class Checkpoints:
         self._dedupe = dedupe
         self._retention = None if keep is None or self.world.rank != 0 else Retention(lambda: self._pruner(self.attempt))
         self._is_rolled_forward = False
+        #: Of the attempt and the steps: save() may be called by several threads.
+        self._lock = ChildLock()
 
     def __repr__(self) -> str:
         return f"<Checkpoints {self._uploader.uri} {self.run_name} rank {self.world.rank} of {self.world.size}>"
@@ -149,7 +149,8 @@ class Checkpoints:
             with part.giving_up(), part.open(state_name(self.world, format)) as file:
                 write_state(source, cast("IO[bytes]", file), format)
             return part.hand_over("state")
-        path = Path(source)
+        with part.giving_up():
+            path = source_of(source)
         part.put(path)
         return part.hand_over("folder" if path.is_dir() else "file")
 
@@ -163,7 +164,8 @@ class Checkpoints:
     ) -> SetPart:
         """Begin this rank's part of a set, to put files into it one by one, and hand it over; save() is made of it."""
         metrics, metadata = checked(metrics, metadata)
-        name = self._new_set(step, overwrite)
+        with self._lock:
+            name = self._new_set(whole(step), overwrite)
         parent = self.parent or self.attempt.resumed_from
         return self.part_of(Receipt(name, self.world.rank, self.world.size, "folder", (), parent, metrics, metadata))
 
@@ -217,10 +219,12 @@ class Checkpoints:
     @property
     def attempt(self) -> Attempt:
         """The start of the job that this is; recorded in the bucket, or agreed on, when it is first needed."""
-        if self._attempt is None:
-            self.world.check_still_true()
-            self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, lambda: set_of(self._newest()))
-        return self._attempt
+        with self._lock:
+            if self._attempt is None:
+                self.world.check_still_true()
+                newest = lambda: set_of(self._newest())  # noqa: E731
+                self._attempt = begin(self._uploader.store, self._keys, self.world, self._number, newest)
+            return self._attempt
 
     def _newest(self) -> Manifest | None:
         """The newest complete set; the first time sets are committed that a node which is gone has left."""
@@ -266,6 +270,7 @@ class Checkpoints:
 
         NotFoundError if there is none.
         """
+        which = whole(which)
         if which == "latest":
             found = self.latest()
         elif isinstance(which, str) and which.startswith("best:"):
@@ -280,13 +285,15 @@ class Checkpoints:
         if found is None:
             run = self._uploader.uri.uri_for(self._keys.base.removesuffix("/checkpoints"))
             hint = f"wherry checkpoints {shlex.quote(run)} shows what there is"
+            if which == "latest" and self._agreed is not None:
+                hint = "all ranks restore what was there when the job began: give the step of a set that was saved since"
             raise NotFoundError(why_none(self.list(), which), operation="find", uri=run, hint=hint)
         return found
 
     def _read(self, name: SetName) -> Manifest:
         there = self.catalog.read(name)
         if isinstance(there, Tombstone):
-            raise NotFoundError(f"the set {name} was {there.reason}", operation="restore", uri=self._keys.manifest(name))
+            raise NotFoundError(f"the set {name} was {there.reason}", operation="find", uri=str(self._uploader.uri))
         return there
 
     def restore(
@@ -316,9 +323,10 @@ class Checkpoints:
         which names the set, or PrunedWhileRestoringError, which is one; OtherRankFailedError if another rank could not restore.
         After an error, and after a kill -9, the same call goes on with what is there.
         """
+        folder = folder_of(folder)
         if which == "latest":
             self.latest()  # all ranks ask for it at this point, for the first time or again
-        call = Restoring(self._uploader, self._keys, self.world, Path(folder), ranks, together, exchange, progress_bar)
+        call = Restoring(self._uploader, self._keys, self.world, folder, ranks, together, exchange, progress_bar)
         restored = call.first_whole(self._candidates(which), falls_back=which == "latest")
         if restored is None:
             raise NotFoundError(
@@ -384,6 +392,7 @@ class Checkpoints:
         attempt was resumed from; nothing is deleted unless a newer set is proven complete, by a listing made just before. It may
         be killed, and called by several at once.
         """
+        check_settings(keep=keep, delays=delays)
         return self._pruner(None, keep, delays).prune(dry_run=dry_run)
 
     def _pruner(self, own: Attempt | None, keep: Keep | None = None, delays: PruneDelays | None = None) -> Pruner:

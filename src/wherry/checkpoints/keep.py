@@ -44,6 +44,8 @@ class Keep:
             raise ConfigError(
                 "keep best= and metric= belong together: best=2, metric='loss' keeps the two sets of the lowest loss"
             )
+        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+            raise ConfigError(f"keep metric={self.metric!r}: give the name of a metric")
         if self.last is None and self.every_steps is None and self.best is None and self.younger_than_s is None:
             raise ConfigError("keep has no rule: give last=, every_steps=, best= with metric=, or younger_than_s=")
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 
+from wherry.checkpoints.arguments import require
 from wherry.checkpoints.protocol.documents import why_not_plain
 from wherry.errors import ConfigError
 
@@ -22,8 +23,11 @@ def checked(
 
 def checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
     """The metrics as floats; ConfigError for one that is no finite number."""
+    require(metrics, Mapping, "metrics", "give a dict of numbers by their names")
     checked: dict[str, float] = {}
     for name, value in (metrics or {}).items():
+        if not str(name):
+            raise ConfigError(f"the metric with the value {value!r} has an empty name: restore('best:METRIC') needs one")
         try:
             checked[str(name)] = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -36,6 +40,7 @@ def checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
 
 def checked_metadata(metadata: Mapping[str, object] | None) -> dict[str, object]:
     """The metadata as JSON gives it back; ConfigError for what is no plain JSON, or too much of it."""
+    require(metadata, Mapping, "metadata", "give a dict of plain JSON values")
     try:
         plain: dict[str, object] = json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

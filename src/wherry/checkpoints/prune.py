@@ -240,8 +240,8 @@ class Pruner:
         else:
             keep([newest.set], "the newest complete set")
             keep([name for name in names if name > newest.set], "newer than the newest complete set")
-            keep(self._resumed_from(newest.set.number), "resumed from")
-            keep([newest.parent] if newest.parent is not None else [], "resumed from")
+            parents = [] if newest.parent is None else [newest.parent]
+            keep({*self._resumed_from(newest.set.number), *parents}, "resumed from")
         keep(pinned(self._store, self._keys), "pinned")
         keep(readers(self._store, self._keys, now_s, self._delays.reader_s)[0], "is being restored")
         for name in [name for name in kept if name not in names]:

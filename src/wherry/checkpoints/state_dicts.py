@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,12 +51,24 @@ def write_state(state: Mapping[str, object], file: IO[bytes], format_name: str =
     if format_name == "safetensors":
         write_safetensors(state, file)
         return
-    torch.save(state, file)
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:  # torch's writer complains of its file, which hides that the disk is full
+        if (behind := _os_error_behind(error)) is None:
+            raise
+        raise behind from error
     # It takes as long as pickling does, so it is done for the first of the states that a training loop saves.
     kind = hash(frozenset((name, type(value)) for name, value in state.items()))
     if kind not in _looked_through and hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):  # from torch 2.5 on
         _looked_through.add(kind)
         _warn_of_classes(torch, file)
+
+
+def _os_error_behind(error: BaseException) -> OSError | None:
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, OSError):
+        behind = behind.__context__
+    return behind
 
 
 def _warn_of_classes(torch: Any, file: IO[bytes]) -> None:
@@ -90,6 +103,7 @@ def read_state(path: Path, map_location: object = None) -> dict[str, Any]:
     is no state dict.
     """
     torch = _torch()
+    _check_location(torch, map_location)
     if path.suffix == ".safetensors":
         return read_safetensors(path, map_location)
     with _numpy_allowed(torch):
@@ -108,12 +122,32 @@ def _unpickled(torch: Any, path: Path, map_location: object) -> object:
             return torch.load(path, **how)
     except pickle.UnpicklingError as error:
         raise IntegrityError(
-            f"{path.name} is refused: it holds more than tensors and plain values ({error})".splitlines()[0],
+            f"{path.name} is refused: it holds more than tensors and plain values ({refused_by(error)})",
             operation="load",
             hint="if you trust who wrote it, allow its class by torch.serialization.add_safe_globals, or restore() the set",
         ) from error
     except (RuntimeError, EOFError) as error:
+        if "torch.device('cpu')" in str(error):
+            raise ConfigError(f"{path.name} was saved from a device that is not here: give map_location='cpu'") from error
         raise ConfigError(f"{path.name} is no file that torch.save() has written ({error})".splitlines()[0]) from error
+
+
+def refused_by(error: pickle.UnpicklingError) -> str:
+    """What torch.load(weights_only=True) has refused, in a few words: its own advise to switch that off."""
+    if (found := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
+        return f"it would call {found[1]}"
+    return str(error).rpartition("UnpicklingError: ")[2].rpartition("WeightsUnpickler error: ")[2].strip().splitlines()[0]
+
+
+def _check_location(torch: Any, map_location: object) -> None:
+    if map_location is None or callable(map_location) or isinstance(map_location, Mapping):
+        return
+    try:
+        device = torch.device(map_location)
+    except (RuntimeError, TypeError):
+        raise ConfigError(f"map_location={map_location!r} is no device: give 'cpu', 'cuda:0', a dict or a function") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"map_location={map_location!r}: torch sees no such device here, give 'cpu'")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.config import SpoolConfig, default_spool_folder
-from wherry.errors import SpoolError
+from wherry.errors import ConfigError, SpoolError
 from wherry.posix.locks import lock, try_lock
 from wherry.spool.folder import HeldFile, SpoolFolder, lack_of_inodes
 from wherry.spool.reserve import Reserve
@@ -39,6 +39,8 @@ class Spool:
     """One spool folder, opened by this process. Making it is safe from several processes at once."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, config: SpoolConfig | None = None) -> None:
+        if folder is not None and (not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder)):
+            raise ConfigError(f"spool={folder!r}: give the path of a folder, or leave it out")
         self._folder = SpoolFolder(default_spool_folder() if folder is None else Path(folder).expanduser().absolute())
         #: The name of the folder. For reading and writing there is inside(), which follows no name.
         self.folder = self._folder.path

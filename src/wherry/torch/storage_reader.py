@@ -19,6 +19,7 @@ from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.receipt import SetObject
 from wherry.checkpoints.reading import reading
 from wherry.checkpoints.restore import DamagedSetError
+from wherry.checkpoints.state_dicts import refused_by
 from wherry.errors import ConfigError, IntegrityError, NotFoundError
 from wherry.torch.dcp_metadata import read_dcp_metadata
 from wherry.torch.verified_ranges import Range, VerifiedRanges, View
@@ -185,7 +186,7 @@ def _load(file: IO[bytes], request: ReadItem, planner: LoadPlanner, key: str) ->
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise IntegrityError(
-            f"{request.storage_index.fqn} is refused: it holds more than tensors and plain values ({error})".splitlines()[0],
+            f"{request.storage_index.fqn} is refused: it holds more than tensors and plain values ({refused_by(error)})",
             operation="load",
             uri=key,
             hint="allow its class by torch.serialization.add_safe_globals if you trust who wrote it",

@@ -29,11 +29,17 @@ class Missing:
 
 
 class Catalog:
-    """The sets of one run, as the store shows them. Nothing is kept between two calls."""
+    """The sets of one run, as the store shows them. Nothing is kept between two calls, but which sets the log was told of."""
 
     def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
         self.store = store
         self.keys = keys
+        self._told: set[SetName] = set()
+
+    def _pass_over(self, name: SetName, why: object) -> None:
+        if name not in self._told:  # newest() may look twice
+            self._told.add(name)
+            log.warning("the set %s is passed over: %s", name, why)
 
     def names(self, *, after: SetName | None = None) -> list[SetName]:
         """The sets that have a manifest or a tombstone, from the oldest to the newest; those newer than `after`."""
@@ -62,7 +68,7 @@ class Catalog:
         except NotFoundError:  # deleted since it was listed
             return None
         except (DamagedDocumentError, NewerFormatError) as error:
-            log.warning("the set %s is passed over: %s", name, error)
+            self._pass_over(name, error)
             return None
         return there if isinstance(there, Manifest) else None
 
@@ -96,11 +102,13 @@ class Catalog:
         try:
             missing = self.missing(manifest)
         except NewerFormatError as error:  # of a receipt
-            log.warning("the set %s is passed over: %s", manifest.set, error)
+            self._pass_over(manifest.set, error)
             return False
         if missing:
-            log.warning(
-                "the set %s is passed over: %d object(s) are missing, first %s", manifest.set, len(missing), missing[0].key
+            self._pass_over(
+                manifest.set,
+                f"{len(missing)} of its objects are missing or have another size, first "
+                f"{missing[0].key.partition(self.keys.data(manifest.set))[2] or missing[0].key}",
             )
         return not missing
 

@@ -23,7 +23,7 @@ from wherry.checkpoints.restoring.exchange import LEAST_BYTES, Bucket, exchange_
 from wherry.checkpoints.restoring.fan_out import Meeting
 from wherry.checkpoints.restoring.together import Together, together
 from wherry.checkpoints.world import World
-from wherry.errors import ConfigError, NotFoundError, WherryError
+from wherry.errors import ConfigError, NotFoundError, StoreError, WherryError
 from wherry.progress import ByteBar
 from wherry.store import ObjectMeta
 from wherry.transfer.download import download
@@ -49,10 +49,10 @@ class Part:
             if world.size != manifest.world:
                 raise ConfigError(
                     f"the set {manifest.set} was saved by {manifest.world} ranks and this is rank {world.rank} of {world.size}, "
-                    "which has no part of its own in it: restore the whole set, or say which ranks= are wanted"
+                    "which has no part of its own in it: restore() the whole set to a folder, or say which ranks= of it"
                 )
             return cls((world.rank,))
-        if not ranks or not all(isinstance(rank, int) and 0 <= rank < manifest.world for rank in ranks):
+        if not isinstance(ranks, Collection) or not ranks or not all(_is_rank(rank, manifest.world) for rank in ranks):
             raise ConfigError(
                 f"ranks={ranks!r}: give 'own', or ranks from 0 to {manifest.world - 1}, as the set {manifest.set} has"
             )
@@ -63,6 +63,10 @@ class Part:
         if self.ranks is None:
             return others.first(lambda: _objects(catalog, manifest, None))
         return _objects(catalog, manifest, self.ranks)
+
+
+def _is_rank(rank: object, world: int) -> bool:
+    return isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < world
 
 
 def _objects(catalog: Catalog, manifest: Manifest, ranks: Collection[int] | None) -> list[Keyed]:
@@ -136,12 +140,18 @@ class Restoring:
                 others.first(lambda: marked.enter_context(reading(self.uploader.store, self.keys, manifest.set)))
                 restored = self._restore_set(manifest, others, leads)
             except (WherryError, OSError) as failure:
-                error = failure
+                error = self._with_uri(failure)
             verdict = others.settle(error, DamagedSetError, str(manifest.set))
             if isinstance(verdict, DamagedSetError):
                 _take_back(others, restored)
             if verdict is not None:
                 raise verdict
+
+    def _with_uri(self, error: Exception) -> Exception:
+        """The error with the URI of the object whose key it names."""
+        if isinstance(error, StoreError) and error.uri.startswith(f"{self.keys.base}/"):
+            error.uri = self.uploader.uri.uri_for(error.uri)
+        return error
 
     def _restore_set(self, manifest: Manifest, others: Together, leads: list[int]) -> FolderRestore:
         part = Part.of(self.ranks, self.world, manifest)
