@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import errno
 import io
 import json
 import os
 import pickle
+import shutil
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +314,37 @@ def test_nothing_is_left_of_a_restore_that_fails(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="not empty"):
         foreign.restore(tmp_path / "bucket", "latest", tmp_path / "full")
     assert not (tmp_path / "back").exists()
+
+
+def test_a_checkpoint_without_room_is_refused_before_any_byte_moves(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    with open(tmp_path / "bucket" / "last.ckpt", "wb") as file:
+        file.write(b"weights")
+        file.truncate(2**43)  # a hole
+    with pytest.raises(OSError, match=r"no room for the checkpoint last\.ckpt: 8796093022208 bytes are to come") as caught:
+        foreign.restore(tmp_path / "bucket", "last.ckpt", tmp_path / "back")
+    assert caught.value.errno == errno.ENOSPC
+    assert not (tmp_path / "back").exists()
+    (left,) = (path for path in tmp_path.iterdir() if path.name.startswith(".back"))
+    assert list(left.iterdir()) == []
+
+
+def test_of_two_that_restore_to_one_folder_the_second_finds_it_whole(tmp_path: Path) -> None:
+    trainer(tmp_path / "bucket", 500)
+
+    def restore(_: int) -> str:
+        try:
+            return foreign.restore(tmp_path / "bucket", "latest", tmp_path / "back").name
+        except FileExistsError as error:
+            return str(error)
+
+    for _ in range(5):
+        with ThreadPoolExecutor() as pool:
+            said = sorted(pool.map(restore, range(4)))
+        assert said == [*[f"{tmp_path / 'back'} is not empty: give a folder that is not there yet"] * 3, "back"]
+        assert contents(tmp_path / "back") == contents(tmp_path / "bucket" / "out" / "checkpoint-500")
+        shutil.rmtree(tmp_path / "back")
+    assert [path.name for path in tmp_path.iterdir()] == ["bucket"]
 
 
 @pytest.fixture(params=["memory", "s3"])

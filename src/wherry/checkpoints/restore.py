@@ -24,7 +24,8 @@ from wherry.store import ObjectMeta
 
 log = logging.getLogger("wherry.checkpoints")
 
-_STAGING = ".wherry-restore"
+#: The end of the name of a folder in which a set is restored, beside the folder that it becomes.
+STAGING = ".wherry-restore"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 Keyed = tuple[str, SetObject]
 
@@ -62,7 +63,7 @@ class FolderRestore:
         # A link to a folder stands for that folder, which then is the one to take the name at the end.
         self.folder = Path(os.path.realpath(folder) if Path(folder).is_dir() else os.path.abspath(folder))
         self.set_name = set_name
-        self.staging = _beside(self.folder, f".{set_name}{_STAGING}")
+        self.staging = beside(self.folder, f".{set_name}{STAGING}")
         #: Whether the folder held the set before this call.
         self.was_there = False
         self._fetch = fetch
@@ -101,7 +102,7 @@ class FolderRestore:
 
     def _begin(self, wait: bool) -> bool:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        lock_path = _beside(self.folder, f"{_STAGING}.lock")
+        lock_path = beside(self.folder, f"{STAGING}.lock")
         if self._stack.enter_context(locked(lock_path, f"the folder {self.folder}", wait=wait)) is None:
             return False
         if check_restorable(self.folder):
@@ -130,7 +131,7 @@ class FolderRestore:
                 raise
             except (OSError, StoreError) as error:
                 if self._has_begun_to_write and is_full_disk(error):
-                    raise self._full(error) from error
+                    raise full_disk(self.staging, f"the set {self.set_name}", error) from error
                 raise
 
     def close(self) -> None:
@@ -212,33 +213,39 @@ class FolderRestore:
         if self.folder.is_dir():
             self.folder.rmdir()  # it is empty: check_restorable() saw that, and rmdir() refuses otherwise
         os.rename(self.staging, self.folder)
-        prefix = _beside(self.folder, ".").name
-        for path in self.folder.parent.glob(f".*{_STAGING}"):
-            if path.name.startswith(prefix) and SetName.parse(path.name[len(prefix) : -len(_STAGING)]) is not None:
+        prefix = beside(self.folder, ".").name
+        for path in self.folder.parent.glob(f".*{STAGING}"):
+            if path.name.startswith(prefix) and SetName.parse(path.name[len(prefix) : -len(STAGING)]) is not None:
                 shutil.rmtree(path, ignore_errors=True)  # another set, whose restore to this folder was never finished
 
     def _stamps(self) -> dict[str, Stamp]:
         return {expected.name: stamp_of((self.folder / expected.name).lstat()) for _, expected in self.objects}
 
     def _require_room(self) -> None:
-        here_bytes = sum(path.lstat().st_blocks * 512 for path in self.staging.rglob("*") if not path.is_dir())
-        size_bytes = sum(expected.size_bytes for _, expected in self.objects)
-        space = os.statvfs(self.staging)
-        free_bytes = space.f_bavail * space.f_frsize
-        if space.f_blocks and size_bytes - here_bytes > free_bytes:  # some file systems in user space cannot be asked
-            raise OSError(
-                errno.ENOSPC,
-                f"no room for the set {self.set_name}: {size_bytes - here_bytes} bytes are to come, {free_bytes} are free",
-                str(self.folder.parent),
-            )
+        require_room(self.staging, sum(expected.size_bytes for _, expected in self.objects), f"the set {self.set_name}")
 
-    def _full(self, error: Exception) -> OSError:
-        return OSError(
+
+def require_room(staging: Path, size_bytes: int, what: str) -> None:
+    """OSError (ENOSPC) unless what is missing in the folder of `size_bytes` fits on its disk."""
+    here_bytes = sum(path.lstat().st_blocks * 512 for path in staging.rglob("*") if not path.is_dir())
+    space = os.statvfs(staging)
+    free_bytes = space.f_bavail * space.f_frsize
+    if space.f_blocks and size_bytes - here_bytes > free_bytes:  # some file systems in user space cannot be asked
+        raise OSError(
             errno.ENOSPC,
-            f"the disk is full, so the set {self.set_name} is not restored ({error}): make room and restore again, which goes on "
-            "where it was, or remove this folder",
-            str(self.staging),
+            f"no room for {what}: {size_bytes - here_bytes} bytes are to come, {free_bytes} are free",
+            str(staging.parent),
         )
+
+
+def full_disk(staging: Path, what: str, error: Exception) -> OSError:
+    """The error for a disk that somebody else has filled meanwhile."""
+    return OSError(
+        errno.ENOSPC,
+        f"the disk is full, so {what} is not restored ({error}): make room and restore again, which goes on where it was, or "
+        "remove this folder",
+        str(staging),
+    )
 
 
 def fetch_checked(key: str, expected: SetObject, path: Path, fetch: Callable[[str, Path], ObjectMeta]) -> None:
@@ -325,7 +332,7 @@ def _check_names(objects: Iterable[Keyed]) -> None:
             at = expected.name.find("/", at + 1)
 
 
-def _beside(folder: Path, ending: str) -> Path:
+def beside(folder: Path, ending: str) -> Path:
     """A hidden name beside the folder, as long as the file system allows."""
     name = f".{folder.name}"
     if len(os.fsencode(name + ending)) > 200:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,21 @@ from wherry.checkpoints.foreign.layouts import (
     with_index,
 )
 from wherry.checkpoints.protocol.documents import read_small
-from wherry.checkpoints.restore import DamagedSetError, check_restorable
+from wherry.checkpoints.restore import (
+    STAGING,
+    DamagedSetError,
+    beside,
+    check_restorable,
+    full_disk,
+    is_full_disk,
+    make_own,
+    remove_strangers,
+    require_room,
+)
+from wherry.checkpoints.restoring.fan_out import locked
 from wherry.checksum import crc32c
 from wherry.config import Config
-from wherry.errors import IntegrityError, NotFoundError, PermanentError
+from wherry.errors import IntegrityError, NotFoundError, PermanentError, StoreError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.environment import with_environment
@@ -92,8 +104,9 @@ def restore(
     empty.
 
     The folder appears whole or not at all. Each file has the size of the listing, and the checksum that the store knows of it, if
-    it knows one. Raises NotFoundError; PermanentError for a checkpoint that is known to be incomplete, unless `incomplete`;
-    FileExistsError; DamagedSetError for an object that is gone or has changed.
+    it knows one. One process at a time restores to a folder, and a call that was killed goes on. Raises NotFoundError;
+    PermanentError for a checkpoint that is known to be incomplete, unless `incomplete`; FileExistsError; OSError (ENOSPC) if the
+    disk has no room, before any byte moves; DamagedSetError for an object that is gone or has changed.
     """
     with _opened(uri, storage_options) as (store, target):
         one = find_in(store, target).named(which)
@@ -199,31 +212,42 @@ def restore_from(store: ObjectStore, target: StoreURI, one: ForeignCheckpoint, f
             hint="take another one",
         )
     folder = Path(os.path.abspath(folder))
-    if not check_restorable(folder):
-        raise FileExistsError(f"{folder} is not empty: give a folder that is not there yet")
-    of = crc32c(repr((one.name, one.objects)).encode())  # a call that was killed goes on in its folder, and no other does
-    beside = folder.with_name(f".{folder.name}.{of:08x}.wherry-restore")
-    beside.mkdir(parents=True, exist_ok=True)
-    config = Config()
-
-    def fetch(item: ForeignObject) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(beside(folder, f"{STAGING}.lock"), f"the folder {folder}"):
+        if not check_restorable(folder):
+            raise FileExistsError(f"{folder} is not empty: give a folder that is not there yet")
+        of = crc32c(repr((one.name, one.objects)).encode())  # a call that was killed goes on in its folder, and no other does
+        staging = beside(folder, f".{of:08x}{STAGING}")
+        make_own(staging)
+        what = f"the checkpoint {one.name}"
+        require_room(staging, sum(max(0, item.size_bytes) for item in one.objects), what)
         try:
-            download(
-                store.inner if isinstance(store, RetryStore) else store,  # download() retries range by range
-                item.key,
-                beside / item.name,
-                uri=target.uri_for(item.key),
-                overwrite=True,
-                transfer=config.transfer,
-                retry=config.retry,
-            )
-        except NotFoundError as error:
-            raise DamagedSetError("it was removed meanwhile", operation="restore", uri=item.key) from error
-        if (size := (beside / item.name).stat().st_size) != item.size_bytes and item.size_bytes >= 0:
-            raise DamagedSetError(f"it has {size} bytes, listed were {item.size_bytes}", operation="restore", uri=item.key)
-
-    each_at_once(fetch, one.objects)
-    if folder.is_dir():
-        folder.rmdir()
-    os.rename(beside, folder)
+            each_at_once(partial(_fetch, store, target, staging), one.objects)
+        except (OSError, StoreError) as error:
+            if is_full_disk(error):
+                raise full_disk(staging, what, error) from error
+            raise
+        remove_strangers(staging, {item.name for item in one.objects})
+        if folder.is_dir():
+            folder.rmdir()
+        os.rename(staging, folder)
     return folder
+
+
+def _fetch(store: ObjectStore, target: StoreURI, staging: Path, item: ForeignObject) -> None:
+    config = Config()
+    path = staging / item.name
+    try:
+        download(
+            store.inner if isinstance(store, RetryStore) else store,  # download() retries range by range
+            item.key,
+            path,
+            uri=target.uri_for(item.key),
+            overwrite=True,
+            transfer=config.transfer,
+            retry=config.retry,
+        )
+    except NotFoundError as error:
+        raise DamagedSetError("it was removed meanwhile", operation="restore", uri=item.key) from error
+    if (size := path.stat().st_size) != item.size_bytes and item.size_bytes >= 0:
+        raise DamagedSetError(f"it has {size} bytes, listed were {item.size_bytes}", operation="restore", uri=item.key)
