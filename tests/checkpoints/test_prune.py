@@ -381,6 +381,26 @@ def test_attempts_that_have_left_nothing_are_forgotten(store: TimedStore, keys: 
     assert 2 * 3 == len(list(store.list(keys.starts)))
 
 
+def test_of_an_old_start_whose_sets_stay_the_ranks_places_go(store: TimedStore, keys: RunKeys) -> None:
+    attempts = [claim(store, keys, None, f"start {start}") for start in range(4)]
+    for attempt in attempts:
+        for rank in range(1, 4):
+            take_place(store, keys, attempt, rank)
+    for attempt in attempts[0], attempts[2]:
+        save_set(store, keys, 10, attempt=attempt.key)
+    store.delete(keys.attempt(2))  # its ranks have begun, and rank 0 has not recorded it
+    Pruner(store, keys).prune()
+    assert 4 * 4 == len(list(store.list(keys.starts)))
+    store.now_s += 15 * DAY_S
+    take_place(store, keys, attempts[1], 4)
+    for n_left in (2 * 4 + 5, 2 * 4 + 1):  # a rank of the second start has just begun; what names it is left with its record
+        Pruner(store, keys).prune()
+        assert n_left == len(list(store.list(keys.starts)))
+        store.now_s += 15 * DAY_S
+    assert [1, 3, 4] == list(attempt_numbers(store, keys))
+    assert [10, 10] == there(store, keys)
+
+
 def test_hostile_names_are_passed_over(store: TimedStore, keys: RunKeys) -> None:
     for step in (10, 20):
         save_set(store, keys, step)

@@ -6,9 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from wherry.checkpoints.keep import Keep
-from wherry.checkpoints.protocol.attempts import Attempt, attempt_numbers, forget_attempt, read_attempt
+from wherry.checkpoints.protocol.attempts import Attempt, attempt_numbers, forget_attempt, forget_start, old_starts, read_attempt
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.deletion import Deletion, InUseError, PruneDelays, ReferencedKeys, being_saved
 from wherry.checkpoints.protocol.documents import DamagedDocumentError, NewerFormatError
@@ -357,9 +358,17 @@ class Pruner:
         if newest is None:
             return
         numbers = {name.number for name in (*look.metas, *look.with_data)}
-        for meta in list(self._store.list(self._keys.attempts)):
-            number = self._keys.number_of_attempt(meta.key)
-            if number is None or number >= newest.set.number or number in numbers:
-                continue
-            if steps.is_older(meta.modified_s, self._delays.forget_after_s):
-                forget_attempt(self._store, self._keys, number)
+        listed = ((self._keys.number_of_attempt(meta.key), meta) for meta in self._store.list(self._keys.attempts))
+        old = {
+            number
+            for number, meta in listed
+            if number is not None and number < newest.set.number and self._is_forgotten(steps, meta)
+        }
+        for number in sorted(old - numbers):
+            forget_attempt(self._store, self._keys, number)
+        if old:
+            for number in old_starts(self._store, self._keys, newest.set.number, partial(self._is_forgotten, steps)):
+                forget_start(self._store, self._keys, number)
+
+    def _is_forgotten(self, steps: Deletion, meta: ObjectMeta) -> bool:
+        return steps.is_older(meta.modified_s, self._delays.forget_after_s)

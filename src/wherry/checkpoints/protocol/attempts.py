@@ -6,14 +6,15 @@ Each has a number, which orders what it saves, and is recorded by rank 0 before 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from wherry.checkpoints.protocol.documents import Document, NewerFormatError, dump, put_small, read_small
 from wherry.checkpoints.protocol.names import MOST_ATTEMPTS, RunKeys, SetName, is_attempt
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, PermanentError
-from wherry.store import ObjectStore
+from wherry.store import ObjectMeta, ObjectStore
 
 _FORMAT = "wherry-checkpoint-attempt"
 _VERSION = 1
@@ -21,6 +22,8 @@ _VERSION = 1
 _MOST_RACES = 50
 #: Keys in one call of delete_many().
 _AT_ONCE = 1000
+#: What the ranks of an attempt write when they begin.
+_PLACE = re.compile(r"([0-9]{9})(?:_[0-9a-f]{4})?-[0-9]{5}\.json")
 
 
 @dataclass(frozen=True)
@@ -169,17 +172,35 @@ def find_start(store: ObjectStore, keys: RunKeys, start: str) -> Attempt | None:
 
 
 def forget_attempt(store: ObjectStore, keys: RunKeys, number: int) -> None:
-    """Remove the record of an attempt, and by what its ranks find it and have taken their places. Only if it has left nothing,
-    and is not the last.
-    """
+    """Remove the record of an attempt, and its start. Only if it has left nothing, and is not the last."""
+    forget_start(store, keys, number)
+    store.delete(keys.attempt(number))
+
+
+def forget_start(store: ObjectStore, keys: RunKeys, number: int) -> None:
+    """Remove by what the ranks of an attempt have found it and have taken their places: nobody joins it any more."""
     try:
         start = read_attempt(store, keys, number).start
     except (NotFoundError, IntegrityError, NewerFormatError):
         start = None
     prefix = f"{keys.starts}{number:09d}"
-    places = [meta.key for meta in store.list(prefix) if "-" in meta.key[len(prefix) :]]
+    places = [meta.key for meta in store.list(prefix) if _PLACE.fullmatch(meta.key[len(keys.starts) :])]
+    if start is not None:  # first: a rank that finds the attempt has to find the places taken
+        store.delete(_start_key(keys, start))
     for at in range(0, len(places), _AT_ONCE):
         store.delete_many(places[at : at + _AT_ONCE])
-    if start is not None:
-        store.delete(_start_key(keys, start))
-    store.delete(keys.attempt(number))
+
+
+def old_starts(store: ObjectStore, keys: RunKeys, before: int, is_old: Callable[[ObjectMeta], bool]) -> list[int]:
+    """The attempts below the number `before` whose ranks have all begun long ago, and have their places yet. One request, and
+    one more for each thousand places.
+    """
+    found: dict[int, bool] = {}
+    for meta in store.list(keys.starts):
+        place = _PLACE.fullmatch(meta.key[len(keys.starts) :])
+        if place is None:
+            continue
+        if (number := int(place[1])) >= before:
+            break
+        found[number] = found.get(number, True) and is_old(meta)
+    return [number for number, are_old in found.items() if are_old]
