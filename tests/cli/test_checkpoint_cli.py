@@ -129,17 +129,31 @@ def test_a_set_is_restored(line: CommandLine, run: Path, tmp_path: Path) -> None
     assert [] == list((run / "checkpoints/readers").iterdir())
 
 
+def verified(line: CommandLine, run: Path) -> set[str | None]:
+    shown = [json.loads(text) for text in line.run("checkpoints", run, "--json")[0].splitlines()]
+    assert all((one["verified"] in ("right", "wrong")) == (one["verified_s"] is not None) for one in shown)
+    return {one["verified"] for one in shown}
+
+
 def test_every_byte_is_verified(line: CommandLine, run: Path) -> None:
+    assert {None, "when stored"} == verified(line, run)
     out, _ = line.run("checkpoints", "verify", run, "--all")
     assert 4 == out.count("right")
+    assert {None, "right"} == verified(line, run)
     path = run / "checkpoints/data/000000001_000000000020/rank1.bin"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     _, err = line.run("checkpoints", "verify", run, "--step", 20, expected=7)
     assert "rank1.bin" in err and "CRC32C" in err
     shown = json.loads(line.run("checkpoints", "verify", run, "--step", 20, "--json", expected=7)[0])
     assert (False, ["rank1.bin"]) == (shown["right"], [one["name"] for one in shown["wrong"]])
+    assert {None, "right", "wrong"} == verified(line, run)
+    assert {"right", "wrong"} == {
+        word for word in line.run("checkpoints", run)[0].split() if word in ("right", "wrong", "stored")
+    }
     next((run / "checkpoints/data/000000001_000000000020/_ranks").iterdir()).write_text("{}")
     line.run("checkpoints", "verify", run, "--step", 20, expected=7)
+    (run / "checkpoints/verified/000000001_000000000020.json").write_text("{}")  # what is no record says nothing
+    assert {None, "when stored", "right"} == verified(line, run)
 
 
 def test_sets_are_pruned(line: CommandLine, run: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from wherry.checkpoints.protocol.catalog import Catalog, Missing
@@ -14,10 +15,13 @@ from wherry.checkpoints.protocol.receipt import SetObject, Total, failed_rank
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import receipts_or_none, uncommitted
 from wherry.checkpoints.protocol.uses import pinned
+from wherry.checkpoints.protocol.verified import LastVerified, note_verified, read_verified, when_verified
 from wherry.checksum import crc32c, format_crc32c
-from wherry.errors import IntegrityError, NotFoundError
+from wherry.errors import IntegrityError, NotFoundError, StoreError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectStore
+
+log = logging.getLogger("wherry.checkpoints")
 
 #: Runs that are named, and keys that are read past, in search of them.
 _MOST_RUNS = 50
@@ -34,7 +38,8 @@ class SetState:
     rank could not store its part), ``abandoned`` or ``pruned`` (its objects go, or are gone), ``unreadable``.
 
     `modified_s`: when its manifest was written; without one, its newest object. `n_ranks` is 0 where nothing says it.
-    `size_bytes` is what a restore takes; `shared_bytes` of them lie in older sets.
+    `size_bytes` is what a restore takes; `shared_bytes` of them lie in older sets. `verified`: what came of reading every byte of
+    it, if somebody did.
     """
 
     name: SetName
@@ -48,19 +53,22 @@ class SetState:
     missing_ranks: Sequence[int] = ()
     failed_ranks: Sequence[int] = ()
     missing_keys: Sequence[str] = ()
+    verified: LastVerified | None = None
     is_pinned: bool = False
     is_latest: bool = False
     parent: SetName | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
-        """The same in plain values, by names that stay. `verified`: when the bytes were compared with what was saved."""
+        """The same in plain values, by names that stay. `verified`: ``when stored``, or, since, ``right`` or ``wrong``."""
+        verified = "when stored" if self.state == "complete" else None
         return {
             "set": str(self.name),
             **{name: value for name, value in vars(self).items() if name != "name" and not name.startswith("is_")},
             "step": self.name.step,
             "attempt": self.name.attempt,
-            "verified": "when stored" if self.state == "complete" else None,
+            "verified": verified if self.verified is None else "right" if self.verified.is_right else "wrong",
+            "verified_s": None if self.verified is None else self.verified.at_s,
             "pinned": self.is_pinned,
             "latest": self.is_latest,
             "parent": None if self.parent is None else str(self.parent),
@@ -70,7 +78,8 @@ class SetState:
 def survey(store: ObjectStore, keys: RunKeys) -> list[SetState]:
     """All sets of a run, from the oldest to the newest.
 
-    Two requests for each committed set of up to a thousand objects, about two for each other one. Nothing is written.
+    Two requests for each committed set of up to a thousand objects, one more if it was verified, about two for each other one.
+    Nothing is written.
     """
     catalog = Catalog(store, keys)
     times = {}
@@ -82,7 +91,11 @@ def survey(store: ObjectStore, keys: RunKeys) -> list[SetState]:
     begun = each_at_once(partial(_uncommitted, store, keys), uncommitted(store, keys, known=set(times)))
     found = sorted((one for one in (*committed, *begun) if one is not None), key=lambda one: one.name)
     latest = max((one.name for one in found if one.state == "complete"), default=None)
-    return [SetState(**{**vars(one), "is_latest": one.name == latest}) for one in found]
+    whole = [one.name for one in found if one.state in ("complete", "damaged")]
+    noted = [(name, at_s) for name, at_s in when_verified(store, keys).items() if name in whole]
+    read = each_at_once(lambda each: read_verified(store, keys, *each), noted)
+    verified = {name: one for (name, _), one in zip(noted, read, strict=True)}
+    return [replace(one, is_latest=one.name == latest, verified=verified.get(one.name)) for one in found]
 
 
 def _committed(catalog: Catalog, name: SetName, modified_s: float | None, is_pinned: bool) -> SetState | None:
@@ -181,8 +194,19 @@ class Verified:
 def verify_set(catalog: Catalog, name: SetName) -> Verified | None:
     """Read every byte of a committed set, and compare it with the receipts; None if the set is deleted.
 
-    A manifest or a receipt that cannot be read is damage, too: then nothing proves the bytes.
+    A manifest or a receipt that cannot be read is damage, too: then nothing proves the bytes. What is found is written down
+    beside the set, where this process may write.
     """
+    verified = _verified(catalog, name)
+    if verified is not None:
+        try:
+            note_verified(catalog.store, catalog.keys, name, is_right=not verified.damage)
+        except (StoreError, OSError) as error:
+            log.info("it is not written down that the set %s was verified: %s", name, error)
+    return verified
+
+
+def _verified(catalog: Catalog, name: SetName) -> Verified | None:
     try:
         there = catalog.read(name)
     except NotFoundError:

@@ -70,7 +70,8 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
     """List the sets of a run, from the oldest to the newest (may be left out).
 
     Each with its step, attempt, age, size (what a restore takes), objects,
-    ranks, state, when its bytes were verified, and the proof of its state. A set that is not complete is shown as
+    ranks, state, when its bytes were verified (since it was stored: by the verb
+    verify), and the proof of its state. A set that is not complete is shown as
     that, with the ranks that are missing.
 
     Example: wherry checkpoints list s3://my-bucket/project/run1
@@ -160,7 +161,8 @@ def verify(
     """Read every byte of a set, the newest by default, and compare.
 
     Sizes and checksums are compared with the receipts of its ranks. Exit code 7:
-    something is wrong; each object that is, is named.
+    something is wrong; each object that is, is named. The list shows the outcome
+    and its age, if it could be written down beside the set.
 
     Example: wherry checkpoints verify s3://my-bucket/project/run1 --step 1000
     """
@@ -342,4 +344,7 @@ def _row(one: SetState) -> tuple[str, ...]:
         notes.append(f"after {one.parent}")
     n_objects, n_ranks = str(one.n_objects or ""), str(one.n_ranks or "")
     size, verified = size_text(one.size_bytes) if one.n_objects else "", "when stored" if one.state == "complete" else ""
+    if one.verified is not None:
+        verified = "right" if one.verified.is_right else "wrong"
+        verified += "" if one.verified.at_s is None else f" {age_text(max(0.0, time.time() - one.verified.at_s))} ago"
     return (f"{one.name.step}{version}", one.name.attempt, age, size, n_objects, n_ranks, one.state, verified, "; ".join(notes))

@@ -160,6 +160,7 @@ class Deletion:
             while chunk := list(islice(metas, _AT_ONCE)):
                 self._store.delete_many([meta.key for meta in chunk])
                 freed_bytes += sum(max(0, meta.size_bytes) for meta in chunk)
+        self._store.delete(self._keys.verified_of(name))
         return freed_bytes
 
     def _has_due_tombstone(self, name: SetName) -> bool:

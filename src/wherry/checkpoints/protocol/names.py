@@ -9,6 +9,7 @@
     RUN/checkpoints/data/000000007_a3f9_000000001000/_ranks/00000-of-00008-...json
     RUN/checkpoints/pins/000000007_a3f9_000000001000.json       the set is kept until it is unpinned
     RUN/checkpoints/readers/000000007_a3f9_000000001000-<token> somebody is restoring it
+    RUN/checkpoints/verified/000000007_a3f9_000000001000.json   when every byte of the set was last read, and whether it was right
     RUN/checkpoints/clock.json                          what prune writes to learn the store's time
 
 The attempt comes before the step: the order of the keys is then the order from the oldest set to the newest, and a listing that
@@ -97,6 +98,7 @@ class RunKeys:
         self.all_data = f"{base}/data/"
         self.pins = f"{base}/pins/"
         self.readers = f"{base}/readers/"
+        self.verified = f"{base}/verified/"
         self.clock = f"{base}/clock.json"
 
     def manifest(self, name: SetName) -> str:
@@ -123,6 +125,10 @@ class RunKeys:
     def pin(self, name: SetName) -> str:
         """The key of a set's pin."""
         return f"{self.pins}{name}.json"
+
+    def verified_of(self, name: SetName) -> str:
+        """The key of what says whether a set's bytes were right when they were last read."""
+        return f"{self.verified}{name}.json"
 
     def reader(self, name: SetName, token: str) -> str:
         """The key of what one reader of a set leaves while it reads."""
