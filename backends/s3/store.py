@@ -133,7 +133,10 @@ class S3Store(MultipartStore):
                     Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(put.metadata), **extra
                 )
             crc32c = None if put.crc32c is None else self._confirmed(answer)
-            return ObjectMeta(key, source.size_bytes, etag_of(answer.get("ETag")), crc32c)
+            etag = etag_of(answer.get("ETag"))
+            return ObjectMeta(
+                key, source.size_bytes, etag, crc32c, digest=digest_of(answer, etag) if self._options.checksums else None
+            )
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""

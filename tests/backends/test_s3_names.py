@@ -200,6 +200,13 @@ class TestForeignObjects:
         ({}, f"md5:{MD5}"),
     )
 
+    def test_the_answer_to_a_put_says_what_came(self, seaweedfs_server: S3Server, key: str, tmp_path: Path) -> None:
+        (tmp_path / "data").write_bytes(DATA)
+        with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+            assert f"md5:{MD5}" == store.put_file(key, tmp_path / "data").digest
+            given = PutOptions(crc32c=crc32c(DATA))
+            assert f"md5:{MD5}" == store.put_file(key, tmp_path / "data", given).digest
+
     @pytest.mark.parametrize(("sums", "digest"), SUMS, ids=["CRC32C", "CRC32", "SHA256", "CRC64NVME", "none"])
     def test_one_of_one_piece(self, seaweedfs_server: S3Server, key: str, sums: dict[str, str], digest: str) -> None:
         client = client_of(seaweedfs_server)

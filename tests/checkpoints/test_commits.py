@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,11 @@ from wherry.checkpoints.protocol.receipt import Receipt, SetObject, failed_name
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
-from wherry.errors import AccessDeniedError, ConfigError, NotFoundError, StoreError, TransientError
+from wherry.errors import AccessDeniedError, ConfigError, IntegrityError, NotFoundError, StoreError, TransientError
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.work import Requirement
-from wherry.store import ObjectStore
-from wherry.store.wrappers import RetryStore
+from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
+from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
@@ -366,6 +368,24 @@ def test_metadata_is_what_json_gives_back() -> None:
 def test_metrics_are_finite_numbers(value: float) -> None:
     with pytest.raises(ConfigError, match="metric"):
         checked_metrics({"loss": value})
+
+
+class OtherBytesStore(WrappedStore):
+    """Keeps other bytes than it was sent, of which it tells the MD5, and compares no checksum."""
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]
+        return replace(self.inner.capabilities, checks_crc32c=False)
+
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        path.write_bytes(path.read_bytes().replace(b"right", b"wrong"))
+        md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        return replace(super().put_file(key, path, replace(put, crc32c=None)), digest=f"md5:{md5}")
+
+
+def test_a_store_that_has_got_other_bytes_is_found_out(store: ObjectStore) -> None:
+    with pytest.raises(IntegrityError, match="other bytes"):
+        put_small(OtherBytesStore(store), "key", b"right", if_absent=False)
 
 
 def test_store_errors_are_not_swallowed(store: ObjectStore) -> None:

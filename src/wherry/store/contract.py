@@ -135,7 +135,7 @@ class ObjectMeta:
     #: Answer of put_file() only: the object was made of the frozen file's very blocks (link, reflink), so it is equal to it.
     is_shared: bool = False
     #: Another digest of the whole object that the store surely vouches for, ``md5:<hex>`` (also sha1, sha256, crc32), where it
-    #: has one: what a download of an object without `crc32c` is checked against.
+    #: has one: what a download of an object without `crc32c` is checked against. In the answer of put_file(): of what came.
     digest: str | None = None
 
     @property

@@ -6,6 +6,7 @@ for, and names no object outside its set.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -125,13 +126,16 @@ def read_small(store: ObjectStore, key: str) -> bytes:
 def put_small(store: ObjectStore, key: str, data: bytes, *, if_absent: bool) -> ObjectMeta:
     """Store a small object and make sure that it is there as it is here. AlreadyExistsError with `if_absent`.
 
-    A store that compares checksums itself is believed; from any other the object is read back.
+    A store that compares checksums itself is believed, and one whose answer has the MD5 of what came; from any other the object
+    is read back.
     """
     crc = crc32c(data)
     put = PutOptions(if_absent=if_absent, crc32c=crc, metadata={CRC32C_METADATA: format_crc32c(crc)})
     with file_in_memory() as path:
         path.write_bytes(data)
         meta = store.put_file(key, path, put)
-    if not store.capabilities.checks_crc32c and read_small(store, key) != data:
+    md5 = f"md5:{hashlib.md5(data, usedforsecurity=False).hexdigest()}"
+    is_proven = store.capabilities.checks_crc32c or meta.digest == md5
+    if not is_proven and read_small(store, key) != data:
         raise IntegrityError("the store gives back other bytes than it was sent", operation="verify", uri=key)
     return meta
