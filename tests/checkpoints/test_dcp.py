@@ -22,7 +22,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_distribut
 import wherry
 from servers.real import S3Server
 from wherry.checkpoints.checkpoints import Checkpoints
+from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.protocol.commit import SetFailedError
+from wherry.checkpoints.protocol.deletion import PruneDelays
 from wherry.checkpoints.world import World
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, NotFoundError, UploadFailed
 from wherry.store.wrappers import WrappedStore
@@ -246,6 +248,28 @@ def test_what_torchs_own_writer_has_saved_is_loaded(run: Checkpoints, tmp_path: 
     torch_saves(tmp_path / "folder", state)
     assert run.save(1, tmp_path / "folder").wait(60)
     same(state, loaded(run, state))
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_receipt_that_is_not_as_it_was_names_the_set(run: Checkpoints, bucket: Path, how: str) -> None:
+    state = saved(run, 1)
+    reader = StorageReader(run)
+    for path in bucket.glob("run1/checkpoints/data/*/_ranks/*"):
+        path.write_text("{}")
+        if how == "missing":
+            path.unlink()
+    with pytest.raises(CheckpointException, match=r"the set 000000001_\w+ is damaged"):
+        load_distributed(empty(state), storage_reader=reader)
+
+
+def test_a_set_that_is_deleted_before_it_is_loaded_is_told_as_that(run: Checkpoints, bucket: Path) -> None:
+    state = saved(run, 1)
+    saved(run, 2)
+    reader = StorageReader(run, 1)
+    run.prune(keep=Keep(last=1), delays=PruneDelays(grace_s=0.0))
+    assert not list(bucket.glob(f"run1/checkpoints/data/{reader.manifest.set}/**/*.json"))
+    with pytest.raises(CheckpointException, match="the set was pruned while it was restored"):
+        load_distributed(empty(state), storage_reader=reader)
 
 
 def test_a_set_without_metadata_is_told(run: Checkpoints, tmp_path: Path) -> None:

@@ -74,9 +74,9 @@ def test_a_rank_that_cannot_restore_ends_the_others(sets: list[SetName], tmp_pat
     (tmp_path / "back1").mkdir()
     (tmp_path / "back1/mine.txt").write_text("mine")
     said = run_ranks(3, tmp_path, RESTORE, tmp_path / "bucket", tmp_path, "all")
-    assert "FileExistsError" in said[1]
+    assert "FileExistsError" in said[1], said
     for rank in (0, 2):
-        assert "OtherRankFailedError" in said[rank] and "rank 1 says FileExistsError" in said[rank]
+        assert "OtherRankFailedError" in said[rank] and "rank 1 says FileExistsError" in said[rank], said
     (tmp_path / "back1/mine.txt").unlink()
     for one in run_ranks(3, tmp_path, RESTORE, tmp_path / "bucket", tmp_path, "all"):
         assert one.splitlines()[-1] == "restored 3 3", one

@@ -36,17 +36,24 @@ def reading(store: ObjectStore, keys: RunKeys, name: SetName, *, renew_s: float 
         _check_there(store, keys, name, None)
         if key is not None:
             renewing.start()
-        try:
+        with told_if_pruned(store, keys, name):
             yield
-        except DamagedSetError as error:
-            _check_there(store, keys, name, error)
-            raise
     finally:
         ended.set()
         if renewing.ident is not None:
             renewing.join()
         if key is not None:
             _withdraw(store, key)
+
+
+@contextmanager
+def told_if_pruned(store: ObjectStore, keys: RunKeys, name: SetName) -> Iterator[None]:
+    """Raise PrunedWhileRestoringError in place of a DamagedSetError of the block, if the set is deleted by then."""
+    try:
+        yield
+    except DamagedSetError as error:
+        _check_there(store, keys, name, error)
+        raise
 
 
 def _check_there(store: ObjectStore, keys: RunKeys, name: SetName, cause: DamagedSetError | None) -> None:

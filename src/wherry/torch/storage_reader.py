@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ from torch.futures import Future
 
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.receipt import SetObject
-from wherry.checkpoints.reading import reading
+from wherry.checkpoints.reading import reading, told_if_pruned
 from wherry.checkpoints.restore import DamagedSetError
 from wherry.checkpoints.state_dicts import refused_by
 from wherry.errors import ConfigError, IntegrityError, NotFoundError
@@ -80,8 +81,12 @@ class StorageReader(StorageReaderOfTorch):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata of all ranks; of `rank` alone, of a set that was saved without collective calls."""
         rank = kwargs.get("rank")
-        name, saved_by = (_METADATA, 0) if rank is None else (f"__{rank}{_METADATA}", rank)
-        objects = self._catalog.objects_of(self.manifest, saved_by) if saved_by < self.manifest.world else []
+        with told_if_pruned(self._catalog.store, self._catalog.keys, self.manifest.set):
+            return self._read_metadata(*((_METADATA, 0) if rank is None else (f"__{rank}{_METADATA}", rank)))
+
+    def _read_metadata(self, name: str, saved_by: int) -> Metadata:
+        with self._naming_damage():
+            objects = self._catalog.objects_of(self.manifest, saved_by) if saved_by < self.manifest.world else []
         found = next(((key, one) for key, one in objects if one.name == name), None)
         if found is None:
             found = self._all_objects().get(name)  # saved as a folder, perhaps by another rank
@@ -161,15 +166,22 @@ class StorageReader(StorageReaderOfTorch):
 
     def _all_objects(self) -> dict[str, tuple[str, SetObject]]:
         if self._objects is None:
-            self._objects = {one.name: (key, one) for key, one in self._catalog.objects(self.manifest)}
+            with self._naming_damage():
+                self._objects = {one.name: (key, one) for key, one in self._catalog.objects(self.manifest)}
         return self._objects
 
     def _damaged(self, why: str) -> DamagedSetError:
         return DamagedSetError(f"the set {self.manifest.set} is damaged: {why}", operation="load", uri=self.checkpoint_id)
 
     def _fetch(self, wanted: Sequence[Range]) -> Iterator[tuple[Range, View]]:
-        try:
+        with self._naming_damage():
             yield from self._ranges.fetch(wanted)
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """What is missing or wrong in the store, as a DamagedSetError that names the set."""
+        try:
+            yield
         except NotFoundError as error:
             raise self._damaged(f"an object is not there ({error})") from error
         except IntegrityError as error:
