@@ -147,6 +147,21 @@ def test_two_ranks_load_one_set_and_rank_0_saves(folder: Path) -> None:
     assert (6, {}, "last.ckpt") == sets(folder)[-1]
 
 
+def test_a_strategy_that_saves_by_itself_is_refused(folder: Path) -> None:
+    sharding = SCRIPT.replace('"ddp"', "L.pytorch.strategies.ModelParallelStrategy()").replace("devices > 1", "True")
+    (folder / "train.py").write_text(sharding)
+    done = subprocess.run(
+        [sys.executable, "train.py", "lightning", "None", "None", "1", "1"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert "ConfigError: ModelParallelStrategy writes its shards itself" in done.stderr, done.stderr
+
+
 def test_the_program_of_the_page_runs_and_resumes(folder: Path) -> None:
     for _ in range(2):
         run_program("lightning", folder, page="checkpoints", PYTHONWARNINGS="ignore")

@@ -227,6 +227,15 @@ class WherryModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
     def best_model_path(self, path: str) -> None:
         self._best = path
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuse a strategy that loads without the plugin: it writes shards itself, which would stay on this disk."""
+        kind = type(trainer.strategy)
+        if not kind.load_checkpoint.__module__.endswith("strategies.strategy"):
+            raise ConfigError(
+                f"{kind.__name__} writes its shards itself, and nothing of them to the bucket: use wherry.torch.StorageWriter"
+            )
+        super().setup(trainer, pl_module, stage)
+
     def _find_last_checkpoints(self, trainer: Any) -> set[str]:
         """Lightning asks this for `ckpt_path="last"`, and takes the one that was modified last."""
         io = trainer.strategy.checkpoint_io
