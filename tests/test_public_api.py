@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import wherry
+import wherry.checkpoints
 import wherry.filesystem
 import wherry.loggers
 import wherry.mirror
@@ -37,7 +38,9 @@ def test_every_public_name_is_that_of_its_object(package: ModuleType) -> None:
 
 
 LAZY = pytest.mark.parametrize(
-    "package", [wherry, wherry.filesystem, wherry.loggers, wherry.mirror, wherry.testing], ids=lambda package: package.__name__
+    "package",
+    [wherry, wherry.checkpoints, wherry.filesystem, wherry.loggers, wherry.mirror, wherry.testing],
+    ids=lambda package: package.__name__,
 )
 
 

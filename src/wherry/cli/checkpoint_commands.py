@@ -142,7 +142,8 @@ def restore(
         if restore_foreign(run, uri, wanted, folder):
             return
         found = manifest_of(run, wanted, uri)
-        run.restore("latest" if wanted == "latest" else str(found.set), folder)  # the latest falls back to an older one
+        # Of the name "latest" it falls back to an older set.
+        run.restore("latest" if wanted == "latest" else str(found.set), folder, progress_bar=True)
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print_out(f"restored  {size_text(size):>8}  {restored}  {folder}")
