@@ -346,3 +346,20 @@ def test_the_next_set_has_the_loaded_one_as_its_parent(run: Checkpoints) -> None
     saved(run, 3)
     parents = [one.parent and one.parent.step for one in run.list()]
     assert [None, None, 1] == parents
+
+
+def test_tensors_that_do_not_change_are_sent_once_if_each_has_a_file_of_its_own(bucket: Path, spool_folder: Path) -> None:
+    frozen = state_of(1)
+    with wherry.Checkpoints(bucket, "run1", spool=spool_folder, dedupe=True) as run:
+        for step in (10, 20, 30):
+            state = saved(run, step, {**frozen, "adapter": torch.rand(step)}, single_file_per_rank=False)
+        newest = run.find(30)
+        assert [10] == [one.set.step for one in newest.references]
+        assert newest.shared_bytes >= 300 * 40 * 4
+        loaded = empty(state)
+        load_distributed(loaded, storage_reader=StorageReader(run, "latest"))
+        same(state, loaded)
+    with wherry.Checkpoints(bucket, "run2", spool=spool_folder, dedupe=True) as run:
+        for step in (10, 20):
+            run.save(step, frozen["model"]).result(60)
+        assert run.find(20).shared_bytes == run.find(20).size_bytes, "torch.save writes equal tensors as equal bytes"

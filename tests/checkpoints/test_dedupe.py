@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import random
@@ -18,14 +19,26 @@ import pytest
 
 import wherry
 from checkpoint_sets.restores import contents_of
+from checkpoint_sets.sharing import commit_shared
 from servers.proxy import FaultProxy, fault_proxy
 from servers.real import S3Server
+from wherry.agent.comparing import Comparing
+from wherry.agent.set_jobs import SetPlan
+from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.deletion import PruneDelays
-from wherry.checkpoints.protocol.names import SetName
+from wherry.checkpoints.protocol.names import RunKeys, SetName
+from wherry.checkpoints.protocol.receipt import Receipt
 from wherry.checkpoints.restore import DamagedSetError
 from wherry.checkpoints.survey import verify_bytes
 from wherry.checkpoints.world import World
+from wherry.checksum import crc32c
+from wherry.errors import AccessDeniedError, CredentialsExpiredError, TransientError
+from wherry.spool.journal.jobs import JobKind
+from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.submit import NewJob
+from wherry.testing import Fault, FaultyStore
+from wherry.uri import StoreURI
 
 BASE_BYTES = 3_000_000
 ADAPTER_BYTES = 30_000
@@ -42,6 +55,7 @@ def write_model(folder: Path, step: int, *, base: int = 0) -> Path:
 
 
 on_s3_too = pytest.mark.parametrize("opened", ["local", "S3"], indirect=True)
+on_a_lax_server_too = pytest.mark.parametrize("opened", ["local", "S3", "lax S3"], indirect=True)
 
 
 @pytest.fixture
@@ -51,7 +65,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         (tmp_path / "bucket").mkdir()
         uri, options = str(tmp_path / "bucket"), None
     else:
-        server: S3Server = request.getfixturevalue("seaweedfs_server")
+        server: S3Server = request.getfixturevalue("seaweedfs_server" if request.param == "S3" else "juicefs_server")
         uri, options = f"s3://{server.bucket}/{tmp_path.name}-{os.getpid()}", server.options
 
     @contextmanager
@@ -70,7 +84,7 @@ def owners(run: Checkpoints, which: int | str = "latest") -> Mapping[str, int]:
     return {one.name: (one.set or manifest.set).step for _, one in run.catalog.objects(manifest)}
 
 
-@on_s3_too
+@on_a_lax_server_too
 def test_what_does_not_change_is_sent_once_and_each_set_comes_back(opened: Open, tmp_path: Path) -> None:
     wanted = {}
     with opened() as run:
@@ -267,6 +281,52 @@ def test_trainer_and_agent_killed_while_files_are_compared_lose_nothing(tmp_path
             assert [] == verify_bytes(run.catalog.store, run.catalog.keys, one)
             assert [] == run.catalog.missing(one)
             assert one.step == 10 or one.shared_bytes >= BASE_BYTES
+
+
+def test_what_cannot_be_compared_is_sent(tmp_path: Path) -> None:
+    """A store that refuses to give the older set's receipt, or fails for a while."""
+    keys, first, second = RunKeys("run1/checkpoints"), SetName("000000001", 10), SetName("000000001", 20)
+    store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
+    file = tmp_path / "base.bin"
+    file.write_bytes(data := b"frozen" * 1000)
+    commit_shared(store, keys, 10, {"base.bin": data})
+    plan = SetPlan(keys.base, second, 1, receipt=Receipt(second, 0, 1, "file")).to_bytes().decode()
+    troubles = (None, AccessDeniedError("no"), TransientError("later"), CredentialsExpiredError("old"))
+    for nth, (error, expected) in enumerate(zip(troubles, (True, False, None, None), strict=True)):
+        journal = Journal(tmp_path / f"{nth}.db")
+        store_id = journal.uploads.store_id("memory", "x", {}, (), {"retry": {}, "transfer": {}})
+        key = keys.data(second) + "base.bin"
+        new = NewJob(JobKind.PUT, f"memory://x/{key}", key, "object", len(data), False, "token", plan=plan)
+        ids, _ = journal.uploads.submit("owner", store_id, [new])
+        job = journal.queries.job(ids[0])
+        assert job is not None
+        faulty = FaultyStore(store, [] if error is None else [Fault("get", error, times=9, key=keys.ranks(first))])
+        comparing = Comparing(journal, waits=True)
+        if expected is None:
+            with pytest.raises((TransientError, CredentialsExpiredError)):
+                comparing.decided(job, file, faulty)
+            asked = journal.comparisons.asked(job.id)
+            assert asked is not None and asked[1] is not None and asked[2] is None, "it is summed, and decided the next time"
+            faulty.plan = []
+        summed, is_there = comparing.decided(job, file, faulty)
+        assert (crc32c(data), expected is not False) == (summed.crc32c, is_there)
+        file.write_bytes(b"changed")  # what was decided is not decided again
+        assert is_there == comparing.decided(job, file, faulty)[1]
+        file.write_bytes(data)
+        journal.close()
+
+
+def test_the_command_shows_what_is_shared(tmp_path: Path) -> None:
+    with wherry.Checkpoints(tmp_path, "run1", spool=tmp_path / "spool", dedupe=True) as run:
+        for step in (10, 20):
+            run.save(step, write_model(tmp_path / "model", step)).result(60)
+    command = [sys.executable, "-m", "wherry.cli", "checkpoints", "list", str(tmp_path / "run1")]
+    table = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
+    assert ["MB in older sets" in line for line in table] == [False, False, True], table
+    told = subprocess.run([*command, "--json"], check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
+    assert [0, BASE_BYTES + len('{"rank": 8}')] == [json.loads(line)["shared_bytes"] for line in told]
+    verified = [*command[:4], "verify", command[-1], "--all"]
+    assert 2 == subprocess.run(verified, check=True, timeout=60, capture_output=True, text=True).stdout.count("right")
 
 
 def test_without_dedupe_nothing_is_referred_to(opened: Open, tmp_path: Path) -> None:
