@@ -366,7 +366,7 @@ def test_one_set_is_deleted_and_the_pointer_forgets_it(store: TimedStore, keys: 
         Pruner(store, keys).delete(SetName("000000001", 10))
     save_set(store, keys, 30)
     pin(store, keys, SetName("000000001", 10))
-    with pytest.raises(InUseError, match="pinned"):
+    with pytest.raises(InUseError, match="is pinned: unpin it"):
         Pruner(store, keys).delete(SetName("000000001", 10))
 
 

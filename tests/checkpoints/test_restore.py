@@ -351,3 +351,11 @@ def test_ctrl_c_ends_a_restore_with_the_ranges_under_way(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         restore.run()
     assert not (tmp_path / "back").exists()
+
+
+def test_a_set_that_has_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    keyed = [("a", SetObject("a", 2**62, 0))]
+    restore = FolderRestore(keyed, tmp_path / "back", set_name="set", fetch=lambda key, path: pytest.fail("fetched"))
+    with pytest.raises(OSError, match="no room for the set"):
+        restore.run()
+    assert [] == os.listdir(tmp_path)

@@ -147,7 +147,9 @@ class Pruner:
         )
         try:
             if not steps.bury(there, lambda: self._resumed_from(newest.set.number)):
-                raise InUseError(f"the set {name} is pinned, or is being restored: unpin it, or wait for the end of the restore")
+                if name in pinned(self._store, self._keys):
+                    raise InUseError(f"the set {name} is pinned: unpin it first")
+                raise InUseError(f"the set {name} is being restored: wait for the end of that")
         except _NotProvenError as error:
             raise InUseError(f"the set {name} is not deleted: {error}") from error
 

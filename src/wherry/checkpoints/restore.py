@@ -11,7 +11,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from wherry.checkpoints.protocol.names import SetName
@@ -130,6 +130,9 @@ class FolderRestore:
                     error.message = f"of the set {self.set_name}: {error.message}"
                 raise
             except (OSError, StoreError) as error:
+                if self._is_begun and not self._has_begun_to_write:
+                    with suppress(OSError):
+                        self.staging.rmdir()  # if it is empty
                 if self._has_begun_to_write and is_full_disk(error):
                     raise full_disk(self.staging, f"the set {self.set_name}", error) from error
                 raise

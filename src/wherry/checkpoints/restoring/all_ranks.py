@@ -107,6 +107,7 @@ class Restoring:
                 if damage is None:
                     return manifest
                 if not falls_back:
+                    damage.hint = damage.hint or "another set can be restored, by its step or its name"
                     raise damage
                 what = "was pruned" if isinstance(damage, PrunedWhileRestoringError) else "is damaged"
                 log.error("the set %s %s, the newest other one is restored: %s", manifest.set, what, damage)
