@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ import pytest
 from support import run_script
 from wherry.clock import Clock
 from wherry.errors import JournalError
-from wherry.spool.journal.jobs import JobId, JobState
+from wherry.spool.journal.jobs import JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.submit import NewJob
 
 WRITTEN = Path(__file__).with_name("journal_of_version_3.sql")
 WRITTEN_S = 1_795_361_461.0
@@ -142,6 +145,22 @@ for thread in threads:
 print(found)
 """
     assert f"{[11] * 6}\n" == run_script(text, path)
+
+
+def test_a_journal_of_version_4_gets_the_table_of_what_is_compared(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    store_id = journal.uploads.store_id("file", "", {}, (), {"retry": {}, "transfer": {}})
+    new = NewJob(JobKind.PUT, "file:///a", "a", "object", 1, False, "token")
+    (old,), _ = journal.uploads.submit("owner", store_id, [new])
+    journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("DROP TRIGGER comparisons_forgotten; DROP TABLE comparisons; PRAGMA user_version = 4;")
+    journal = Journal(path)
+    (compared,), _ = journal.uploads.submit("owner", store_id, [replace(new, key="b", uri="file:///b", plan="{}")])
+    assert (None, ("{}", None, None)) == (journal.comparisons.asked(old), journal.comparisons.asked(compared))
+    assert "other" == journal.comparisons.decide(compared, "other") == journal.comparisons.decide(compared, "")
+    journal.check()
 
 
 def test_a_journal_of_a_later_version_is_refused_and_left_as_it_is(path: Path) -> None:
