@@ -95,6 +95,8 @@ def test_a_set_that_is_not_there_is_told_with_what_to_do(line: CommandLine, run:
     for verb in ("verify", "pin", "delete"):
         said = line.refuse("checkpoints", verb, run, "--step", 40, expected=3)
         assert f"find file://{run}: there is no complete set of step 40 (wherry checkpoints file://{run} shows" in said
+    said = line.refuse("checkpoints", "verify", run, "--which", "000000001_000000000040", expected=3)
+    assert "the set 000000001_000000000040 is not complete, or not there (wherry checkpoints" in said
     assert "no complete set has the metric of 'best:acc', only: loss" in line.refuse(
         "checkpoints", "verify", run, "--which", "best:acc", expected=3
     )

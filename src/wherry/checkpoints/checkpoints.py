@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import TracebackType
 from typing import IO, Any, Literal, TypeVar, cast
 
 from wherry.checkpoints.arguments import attempt_of, check_settings, folder_of, source_of, whole
-from wherry.checkpoints.choice import best_of, set_of, why_none
+from wherry.checkpoints.choice import best_of, not_found, set_of, why_none
 from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.keep import Keep
 from wherry.checkpoints.opening import opened_again, opening_of
@@ -36,7 +35,7 @@ from wherry.checkpoints.start import begin, recorded
 from wherry.checkpoints.state_dicts import check_format, find_state, read_state, state_name, write_state
 from wherry.checkpoints.world import World
 from wherry.config import Config
-from wherry.errors import ConfigError, NotFoundError
+from wherry.errors import ConfigError, NotFoundError, absence_is_fine
 from wherry.posix.fork import ChildLock, temporary_folder
 from wherry.store.portable_secrets import resolve
 from wherry.uploader import Uploader
@@ -283,17 +282,19 @@ class Checkpoints:
         else:
             raise ConfigError(f"{which!r} names no set: give a step (a number), 'latest', 'best:METRIC' or a set's name")
         if found is None:
-            run = self._uploader.uri.uri_for(self._keys.base.removesuffix("/checkpoints"))
-            hint = f"wherry checkpoints {shlex.quote(run)} shows what there is"
+            error = not_found(why_none(self.list(), which), self._uploader.uri, self._keys)
             if which == "latest" and self._agreed is not None:
-                hint = "all ranks restore what was there when the job began: give the step of a set that was saved since"
-            raise NotFoundError(why_none(self.list(), which), operation="find", uri=run, hint=hint)
+                error.hint = "all ranks restore what was there when the job began: give the step of a set that was saved since"
+            raise error
         return found
 
     def _read(self, name: SetName) -> Manifest:
-        there = self.catalog.read(name)
-        if isinstance(there, Tombstone):
-            raise NotFoundError(f"the set {name} was {there.reason}", operation="find", uri=str(self._uploader.uri))
+        there: Manifest | Tombstone | None = None
+        with absence_is_fine():
+            there = self.catalog.read(name)
+        if not isinstance(there, Manifest):
+            why = "is not complete, or not there" if there is None else f"was {there.reason}"
+            raise not_found(f"the set {name} {why}", self._uploader.uri, self._keys)
         return there
 
     def restore(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
-from wherry.checkpoints.protocol.names import SetName
+from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest
-from wherry.errors import ConfigError
+from wherry.errors import ConfigError, NotFoundError
+from wherry.uri import StoreURI
 
 
 def best_of(sets: Sequence[Manifest], which: str) -> Manifest | None:
@@ -32,6 +34,12 @@ def why_none(sets: Sequence[Manifest], which: int | str) -> str:
         known = sorted({metric for one in sets for metric in one.metrics})
         return f"no complete set has the metric of {which!r}, only: {', '.join(known) or 'none'}"
     return "there is no complete set"
+
+
+def not_found(why: str, uri: StoreURI, keys: RunKeys) -> NotFoundError:
+    """The error that names the run, and the command which shows what is there. `uri`: any of its store."""
+    run = uri.uri_for(keys.base.removesuffix("/checkpoints"))
+    return NotFoundError(why, operation="find", uri=run, hint=f"wherry checkpoints {shlex.quote(run)} shows what there is")
 
 
 def set_of(manifest: Manifest | None) -> SetName | None:
