@@ -140,10 +140,14 @@ def open_jobs(spool_folder: Path) -> list[str]:
         return [job.uri for job in journal.queries.jobs(states=[JobState.QUEUED, JobState.LEASED, JobState.FAILED])]
 
 
-def test_a_save_that_has_raised_has_not_used_up_its_step(bucket: Path, source: Path, tmp_path: Path) -> None:
+def test_a_save_that_has_raised_has_not_used_up_its_step(
+    bucket: Path, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool") as run:
         with pytest.raises(FileNotFoundError):
             run.save(10, tmp_path / "not there")
+        run.save(9, source).wait(60)
+        assert "is saved after step 10" not in caplog.text
         with pytest.raises(RuntimeError), run.save(10) as folder:
             (folder / "model.bin").write_bytes(b"half")
             raise RuntimeError

@@ -50,3 +50,4 @@ class SavedSteps:
         """Note that this rank's part of the set will not come."""
         if self._versions.get(name.step) == name.version:
             self._given_up.add(name.step)
+            self._last_step = max((step for step in self._versions if step not in self._given_up), default=-1)
