@@ -95,5 +95,6 @@ def run_ranks(
         _parent.cache_clear()
         atexit.unregister(end)
         end()
-        raise TimeoutError(f"the ranks have not ended within {timeout_s:g} s")
+        said = (f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob(f"{Path(str(order['meeting'])).name}-*")))
+        raise TimeoutError("\n".join([f"the ranks have not ended within {timeout_s:g} s, and have said", *said]))
     return [Path(f"{order['meeting']}-{rank}").read_text() for rank in range(n_ranks)]
