@@ -203,6 +203,15 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_next_call_goes_on(remot
     assert len(said) == 4, said
 
 
+def test_many_files_are_copied_at_once_from_another_rank(run: Checkpoints, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for number in range(200):
+        (tmp_path / "set" / f"{number}.bin").write_bytes(bytes([number]) * 100)
+    run.save(10, tmp_path / "set").wait(60)
+    run.restore("latest", tmp_path / "a")
+    assert contents_of(run.restore("latest", tmp_path / "b")) == contents_of(tmp_path / "set")
+
+
 def test_another_users_folder_is_not_taken(tmp_path: Path) -> None:
     theirs, uid = Path("/"), 0
     if os.geteuid() == 0:

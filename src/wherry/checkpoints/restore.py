@@ -173,10 +173,19 @@ class FolderRestore:
     def _copied(self, source: Source) -> bool:
         """Whether all objects could be copied from another rank's folder; then they have the final name."""
         if source.folder != self.folder:
+            lock = threading.Lock()
+            has_room = False
+
+            def require_room_once() -> None:  # before any file is copied whose blocks cannot be shared
+                nonlocal has_room
+                with lock:
+                    if not has_room:
+                        self._require_room()
+                        has_room = True
 
             def copy(keyed: Keyed) -> bool:
                 path = self.staging / keyed[1].name
-                if not is_there(path, keyed[1]) and not copy_checked(source, keyed[1], path, self._require_room):
+                if not is_there(path, keyed[1]) and not copy_checked(source, keyed[1], path, require_room_once):
                     return False
                 self._advance(keyed[1].size_bytes)
                 return True
@@ -230,7 +239,11 @@ class FolderRestore:
 
 def require_room(staging: Path, size_bytes: int, what: str) -> None:
     """OSError (ENOSPC) unless what is missing in the folder of `size_bytes` fits on its disk."""
-    here_bytes = sum(path.lstat().st_blocks * 512 for path in staging.rglob("*") if not path.is_dir())
+    here_bytes = 0
+    for path in staging.rglob("*"):
+        with suppress(FileNotFoundError):  # another thread gives a file its name just now
+            status = path.lstat()
+            here_bytes += 0 if stat.S_ISDIR(status.st_mode) else status.st_blocks * 512
     space = os.statvfs(staging)
     free_bytes = space.f_bavail * space.f_frsize
     if space.f_blocks and size_bytes - here_bytes > free_bytes:  # some file systems in user space cannot be asked
