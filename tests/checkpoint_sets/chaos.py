@@ -25,12 +25,15 @@ import psutil
 from checkpoint_sets.oracle import SetOracle
 from mirror_chaos import Nursery
 from wherry.agent.launch import run_agent
+from wherry.agent.set_jobs import SetPlan, commit_set
 from wherry.backends.local.store import LocalStore
 from wherry.backends.s3.store import S3Store
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.keep import Keep
-from wherry.checkpoints.protocol.commit import SetAbandonedError
+from wherry.checkpoints.protocol.commit import IncompleteSetError, SetAbandonedError, list_receipts
 from wherry.checkpoints.protocol.deletion import PruneDelays
+from wherry.checkpoints.protocol.names import RunKeys
+from wherry.checkpoints.protocol.uncommitted import uncommitted
 from wherry.checkpoints.restore import PrunedWhileRestoringError
 from wherry.checkpoints.world import World
 from wherry.config import AgentConfig, Config, RetryConfig
@@ -38,13 +41,16 @@ from wherry.errors import AlreadyExistsError, NotFoundError, TransientError, Upl
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
-from wherry.store.wrappers import WrappedStore
+from wherry.store.registry import open_store
+from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.uri import StoreURI, parse_uri
 
 _T = TypeVar("_T")
 RUN = "run"
 #: How likely a call of the store kills the process that makes it, and how likely its error, or the loss of its answer.
 _KILL, _FAIL, _LOSE = 0.004, 0.03, 0.03
+#: A job on a busy machine writes its first object within this time, if nobody was killed before.
+_BEGUN_S = 30.0
 ENTRY_POINTS = "[wherry.backends]\nchaos = checkpoint_sets.chaos:ChaosFolder\nchaoss3 = checkpoint_sets.chaos:ChaosBucket\n"
 CONFIG = Config(
     retry=RetryConfig(job_deadline_s=600.0, call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.05),
@@ -167,10 +173,30 @@ def train(order: Mapping[str, Any]) -> None:
 
 def prune(order: Mapping[str, Any]) -> None:
     """Prune again and again, with delays that are over at once."""
+    say = _Log(Path(order["log"]), order["attempt"], order["rank"])
     with Checkpoints(order["uri"], RUN, storage_options=order["options"], spool=order["spool"], config=CONFIG) as run:
         for _ in range(order["n_steps"]):
             with suppress(NotFoundError):
-                run.prune(keep=Keep(last=1), delays=PruneDelays(abandon_after_s=3.0, grace_s=0.3, reader_s=3600.0))
+                report = run.prune(keep=Keep(last=1), delays=PruneDelays(abandon_after_s=1.0, grace_s=0.3, reader_s=3600.0))
+                for done in ("pruned", "abandoned", "removed"):
+                    for name in getattr(report, done):
+                        say(**{done: str(name)})
+            time.sleep(0.1)
+
+
+def deputy(order: Mapping[str, Any]) -> None:
+    """Commit again and again what can be, as the agent of another node does for which rank 0's is gone."""
+    say = _Log(Path(order["log"]), order["attempt"], order["rank"])
+    uri = parse_uri(order["uri"])
+    keys = RunKeys(uri.key_for(f"{RUN}/checkpoints"))
+    with RetryStore(open_store(uri, order["options"]), CONFIG.retry) as store:
+        for _ in range(order["n_steps"]):
+            for name in uncommitted(store, keys):
+                receipts = list_receipts(store, keys, name)
+                plan = SetPlan(keys.base, name, max(receipts.worlds, default=1), delay_s=1e-9)
+                with suppress(IncompleteSetError):
+                    commit_set(plan, 1.0, store)
+                    say(deputized=str(name))
             time.sleep(0.1)
 
 
@@ -197,7 +223,7 @@ def _child(order: Mapping[str, Any]) -> None:
         run_agent(Spool(Path(order["spool"])), {"linger_s": 60.0})
         return
     try:
-        {"train": train, "prune": prune}[order["what"]](order)
+        {"train": train, "prune": prune, "deputy": deputy}[order["what"]](order)
     except _ENDS as error:
         _Log(Path(order["log"]), order["attempt"], order["rank"])(ended=f"{type(error).__name__}: {error}")
     except BaseException as error:
@@ -236,8 +262,8 @@ class Place:
     plain_options: Mapping[str, object]
     store: ObjectStore
     prefix: str
-    #: A job lives so long at most.
-    longest_life_s: float
+    #: A job that has written nothing for so long waits for somebody who was killed.
+    longest_pause_s: float
 
 
 def folder_place(folder: Path, *, lax: bool) -> Place:
@@ -245,7 +271,7 @@ def folder_place(folder: Path, *, lax: bool) -> Place:
     folder.mkdir(parents=True)
     uri = parse_uri(folder)
     return Place(
-        f"chaos://any{folder}", {"lax": lax}, str(folder), {}, LocalStore(uri, {}), f"{uri.prefix}/{RUN}/checkpoints", 2.0
+        f"chaos://any{folder}", {"lax": lax}, str(folder), {}, LocalStore(uri, {}), f"{uri.prefix}/{RUN}/checkpoints", 3.0
     )
 
 
@@ -297,12 +323,16 @@ class Game:
         how = {"number": None if is_told else attempt, "start": f"chaos {attempt}" if is_told else None}
         more = {"world": world, "n_steps": rng.randrange(1, 7), "keeps": rng.random() < 0.7, **how}
         pids = [self._start("train", attempt, rank, self.spools[rank // 2], **more) for rank in range(world)]
-        pruner = self._start("prune", attempt, 98, self.folder / "spool-p", n_steps=20) if rng.random() < 0.4 else None
+        others = [
+            self._start(what, attempt, 98, self.folder / "spool-p", n_steps=20)
+            for what, likelihood in (("prune", 0.6), ("deputy", 0.4))
+            if rng.random() < likelihood
+        ]
         self._let_them_write(pids, rng.randrange(1, 30 * world))
         if rng.random() < 0.4:
             self._end_agent(rng.choice(self.spools))
         rng.shuffle(pids)
-        for pid in [*pids, *([pruner] if pruner is not None else [])]:
+        for pid in [*pids, *others]:
             self.home.kill(pid)
             time.sleep(rng.random() * 0.05)
         if rng.random() < 0.15:  # a node is gone, with all that it had not sent
@@ -311,13 +341,17 @@ class Game:
         self._check_attempt(attempt, proven)
 
     def _let_them_write(self, pids: Sequence[int], n_objects: int) -> None:
-        """Until there are so many more objects, or the job has ended: so the kill meets each stage of it on any machine."""
-        there = self._n_objects()
-        until_s = time.monotonic() + self.place.longest_life_s
-        while time.monotonic() < until_s and self._n_objects() < there + n_objects:
+        """Until there are so many more objects, or the job has ended, or waits for somebody who was killed: so the kill meets
+        each stage of it on any machine.
+        """
+        there = newest = self._n_objects()
+        until_s = time.monotonic() + _BEGUN_S
+        while newest < there + n_objects and time.monotonic() < until_s:
             if not any(Path(f"/proc/{pid}").exists() for pid in pids):
                 break
             time.sleep(0.02)
+            if (now := self._n_objects()) != newest:
+                newest, until_s = now, time.monotonic() + self.place.longest_pause_s
 
     def _n_objects(self) -> int:
         return sum(1 for _ in self.place.store.list(f"{self.place.prefix}/"))
@@ -352,7 +386,7 @@ class Game:
         assert len({one["restored"] for one in restored}) <= 1, f"ranks restored different sets: {restored}"
         for one in restored:
             assert (one["restored"] or "") >= (proven or ""), f"{one} is older than {proven}, which was complete before"
-        for what in ("restored", "committed", "ended"):
+        for what in ("restored", "committed", "ended", "deputized", "pruned", "abandoned", "removed"):
             self.counts[what] = self.counts.get(what, 0) + sum(1 for one in said if one.get(what) is not None)
 
     def _check_the_end(self) -> None:

@@ -1,48 +1,72 @@
-"""Histories of the protocol, thousands of them: no order of requests, and no kill, loses a set or restores a wrong one."""
+"""Histories of the protocol: no order of requests, and no kill, breaks a sentence of it; and each fault in it is found."""
 
 from __future__ import annotations
 
 import pytest
 
-from checkpoint_sets.model import Model
+from checkpoint_sets.model.copies import Fault, Protocol
+from checkpoint_sets.model.faults import FAULTS
+from checkpoint_sets.model.search import Bad, Case, Exhaustive, at_random, shortest
 
-CASES = [(True, "none"), (True, "data"), (True, "all"), (False, "none"), (False, "data"), (False, "all")]
-
-
-def play(seed: int, *, has_conditions: bool, lagging: str, shares: bool = False) -> tuple[int, int]:
-    """How many sets were restored, and how many objects were referred to and not sent."""
-    model = Model(seed, has_conditions=has_conditions, lagging=lagging, shares=shares)
-    try:
-        model.play()
-    except BaseException as error:
-        error.add_note(f"seed {seed}\n" + "\n".join(model.history)) if hasattr(error, "add_note") else None
-        raise
-    return model.n_restored, model.n_shared
-
-
-@pytest.mark.parametrize(("has_conditions", "lagging"), CASES)
-def test_no_history_is_bad(has_conditions: bool, lagging: str) -> None:
-    assert sum(play(seed, has_conditions=has_conditions, lagging=lagging)[0] for seed in range(40)) > 20
+WIDE = [
+    Case("wide", has_conditions, lagging, n_ranks=3, shares=shares)
+    for has_conditions in (True, False)
+    for lagging in ("none", "data", "all")
+    for shares in (False, True)
+]
+SMALL = [
+    Case(scene, has_conditions)
+    for scene in ("small", "late", "pins", "reads", "deletes", "starts")
+    for has_conditions in (True, False)
+]
+SMALL += [Case("shares", has_conditions, shares=True) for has_conditions in (True, False)]
 
 
-@pytest.mark.parametrize("has_conditions", [True, False])
-def test_no_history_of_sets_that_refer_to_older_ones_is_bad(has_conditions: bool) -> None:
-    played = [play(seed, has_conditions=has_conditions, lagging="none", shares=True) for seed in range(60)]
-    assert sum(n_restored for n_restored, _ in played) > 20
-    assert sum(n_shared for _, n_shared in played) > 20
+@pytest.fixture(scope="module")
+def protocol() -> Protocol:
+    return Protocol()
+
+
+def check(bad: Bad | None, protocol: Protocol) -> None:
+    assert bad is None, str(shortest(bad, protocol))
+
+
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_no_history_is_bad(protocol: Protocol, case: Case) -> None:
+    check(at_random(case, protocol, range(6)), protocol)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_no_history_near_the_plain_one_is_bad(protocol: Protocol, case: Case) -> None:
+    check(Exhaustive(case, protocol, 1).search(15), protocol)
+
+
+@pytest.mark.parametrize(("fault", "case"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
+def test_each_fault_is_found(fault: Fault, case: Case) -> None:
+    protocol = Protocol(fault)
+    found = at_random(case, protocol, range(500))
+    assert found is not None, fault.name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("has_conditions", "lagging"), CASES)
-@pytest.mark.parametrize("block", range(10))
-def test_thousands_of_histories(has_conditions: bool, lagging: str, block: int) -> None:
-    for seed in range(1000 * (block + 1), 1000 * (block + 1) + 400):
-        play(seed, has_conditions=has_conditions, lagging=lagging)
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_thousands_of_histories(protocol: Protocol, case: Case) -> None:
+    check(at_random(case, protocol, range(1000, 3000)), protocol)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_conditions", [True, False])
-@pytest.mark.parametrize("block", range(10))
-def test_thousands_of_histories_of_sets_that_refer_to_older_ones(has_conditions: bool, block: int) -> None:
-    for seed in range(1000 * (block + 1), 1000 * (block + 1) + 400):
-        play(seed, has_conditions=has_conditions, lagging="none", shares=True)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_thousands_of_histories_near_the_plain_one(protocol: Protocol, case: Case) -> None:
+    check(Exhaustive(case, protocol, 1).search(10_000), protocol)
+    check(Exhaustive(case, protocol, 2).search(10_000), protocol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "case"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
+def test_of_each_fault_the_shortest_history_is_told(fault: Fault, case: Case) -> None:
+    protocol = Protocol(fault)
+    found = at_random(case, protocol, range(1000, 5000))
+    assert found is not None, fault.name
+    short = shortest(found, protocol)
+    assert short.sentence == found.sentence
+    assert len(short.deviations) <= len(found.deviations)

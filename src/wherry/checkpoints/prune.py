@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,8 @@ from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.set_manifest import Manifest, Tombstone
 from wherry.checkpoints.protocol.uncommitted import MOST_SETS, commit_if_complete, receipts_or_none, sets_with_data
 from wherry.checkpoints.protocol.uses import pinned, readers, store_now_s
+from wherry.checkpoints.reading import reading
+from wherry.checkpoints.restore import PrunedWhileRestoringError
 from wherry.errors import NotFoundError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import ObjectMeta, ObjectStore
@@ -120,10 +123,11 @@ class Pruner:
             now_s = time.time() if dry_run else store_now_s(self._store, self._keys)
             look = self._commit(report, self._look(list(sets_with_data(self._store, self._keys))))
             newest = self._newest_complete(look)
-            steps = Deletion(self._store, self._keys, now_s, self._delays, lambda name: self._prove(newest, name))
-            self._decide(report, look, newest, steps, now_s)
-            self._delete(report, look, newest, steps)
-            self._finish_tombstones(report, look, steps)
+            with self._proving(newest) as prove:
+                steps = Deletion(self._store, self._keys, now_s, self._delays, prove)
+                self._decide(report, look, newest, steps, now_s)
+                self._delete(report, look, newest, steps)
+                self._finish_tombstones(report, look, steps)
             if not dry_run:
                 self._tidy(look, newest, steps, now_s)
         except _NotProvenError as error:
@@ -142,14 +146,13 @@ class Pruner:
         newest = self._newest_complete(_Look(look.metas, others, [], []))
         if newest is None:
             raise InUseError(f"the set {name} is the only complete one of this run: delete the run's prefix to lose all of it")
-        steps = Deletion(
-            self._store, self._keys, store_now_s(self._store, self._keys), self._delays, lambda _: self._prove(newest, newest.set)
-        )
         try:
-            if not steps.bury(there, lambda: self._resumed_from(newest.set.number)):
-                if name in pinned(self._store, self._keys):
-                    raise InUseError(f"the set {name} is pinned: unpin it first")
-                raise InUseError(f"the set {name} is being restored: wait for the end of that")
+            with self._proving(newest) as prove:
+                steps = Deletion(self._store, self._keys, store_now_s(self._store, self._keys), self._delays, prove)
+                if not steps.bury(there, lambda: self._resumed_from(newest.set.number)):
+                    if name in pinned(self._store, self._keys):
+                        raise InUseError(f"the set {name} is pinned: unpin it first")
+                    raise InUseError(f"the set {name} is being restored, or stays while others go: wait for the end of that")
         except _NotProvenError as error:
             raise InUseError(f"the set {name} is not deleted: {error}") from error
 
@@ -193,15 +196,29 @@ class Pruner:
         except (DamagedDocumentError, NewerFormatError, NotFoundError):
             return False
 
-    def _prove(self, newest: Manifest | None, name: SetName) -> None:
-        """By its manifest and a listing, asked for now: a newer set than `name` is complete. A set that was never complete needs
-        any that is.
+    @contextmanager
+    def _proving(self, newest: Manifest | None) -> Iterator[Callable[[SetName], None]]:
+        """What proves, by a manifest and a listing asked for then, that the set which stays is complete, whatever else goes.
+
+        From the first proof to the end of the block this process is a reader of that set. So nobody else deletes it meanwhile.
         """
-        self._check_own()
-        if newest is None:
-            raise _NotProvenError("no complete set was found, so nothing is deleted")
-        if self._read_or_none(newest.set) != newest or not self._is_complete(newest):
-            raise _NotProvenError(f"the set {newest.set} is not complete any more, so nothing is deleted")
+        with ExitStack() as stack:
+
+            def prove(_: SetName) -> None:
+                self._check_own()
+                if newest is None:
+                    raise _NotProvenError("no complete set was found, so nothing is deleted")
+                if not held:
+                    try:
+                        stack.enter_context(reading(self._store, self._keys, newest.set))
+                    except PrunedWhileRestoringError as error:
+                        raise _NotProvenError(f"the set {newest.set} was deleted meanwhile, so nothing else is") from error
+                    held.append(newest.set)
+                if self._read_or_none(newest.set) != newest or not self._is_complete(newest):
+                    raise _NotProvenError(f"the set {newest.set} is not complete any more, so nothing is deleted")
+
+            held: list[SetName] = []
+            yield prove
 
     def _check_own(self) -> None:
         if self._own is None:

@@ -33,9 +33,9 @@ def reading(store: ObjectStore, keys: RunKeys, name: SetName, *, renew_s: float 
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(store, keys, name, token, ended, renew_s), daemon=True, name="wherry-reader")
     try:
-        _check_there(store, keys, name, None)
         if key is not None:
             renewing.start()
+        _check_there(store, keys, name, None)
         with told_if_pruned(store, keys, name):
             yield
     finally:

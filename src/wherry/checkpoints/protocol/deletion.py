@@ -62,7 +62,8 @@ class InUseError(ConfigError):
 class Deletion:
     """The steps of deleting sets of one run, at the time `now_s` of the store's clock; None: the store tells no times.
 
-    `prove` is called before each step that takes something away: it raises unless another set, which stays, is complete now.
+    `prove` is called before each step that takes something away: it raises unless another set is complete now, which stays, as
+    this process has announced that it reads it.
     """
 
     def __init__(
@@ -89,20 +90,20 @@ class Deletion:
     def bury(self, manifest: Manifest, resumed_from: Callable[[], Collection[SetName]]) -> bool:
         """Write the tombstone of a committed set. False: somebody uses it, so it stays.
 
-        The tombstone comes before the look for users, who write first and look for the manifest then; before the look for the
-        sets that attempts were `resumed_from`, which are readers of them until they are recorded; and before the second proof: of
-        two who delete at once, each the set that the other one lets stay, one sees the other's tombstone. Raises what `prove`
-        raises.
+        `prove` announces the set that stays before this looks for users: so of two who delete at once, each the set that the
+        other one lets stay, one finds a user. The tombstone comes before the second look for users, who write first and look for
+        the manifest then; and before the look for the sets that attempts were `resumed_from`, which are readers of them until
+        they are recorded. Raises what `prove` raises.
         """
+        self._prove(manifest.set)
         if self.is_used(manifest.set):
             return False
-        self._prove(manifest.set)
         key = self._keys.manifest(manifest.set)
         tombstone = Tombstone(manifest.set, PRUNED, manifest.to_bytes())
         put_small(self._store, key, tombstone.to_bytes(), if_absent=False)
         stays = True
         try:
-            self._prove(manifest.set)
+            self._prove(manifest.set)  # a newer attempt may have begun
             stays = self.is_used(manifest.set) or manifest.set in resumed_from()
         finally:
             if stays:
