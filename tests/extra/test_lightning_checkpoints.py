@@ -130,13 +130,17 @@ def test_starts_leave_no_last_ckpt_but_the_newest_and_what_it_was_resumed_from(f
     assert [4, 6] == [step for step, _, name in sets(folder) if name == "last.ckpt"]
 
 
-def fit_on_ranks(folder: Path, machine: str, epochs: int) -> list[list[str]]:
+def said_by_ranks(folder: Path, machine: str, epochs: int, script: str = SCRIPT) -> list[str]:
     """What two ranks print that fit with ckpt_path="last". One process imports Lightning: that may take minutes."""
     disk = folder / machine
     disk.mkdir()
     arguments = ["lightning", "last", "None", str(epochs), "2"]
-    text = f"os.chdir({str(disk)!r})\nsys.argv[1:] = {arguments}\n{SCRIPT}"
-    said = run_ranks(2, folder, text, imports="import lightning\n", timeout_s=500)
+    text = f"os.chdir({str(disk)!r})\nsys.argv[1:] = {arguments}\n{script}"
+    return run_ranks(2, folder, text, imports="import lightning\n", timeout_s=500)
+
+
+def fit_on_ranks(folder: Path, machine: str, epochs: int) -> list[list[str]]:
+    said = said_by_ranks(folder, machine, epochs)
     assert all("Traceback" not in one for one in said), "\n".join(said)
     return [re.findall(r"^step \S+$", one, re.MULTILINE) for one in said]
 
@@ -145,6 +149,15 @@ def test_two_ranks_load_one_set_and_rank_0_saves(folder: Path) -> None:
     assert [[f"step {step}" for step in range(1, 5)]] * 2 == fit_on_ranks(folder, "first", 2)
     assert [["step 5", "step 6"]] * 2 == fit_on_ranks(folder, "second", 3)
     assert (6, {}, "last.ckpt") == sets(folder)[-1]
+
+
+def test_ranks_of_which_one_has_not_seen_the_first_set_all_end(folder: Path) -> None:
+    """An agent that an earlier start has left commits it between the looks of two ranks."""
+    fit(folder, "first", None, 1)
+    late = SCRIPT.replace("trainer.fit(", "io.last = io.last if os.environ['RANK'] == '1' else lambda: None\ntrainer.fit(")
+    for one in said_by_ranks(folder, "second", 2, late):
+        assert 'the run got its first set while the ranks looked for "last"' in one, one
+        assert "step 3" not in one
 
 
 def test_a_strategy_that_saves_by_itself_is_refused(folder: Path) -> None:

@@ -211,10 +211,13 @@ class WherryModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
     """ModelCheckpoint whose `ckpt_path="last"` and `"best"` are the newest and the best set of the bucket, on an empty disk, too.
 
     It takes the arguments of ModelCheckpoint, and needs WherryCheckpointIO among the Trainer's plugins. "last" starts anew if the
-    run has no set. "best" needs `monitor`; after fit() it is the best of that fit, as with ModelCheckpoint.
+    run has no set; if it gets its first one while the ranks look, setup() ends all of them with a ConfigError. "best" needs
+    `monitor`; after fit() it is the best of that fit, as with ModelCheckpoint.
     """
 
     _best = ""
+    #: Whether this rank has found a set for "last"; None: it was not asked.
+    _has_last: bool | None = None
 
     @property
     def best_model_path(self) -> str:
@@ -228,12 +231,18 @@ class WherryModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
         self._best = path
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse a strategy that loads without the plugin: it writes shards itself, which would stay on this disk."""
+        """Refuse a strategy that loads without the plugin: it writes shards itself, which would stay on this disk.
+
+        And ranks of which some would resume and others start anew: each looks for "last" before torch.distributed is up.
+        """
         kind = type(trainer.strategy)
         if not kind.load_checkpoint.__module__.endswith("strategies.strategy"):
             raise ConfigError(
                 f"{kind.__name__} writes its shards itself, and nothing of them to the bucket: use wherry.torch.StorageWriter"
             )
+        world = World.of_this_process()
+        if self._has_last is not None and world.can_agree and len(set(world.gather(self._has_last))) > 1:
+            raise ConfigError('the run got its first set while the ranks looked for "last", and not all saw it: start them again')
         super().setup(trainer, pl_module, stage)
 
     def _find_last_checkpoints(self, trainer: Any) -> set[str]:
@@ -242,7 +251,8 @@ class WherryModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
         io = getattr(io, "checkpoint_io", None) or io  # AsyncCheckpointIO wraps another
         if not isinstance(io, WherryCheckpointIO):
             raise ConfigError("WherryModelCheckpoint needs Trainer(plugins=[WherryCheckpointIO(checkpoints)])")
-        if io.last() is None:
+        self._has_last = io.last() is not None
+        if not self._has_last:
             return set()
         marker = Path(trainer.default_root_dir, _NEWEST)
         marker.parent.mkdir(parents=True, exist_ok=True)
