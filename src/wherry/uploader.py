@@ -296,12 +296,13 @@ class Uploader(Reader):
             if held or patience is None:
                 return bool(held)
             sent_bytes = self.journal.parts.sent_bytes(self._session.name)
-            return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes))
+            needs_others = partial(self.journal.overview.needs_others, self._session.name)
+            return patience.is_over((counts.queued + counts.leased, counts.done, sent_bytes), needs_others)
 
         self._session.listener()
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
-            why = f"as nothing has got on for {self.config.give_up_s:g} s" if timeout_s is None else f"after {timeout_s:g} s"
+            why = f"after {timeout_s:g} s" if patience is None else patience.why
             where = "they go on in the background" if self._session.has_agent else "they stay in the spool"
             raise TimeoutError(self._failures.unfinished(self.uri, why, where))
         self._failures.raise_uploads(held)
@@ -400,6 +401,7 @@ def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:
     """Close when nobody can handle an exception any more: say what failed, and how to finish the rest."""
     if uploader._closed or not uploader._session.is_here:
         return
+    uploader._patience.is_ending = True
     try:
         uploader.close(timeout_s, progress_bar=True)
     except (UploadFailed, TimeoutError) as error:

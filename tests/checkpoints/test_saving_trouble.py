@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import wherry
+from support import run_script
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.commit import IncompleteSetError, SetFailedError
 from wherry.checkpoints.world import World
@@ -213,3 +214,22 @@ def test_a_child_that_is_forked_in_the_block_takes_nothing_away(bucket: Path, tm
         assert (run.restore(10, tmp_path / "back") / "model.bin").read_bytes() == b"weights"
     with wherry.Checkpoints(bucket, "run1", spool=tmp_path / "spool") as reader:
         assert [one.step for one in reader.list()] == [10]
+
+
+RAISES = """
+import sys, wherry
+from wherry.checkpoints.world import World
+
+with wherry.Checkpoints(sys.argv[1], "run1", attempt=1, world=World(0, 2), spool=sys.argv[2]) as checkpoints:
+    checkpoints.save(1, sys.argv[3])
+    raise RuntimeError("the loss is NaN")
+"""
+
+
+def test_a_rank_that_ends_by_an_error_leaves_the_set_to_its_agent(bucket: Path, source: Path, spool_folder: Path) -> None:
+    """The launcher waits for its end before it ends the other ranks, which may never save that step."""
+    said = run_script(RAISES, bucket, spool_folder, source, expected=1)
+    assert "the loss is NaN" in said
+    assert "as other ranks have not saved their parts of a set for 10 s; they go on in the background" in said
+    with wherry.Checkpoints(bucket, "run1", attempt=1, world=World(1, 2), spool=spool_folder) as other:
+        other.save(1, source.rename(source.with_name("of_rank_1.bin"))).result(60.0)

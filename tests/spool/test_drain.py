@@ -95,5 +95,18 @@ def test_patience_ends_when_nothing_has_got_on_and_lasts_over_waits() -> None:
     assert not patience.is_over(3)
 
 
+def test_a_process_that_ends_by_an_error_does_not_wait_long_for_other_ranks() -> None:
+    clock = [100.0]
+    patience = Patience(1800.0, now=lambda: clock[0])
+    assert not patience.is_over(1, lambda: True)
+    clock[0] += 20
+    assert not patience.is_over(1, lambda: True)
+    patience.is_ending = True
+    assert not patience.is_over(1, lambda: False)
+    assert patience.is_over(1, lambda: True)
+    assert "as other ranks have not saved their parts of a set for 10 s" == patience.why
+    assert not patience.is_over(2, lambda: True)
+
+
 def test_a_wait_that_is_stuck_ends() -> None:
     assert not wait_until_drained(series(counts(2), counts(1)), lambda timeout_s: None, is_stuck=lambda now: now.queued == 1)

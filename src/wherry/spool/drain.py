@@ -9,24 +9,37 @@ from collections.abc import Callable
 from wherry.progress import BAR_AFTER_S, terminal_bar
 from wherry.spool.journal.jobs import Counts
 
+#: How long a process that ends by an error, or without close(), waits for what other ranks save of a checkpoint set.
+#: They may never do so, and whoever started the ranks waits for this one's end.
+_FOR_OTHERS_S = 10.0
+
 
 class Patience:
     """Tells when to give a wait up: after `give_up_s` without progress.
 
-    It is kept from one wait to the next, so that two waits in a row do not wait twice for a store that is gone.
+    It is kept from one wait to the next, so that two waits in a row do not wait twice for a store that is gone. `is_ending`: the
+    process ends by an error, or without close(). `why`: what is_over() has found, in words.
     """
 
     def __init__(self, give_up_s: float, now: Callable[[], float] = time.monotonic) -> None:
-        self.give_up_s = give_up_s
+        self.is_ending = False
+        self.why = ""
+        self._give_up_s = give_up_s
         self._now = now
         self._seen: object = None
         self._since_s = now()
 
-    def is_over(self, seen: object) -> bool:
-        """`seen` stands for the progress so far: a value that differs from the last one means that there was some."""
+    def is_over(self, seen: object, needs_others: Callable[[], bool] = lambda: False) -> bool:
+        """`seen` stands for the progress so far: a value that differs from the last one means that there was some.
+
+        `needs_others`: whether all that is left are sets of which other ranks save parts.
+        """
         if seen != self._seen:
             self._seen, self._since_s = seen, self._now()
-        return self._now() - self._since_s >= self.give_up_s
+        limit_s, self.why = self._give_up_s, f"as nothing has got on for {self._give_up_s:g} s"
+        if self.is_ending and limit_s > _FOR_OTHERS_S and needs_others():
+            limit_s, self.why = _FOR_OTHERS_S, f"as other ranks have not saved their parts of a set for {_FOR_OTHERS_S:g} s"
+        return self._now() - self._since_s >= limit_s
 
 
 def wait_until_drained(

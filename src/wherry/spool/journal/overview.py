@@ -118,6 +118,14 @@ class Overview(Role):
             for store_id, is_locked, waits_for, due_s, error, kind, n, size_bytes in rows
         ]
 
+    def needs_others(self, owner: str) -> bool:
+        """Whether all that an owner has not finished are manifests of checkpoint sets, which need the receipts of all ranks."""
+        with self._transaction(read_only=True) as db:
+            query = (
+                "SELECT DISTINCT kind FROM totals WHERE owner = ? AND kind != 'check' AND state IN ('queued', 'leased') AND n > 0"
+            )
+            return db.execute(query, (owner,)).fetchall() == [("commit",)]
+
     def held_up(self, owner: str | None = None, closed: Iterable[int] = ()) -> list[JobFailure]:
         """The unfinished uploads, of one owner or of all, if every one of them waits for an operator, or for one that does.
 
