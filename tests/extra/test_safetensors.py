@@ -17,9 +17,6 @@ from wherry.errors import ConfigError
 
 pytestmark = pytest.mark.extra
 
-#: All types that the library writes, by its own table.
-DTYPES: dict[torch.dtype, int] = importlib.import_module("safetensors.torch")._SIZE
-
 
 @pytest.fixture
 def library() -> Any:
@@ -27,10 +24,11 @@ def library() -> Any:
 
 
 @pytest.fixture
-def state() -> dict[str, torch.Tensor]:
-    """Tensors of each type, of any bytes: numbers that are none (NaN) among them."""
+def state(library: Any) -> dict[str, torch.Tensor]:
+    """Tensors of each type that the library writes, by its own table, of any bytes: numbers that are none (NaN) among them."""
+    dtypes: dict[torch.dtype, int] = library._SIZE
     anything = torch.arange(48 * 8, dtype=torch.int64).to(torch.uint8)
-    found = {f"{dtype} \u00e4": anything[: 48 * dtype.itemsize].clone().view(dtype).reshape(2, 3, 8) for dtype in DTYPES}
+    found = {f"{dtype} \u00e4": anything[: 48 * dtype.itemsize].clone().view(dtype).reshape(2, 3, 8) for dtype in dtypes}
     found[f"{torch.bool} \u00e4"] = torch.arange(48).reshape(2, 3, 8) % 2 == 0  # a byte that is neither 0 nor 1 is no truth
     return found | {"none": torch.zeros(0, 3), "one": torch.tensor(5), "turned": torch.arange(6).reshape(2, 3).T}
 

@@ -62,7 +62,7 @@ def test_a_file_that_does_not_fit_is_refused_with_figures_and_earlier_ones_arriv
             print(error.errno, error)
         assert set(objects()) <= before, objects()
         uploader.put(small, "3")
-    assert objects() == []
+    wait_until(lambda: objects() == [], what="the last staged file's end")
     assert sorted(path.name for path in dest.iterdir()) == ["0", "1", "2", "3"]
     assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
     """
@@ -135,7 +135,7 @@ def test_what_was_accepted_arrives_although_the_disk_is_full(disk: Path) -> None
         (disk / "filler").unlink()
         for handle in handles:
             handle.result(60.0)
-    assert objects() == []
+    wait_until(lambda: objects() == [], what="the last staged file's end")
     assert all(path.read_bytes() == small.read_bytes() for path in dest.iterdir())
     """
     said = run_on_small_disk(text, disk, GATE=gate.environment["GATE"], PYTHONPATH=gate.environment["PYTHONPATH"])
@@ -158,7 +158,7 @@ def finish(handles, source):
     (dest.parent / "is_open").touch()
     for handle in handles:
         handle.result(60.0)
-    assert objects() == [], objects()
+    wait_until(lambda: objects() == [], what="the last staged file's end")  # it comes after the acknowledgement
     assert {f"{i}" for i in range(len(handles))} == {path.name for path in dest.iterdir()}
     assert all(path.read_bytes() == source.read_bytes() for path in dest.iterdir())
 """
