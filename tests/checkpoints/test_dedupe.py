@@ -22,6 +22,7 @@ from checkpoint_sets.restores import contents_of
 from checkpoint_sets.sharing import commit_shared
 from servers.proxy import FaultProxy, fault_proxy
 from servers.real import S3Server
+from support import wait_until
 from wherry.agent.comparing import Comparing
 from wherry.agent.set_jobs import SetPlan
 from wherry.backends.memory import MemoryStore
@@ -101,7 +102,7 @@ def test_what_does_not_change_is_sent_once_and_each_set_comes_back(opened: Open,
             assert [] == verify_bytes(run.catalog.store, run.catalog.keys, run.find(step))
         objects = [one for _, one in run.catalog.objects(run.find(30))]
         assert all(one.sha256 == hashlib.sha256(wanted[30][one.name]).hexdigest() for one in objects)
-    assert [] == list((tmp_path / "spool" / "objects").iterdir())
+    wait_until(lambda: not list((tmp_path / "spool" / "objects").iterdir()), what="the end of the last staged file")
 
 
 def test_the_bytes_that_are_sent_are_those_that_changed(seaweedfs_server: S3Server, tmp_path: Path) -> None:

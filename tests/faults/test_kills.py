@@ -39,7 +39,7 @@ def gate(tmp_path: Path) -> Gate:
 def _assert_all_there(gate: Gate, n: int) -> None:
     assert [f"{i:03d}" for i in range(n)] == sorted(path.name for path in gate.dest.iterdir())
     assert [] == [i for i in range(n) if (gate.dest / f"{i:03d}").read_bytes() != b"%d " % i * 5000]
-    assert [] == list((gate.spool / "objects").iterdir())
+    wait_until(lambda: not list((gate.spool / "objects").iterdir()), what="the end of the last staged file")
 
 
 def test_killed_trainer_loses_no_job(gate: Gate) -> None:
