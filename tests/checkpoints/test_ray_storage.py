@@ -195,7 +195,7 @@ def test_a_number_too_large_is_refused() -> None:
 
 def test_other_stores_are_refused(place: Path) -> None:
     with (
-        wherry.Checkpoints("sftp://host/place", "run", storage_options={"username": "me"}) as checkpoints,
+        wherry.Checkpoints("ftp://host/place", "run", storage_options={"username": "me"}) as checkpoints,
         pytest.raises(ConfigError, match="a folder"),
     ):
         RayStorage(pickle.dumps(checkpoints))
