@@ -1,8 +1,8 @@
 """The journal: which uploads were accepted and how far each one is. SQLite in WAL mode, one file in the spool.
 
 Its calls are grouped by role: `uploads` is for clients, `work` for the agent and its workers, `parts` for uploads in parts,
-`comparisons`
-for those of checkpoint sets that may refer to older ones, `queries` and `overview` for anyone. Each call is one transaction; what it returns is on disk, as far as `durability` asks for.
+`comparisons` for those of checkpoint sets that may refer to older ones, `queries` and `overview` for anyone. Each call is one
+transaction; what it returns is on disk, as far as `durability` asks for.
 Safe from several threads and processes; after a fork the child opens its own connection.
 """
 
