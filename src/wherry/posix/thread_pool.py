@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ _T = TypeVar("_T")
 _A = TypeVar("_A")
 #: Of each_at_once(). Its calls are small ones: lists, copies and deletes inside the store.
 _AT_ONCE = 16
+#: No wait is longer. Ctrl-C that strikes just before a wait begins is noticed by the interpreter only when that wait ends.
+_LOOK_S = 0.5
+#: How long a thread may take from the system's call until it runs.
+_START_S = 1.0
 
 
 @dataclass
@@ -103,8 +108,7 @@ class DaemonThreadPool(Executor):
         self._calls.put(None)
         if wait:
             for thread in threads:
-                with suppress(RuntimeError):  # Ctrl-C struck before the system had made it
-                    thread.join()
+                _wait_for_end(thread)
 
     def __del__(self) -> None:
         """End the threads of a pool that is dropped without shutdown(), as ThreadPoolExecutor does."""
@@ -130,7 +134,7 @@ def each_at_once(
             futures.extend(pool.submit(call, argument) for argument in arguments)
             # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
             while futures:
-                results.append(futures.popleft().result())
+                results.append(result_of(futures.popleft()))
         except BaseException:
             stop()
             raise
@@ -152,16 +156,38 @@ def map_at_once(pool: Executor, work: Callable[..., _T], arguments: Sequence[tup
     try:
         for one in arguments:
             while len(running) >= at_once:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in first_done(running):
+                    running.discard(future)
                     future.result()
             futures.append(pool.submit(work, *one))
             running.add(futures[-1])
-        return [future.result() for future in futures]
+        return [result_of(future) for future in futures]
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
+
+
+def first_done(futures: Collection[Future[_T]]) -> set[Future[_T]]:
+    """Wait until at least one of the futures is done; those that are. Ctrl-C ends the wait within half a second."""
+    while not (done := wait(futures, _LOOK_S, FIRST_COMPLETED).done):
+        pass
+    return done
+
+
+def result_of(future: Future[_T]) -> _T:
+    """`future.result()`, which Ctrl-C ends within half a second."""
+    first_done((future,))
+    return future.result()
+
+
+def _wait_for_end(thread: threading.Thread) -> None:
+    until_s = time.monotonic() + _START_S
+    while thread.is_alive() or (thread in threading.enumerate() and time.monotonic() < until_s):
+        if thread.is_alive():
+            thread.join(_LOOK_S)
+        else:
+            time.sleep(0.001)  # Ctrl-C struck in its start(): it begins to run soon, or never
 
 
 def _work(calls: queue.SimpleQueue[_Call | None]) -> None:

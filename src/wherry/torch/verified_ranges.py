@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c
 from wherry.errors import IntegrityError
-from wherry.posix.thread_pool import DaemonThreadPool
+from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.store import ObjectStore
 from wherry.store.contract import file_in_memory
 
@@ -73,7 +73,7 @@ class VerifiedRanges:
             for span in [*self._spans(wanted), None]:
                 while begun and (span is None or n_bytes + span.size_bytes > _MOST_BYTES):
                     ready, path, closing, pieces = begun.popleft()
-                    yield from self._checked(ready, path, [piece.result() for piece in pieces])
+                    yield from self._checked(ready, path, [result_of(piece) for piece in pieces])
                     closing.close()
                     n_bytes -= ready.size_bytes
                 if span is not None:

@@ -16,14 +16,14 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c, parse_range_sums, regroup_crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import IntegrityError, NotFoundError
-from wherry.posix.thread_pool import DaemonThreadPool
+from wherry.posix.thread_pool import DaemonThreadPool, first_done
 from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
 from wherry.store.retry import call_with_retry
 from wherry.transfer.resume import Partial, Version, forget_partial, partial_beside, temporary_beside
@@ -283,7 +283,7 @@ class _Fetch:
                 while waiting and len(running) < self._in_flight:
                     number = waiting.popleft()
                     running[pool.submit(call, number)] = number
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                for future in first_done(running):
                     number = running.pop(future)
                     self.crcs[number] = future.result()
                     waiting.extendleft(reversed(done(number)))

@@ -6,14 +6,14 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file
 from wherry.config import TransferConfig
 from wherry.errors import NotFoundError, PermanentError, StoreError, ThrottledError, TransientError
-from wherry.posix.thread_pool import map_at_once
+from wherry.posix.thread_pool import first_done, map_at_once
 from wherry.spool.journal.jobs import LEASE_S, Job
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.parts import Parts
@@ -159,8 +159,8 @@ class MultipartSender:
                 while len(running) < at_once and (taken := parts.lease(job_id, self._worker, LEASE_S)) is not None:
                     running.add(self._pool.submit(self._send_part, upload, *taken))
                 if running:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
+                    for future in first_done(running):
+                        running.discard(future)
                         future.result()
                     continue
                 missing, leased = parts.left(job_id)

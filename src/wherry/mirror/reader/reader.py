@@ -18,7 +18,7 @@ from wherry.errors import BucketNotFoundError, IntegrityError, NotFoundError, Pe
 from wherry.mirror.format.layout import FOLDER, Assembly, Segment, fetched, key_for, segment_blocks
 from wherry.mirror.format.manifest import FileEntry
 from wherry.mirror.reader.snapshot import Snapshot, SnapshotReader
-from wherry.posix.thread_pool import DaemonThreadPool
+from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.options import MOST_IN_FLIGHT
 
@@ -220,7 +220,7 @@ class MirrorReader(AbstractContextManager["MirrorReader"]):
                     ahead_bytes += following.room_bytes
                     following = next(pieces, None)
                 piece, future = waiting[0]
-                data = future.result()
+                data = result_of(future)
                 waiting.popleft()
                 ahead_bytes -= piece.room_bytes
                 yield piece, data
