@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
-import psutil
 
-from support import end_agent, wait_until
+from support import end_agent, stopped_agent, wait_until
 from wherry.config import Config
 from wherry.filesystem.filesystem import WherryFileSystem
 from wherry.spool.presence import pid_of_agent
@@ -36,26 +34,5 @@ def held(fs: WherryFileSystem, spool: Path, path: str) -> Iterator[None]:
     """Nothing is uploaded inside the block: the agent and its workers are stopped. `path` is anywhere in the store."""
     fs.exists(path)  # signs on, which starts the agent
     wait_until(lambda: pid_of_agent(Spool(spool)) is not None, what="the agent")
-    agent = psutil.Process(pid_of_agent(Spool(spool)))
-    held = [agent]
-    # None of them may be stopped in the middle of writing: it would keep the journal locked for all. So we write meanwhile.
-    journal = sqlite3.connect(spool / "journal.db", timeout=30, isolation_level=None)
-    try:
-        journal.execute("BEGIN IMMEDIATE")
-        _stop(agent)  # from here on it has no new workers
-        for worker in agent.children(recursive=True):
-            held.append(worker)
-            _stop(worker)
-        journal.execute("ROLLBACK")
-        journal.close()
+    with stopped_agent(spool):
         yield
-    finally:
-        journal.close()
-        for process in held:
-            process.resume()
-
-
-def _stop(process: psutil.Process) -> None:
-    """Stop it, and wait until it has stopped."""
-    process.suspend()
-    wait_until(lambda: process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE), what="a process to stop")

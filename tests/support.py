@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from gate import wait_until
 from wherry.config import AgentConfig, Config, RetryConfig, SpoolConfig, TransferConfig
 from wherry.posix.locks import is_free
@@ -40,6 +42,7 @@ __all__ = [
     "own_mounts",
     "run_script",
     "spool_texts",
+    "stopped_agent",
     "store_id",
     "submit_many",
     "wait_until",
@@ -149,6 +152,34 @@ def end_agent(spool: Path) -> Iterator[Path]:
         if spool.is_dir() and (pid := pid_of_agent(Spool(spool))) is not None:
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: agent_gone(spool), what="the agent to leave")
+
+
+@contextmanager
+def stopped_agent(spool: Path) -> Iterator[None]:
+    """The agent of the spool and its workers are stopped inside the block, as on a frozen machine."""
+    pid = pid_of_agent(Spool(spool))
+    assert pid is not None
+    stopped: list[psutil.Process] = []
+    # None of them may be stopped in the middle of writing: it would keep the journal locked for all. So we write meanwhile.
+    journal = sqlite3.connect(spool / "journal.db", timeout=30, isolation_level=None)
+    try:
+        journal.execute("BEGIN IMMEDIATE")
+        _stop(psutil.Process(pid), stopped)  # from here on it has no new workers
+        for worker in stopped[0].children(recursive=True):
+            _stop(worker, stopped)
+        journal.execute("ROLLBACK")
+        yield
+    finally:
+        journal.close()
+        for process in stopped:
+            process.resume()
+
+
+def _stop(process: psutil.Process, stopped: list[psutil.Process]) -> None:
+    """Stop it, and wait until it has stopped."""
+    stopped.append(process)
+    process.suspend()
+    wait_until(lambda: process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE), what="a process to stop")
 
 
 def damage_journal(path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import wherry
 from programs import Program
-from support import environment_with_tests, run_script, wait_until
+from support import environment_with_tests, run_script, stopped_agent, wait_until
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.preemption.forecast import Forecast, throughput
 from wherry.checkpoints.world import World
@@ -125,28 +125,20 @@ def agent_and_workers(spool_folder: Path) -> list[psutil.Process]:
 def test_a_grace_time_that_is_too_short_is_reported_and_the_set_arrives_later(
     bucket: Path, spool_folder: Path, tmp_path: Path
 ) -> None:
-    with loop(_POLLED, bucket, spool_folder, "1") as process:
-        stopped = agent_and_workers(spool_folder)
-        for one in stopped:
-            one.suspend()
+    with loop(_POLLED, bucket, spool_folder, "1") as process, stopped_agent(spool_folder):
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert "report: False 4 " in said  # two objects, a receipt and the manifest
-    assert "is not complete yet; not stored: 4 objects" in said
-    assert f"wherry drain --spool {spool_folder}" in said
-    assert steps_in(bucket, tmp_path) == [0]
-    for one in stopped:
-        one.resume()
+        assert process.returncode == 0, said
+        assert "report: False 4 " in said  # two objects, a receipt and the manifest
+        assert "is not complete yet; not stored: 4 objects" in said
+        assert f"wherry drain --spool {spool_folder}" in said
+        assert steps_in(bucket, tmp_path) == [0]
     assert len(steps_to_come(bucket, tmp_path, 2)) == 2
 
 
 def test_a_second_signal_ends_the_wait(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
     """And then the program, as it would have without us; the set arrives."""
-    with loop(_POLLED, bucket, spool_folder, "600") as process:
-        stopped = agent_and_workers(spool_folder)
-        for one in stopped:
-            one.suspend()
+    with loop(_POLLED, bucket, spool_folder, "600") as process, stopped_agent(spool_folder):
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         assert "the next safe point saves" in process.stdout.readline()
@@ -155,8 +147,6 @@ def test_a_second_signal_ends_the_wait(bucket: Path, spool_folder: Path, tmp_pat
         said, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM, said
     assert "is not complete yet" in said
-    for one in stopped:
-        one.resume()
     assert len(steps_to_come(bucket, tmp_path, 2)) == 2
 
 
