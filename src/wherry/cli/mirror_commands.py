@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import ConfigError, NotFoundError
+from wherry.posix.signal_event import SignalEvent
 
 if TYPE_CHECKING:
     from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
@@ -355,9 +355,9 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
+def _signals() -> Iterator[SignalEvent]:
     """SIGTERM and Ctrl-C set the event. A second one ends the process at once; a mirror can be resumed after that."""
-    ended = threading.Event()
+    ended = SignalEvent()
 
     def end(number: int, frame: object) -> None:
         if ended.is_set():
