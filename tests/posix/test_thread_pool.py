@@ -111,6 +111,36 @@ def test_ctrl_c_while_a_thread_is_started_ends_all_calls() -> None:
     assert "ended True ['MainThread']\n" == run_script(script)
 
 
+@pytest.mark.parametrize(
+    "wait", ["first_done([never])", "result_of(never)", "wait_for(changed, lambda: False)", "wait_for_end(asleep)"]
+)
+def test_ctrl_c_that_interrupts_no_call_ends_each_wait(wait: str) -> None:
+    """As it is when it comes just before the call: here another thread is told."""
+    script = f"""
+    import signal
+    import threading
+    import time
+    from concurrent.futures import Future
+    from wherry.posix.thread_pool import first_done, result_of, wait_for, wait_for_end
+
+    never, changed = Future(), threading.Condition()
+
+    def strike():
+        time.sleep(0.2)  # nobody can tell when the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    asleep = threading.Thread(target=threading.Event().wait, daemon=True)
+    asleep.start()
+    try:
+        threading.Thread(target=strike).start()
+        with changed:
+            {wait}
+    except KeyboardInterrupt:
+        print("ended")
+    """
+    assert "ended\n" == run_script(script)
+
+
 def test_the_first_error_of_calls_side_by_side_tells_the_others_to_stop() -> None:
     stopped = threading.Event()
 

@@ -13,6 +13,7 @@ from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.protocol.uses import announce_reader, check_there
 from wherry.checkpoints.restore import DamagedSetError, PrunedWhileRestoringError
 from wherry.errors import NotFoundError, StoreError
+from wherry.posix.thread_pool import wait_for_end
 from wherry.store import ObjectStore
 
 log = logging.getLogger("wherry.checkpoints")
@@ -41,7 +42,7 @@ def reading(store: ObjectStore, keys: RunKeys, name: SetName, *, renew_s: float 
     finally:
         ended.set()
         if renewing.ident is not None:
-            renewing.join()
+            wait_for_end(renewing)
         if key is not None:
             _withdraw(store, key)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from wherry.checkpoints.prune import Pruner, PruneReport
 from wherry.errors import WherryError
+from wherry.posix.thread_pool import wait_for_end
 
 log = logging.getLogger("wherry.checkpoints")
 
@@ -37,7 +38,7 @@ class Retention:
     def finish(self) -> None:
         """Wait for the prune under way, and prune once more, for the sets that are committed by now."""
         if self._thread is not None:
-            self._thread.join()
+            wait_for_end(self._thread)
         self.prune()
 
     def prune(self) -> PruneReport | None:

@@ -18,6 +18,7 @@ from wherry.checkpoints.handle import CheckpointHandle
 from wherry.checkpoints.protocol.names import SetName
 from wherry.checkpoints.world import World
 from wherry.errors import ConfigError, MissingExtraError, NotFoundError, UploadFailed, WherryError
+from wherry.posix.thread_pool import wait_for_end
 
 
 def _lightning() -> tuple[Any, Any]:
@@ -130,7 +131,7 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         if self._opened is not None and self._newest is not None:
             self._opened.flush()
             if self._thread is not None:
-                self._thread.join()
+                wait_for_end(self._thread)
             self._delete()
 
     # -- which set

@@ -108,7 +108,7 @@ class DaemonThreadPool(Executor):
         self._calls.put(None)
         if wait:
             for thread in threads:
-                _wait_for_end(thread)
+                wait_for_end(thread)
 
     def __del__(self) -> None:
         """End the threads of a pool that is dropped without shutdown(), as ThreadPoolExecutor does."""
@@ -165,7 +165,8 @@ def map_at_once(pool: Executor, work: Callable[..., _T], arguments: Sequence[tup
     finally:
         for future in futures:
             future.cancel()
-        wait(futures)
+        while wait(futures, _LOOK_S).not_done:
+            pass
 
 
 def first_done(futures: Collection[Future[_T]]) -> set[Future[_T]]:
@@ -181,7 +182,17 @@ def result_of(future: Future[_T]) -> _T:
     return future.result()
 
 
-def _wait_for_end(thread: threading.Thread) -> None:
+def wait_for(changed: threading.Condition, is_so: Callable[[], bool], timeout_s: float | None = None) -> bool:
+    """`changed.wait_for(is_so, timeout_s)`, which Ctrl-C ends within half a second."""
+    until_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while not (is_so_now := changed.wait_for(is_so, min(_LOOK_S, max(0.0, until_s - time.monotonic())))):
+        if time.monotonic() >= until_s:
+            break
+    return is_so_now
+
+
+def wait_for_end(thread: threading.Thread) -> None:
+    """`thread.join()`, which Ctrl-C ends within half a second. Also of a thread whose start() it has cut short."""
     until_s = time.monotonic() + _START_S
     while thread.is_alive() or (thread in threading.enumerate() and time.monotonic() < until_s):
         if thread.is_alive():

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from wherry.config import RetryConfig
 from wherry.errors import ConfigError, PermanentError, ThrottledError, TransientError
+from wherry.posix.thread_pool import wait_for
 from wherry.store import (
     Capabilities,
     MultipartStore,
@@ -257,7 +258,7 @@ class LimitStore(WrappedStore):
 
     def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
         with self._changed:
-            self._changed.wait_for(lambda: self._in_flight < self.limit)
+            wait_for(self._changed, lambda: self._in_flight < self.limit)
             self._in_flight += 1
             cuts = self._cuts
         grow, throttled = False, False

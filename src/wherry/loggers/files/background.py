@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from wherry.loggers.capture.terminal import printable
 from wherry.posix.fork import call_in_children
+from wherry.posix.thread_pool import wait_for
 
 log = logging.getLogger("wherry")
 
@@ -62,7 +63,7 @@ class Background:
                 raise RuntimeError(f"the background thread of {self._name} is closed: make a new one")
             if threading.current_thread() is not self._thread:
                 most = self._max_pending_bytes - pending_bytes
-                self._changed.wait_for(lambda: not self._pending_bytes or self._pending_bytes <= most)
+                wait_for(self._changed, lambda: not self._pending_bytes or self._pending_bytes <= most)
             self._jobs.append(_Job(work, pending_bytes, what))
             self._pending_bytes += pending_bytes
             self._n_accepted += 1
@@ -77,7 +78,7 @@ class Background:
             if threading.current_thread() is not self._thread:
                 self._ensure_thread()  # Ctrl-C may have cut submit() short
                 last = self._n_accepted
-                self._changed.wait_for(lambda: self._n_done >= last)
+                wait_for(self._changed, lambda: self._n_done >= last)
             error, self._error = self._error, None
         if error is not None:
             raise error

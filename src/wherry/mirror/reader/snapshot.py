@@ -12,6 +12,7 @@ from pathlib import Path
 from wherry.errors import BucketNotFoundError, IntegrityError, PermanentError
 from wherry.mirror.format.layout import Assembly, Listed, assemble, manifest_name
 from wherry.mirror.format.manifest import FileEntry, Manifest, NewerFormatError, check_manifest_size, read_manifest
+from wherry.posix.thread_pool import result_of
 from wherry.store import ObjectMeta, ObjectStore
 
 _Version = tuple[str | None, float | None, int]
@@ -127,7 +128,7 @@ class SnapshotReader:
         for writer, (version, future) in wanted.items():
             self._known.pop(writer, None)
             try:
-                if (manifest := future.result()) is not None:
+                if (manifest := result_of(future)) is not None:
                     self._known[writer] = (version, manifest)
             except BucketNotFoundError:
                 raise

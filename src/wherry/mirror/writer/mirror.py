@@ -28,7 +28,7 @@ from wherry.mirror.writer.segment_sender import SegmentSender
 from wherry.mirror.writer.segments import compressor
 from wherry.mirror.writer.state_db import MirrorLock, StateDb, state_folder
 from wherry.mirror.writer.watcher import Watcher, can_watch
-from wherry.posix.thread_pool import DaemonThreadPool
+from wherry.posix.thread_pool import DaemonThreadPool, wait_for
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
 from wherry.store.options import MOST_IN_FLIGHT
@@ -163,7 +163,7 @@ class Mirror:
         if number is None:
             return self.report
         with self._changed:
-            done = self._changed.wait_for(lambda: self._flushed >= number or not self._thread.is_alive(), timeout_s)
+            done = wait_for(self._changed, lambda: self._flushed >= number or not self._thread.is_alive(), timeout_s)
         report = self.report
         if self.fenced is not None:
             raise MirrorFencedError(str(self.fenced))
