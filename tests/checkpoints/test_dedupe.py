@@ -23,7 +23,7 @@ from checkpoint_sets.sharing import commit_shared
 from servers.proxy import FaultProxy, fault_proxy
 from servers.real import S3Server
 from support import wait_until
-from wherry.agent.comparing import Comparing
+from wherry.agent.comparing import Comparing, OnItsWayError
 from wherry.agent.set_jobs import SetPlan
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.checkpoints import Checkpoints
@@ -227,6 +227,41 @@ def test_sets_that_are_saved_before_the_first_is_stored_wait_for_it_and_send_it_
         assert {10} == {owners(run, step)["base.bin"] for step in range(10, 60, 10)}
         for one in run.list():
             assert [] == verify_bytes(run.catalog.store, run.catalog.keys, one)
+
+
+def test_a_set_waits_for_an_older_one_that_has_not_decided_yet(tmp_path: Path) -> None:
+    """It is summed, and looks for a set to refer to; or the worker that did so was killed."""
+    keys, file = RunKeys("run1/checkpoints"), tmp_path / "base.bin"
+    file.write_bytes(bytes(BASE_BYTES))
+    journal = Journal(tmp_path / "journal.db")
+    store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
+    store_id = journal.uploads.store_id("memory", "x", {}, (), {"retry": {}, "transfer": {}})
+    jobs = []
+    for step in (10, 20):
+        name = SetName("000000001", step)
+        plan = SetPlan(keys.base, name, 1, receipt=Receipt(name, 0, 1, "file")).to_bytes().decode()
+        key = keys.data(name) + "base.bin"
+        new = NewJob(JobKind.PUT, f"memory://x/{key}", key, f"object{step}", BASE_BYTES, False, "token", plan=plan)
+        jobs.append(journal.queries.job(journal.uploads.submit("owner", store_id, [new])[0][0]))
+    older, newer = jobs
+    assert older is not None and newer is not None
+    comparing = Comparing(journal, waits=True)
+    with pytest.raises(OnItsWayError):  # the older one is not summed
+        comparing.decided(newer, file, store)
+    refused = FaultyStore(store, [Fault("get", TransientError("later"), times=9)])
+    with pytest.raises(TransientError, match="later"):
+        comparing.decided(older, file, refused)
+    with pytest.raises(OnItsWayError):  # it is not decided
+        comparing.decided(newer, file, store)
+    assert not comparing.decided(older, file, store)[1]
+    with pytest.raises(OnItsWayError):  # it is being sent
+        comparing.decided(newer, file, store)
+    commit_shared(store, keys, 10, {"base.bin": bytes(BASE_BYTES)})
+    work = journal.work.lease("w", 60.0)
+    assert work is not None and work.id == older.id
+    journal.work.ack(older.id, "w", None)
+    assert comparing.decided(newer, file, store)[1]
+    journal.close()
 
 
 def test_sets_of_which_another_rank_is_late_are_committed_when_it_comes(tmp_path: Path) -> None:

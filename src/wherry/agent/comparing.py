@@ -78,7 +78,7 @@ class Comparing:
 
     def _found(self, job: Job, plan: str, sha256: str, store: ObjectStore) -> SetName | None:
         """The older set that has the bytes; None: none that can be found."""
-        is_being_sent, was_just_sent = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
+        is_being_sent, may_come = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
         if not is_being_sent:
             assert job.crc32c is not None, "it was summed"
             try:
@@ -88,7 +88,7 @@ class Comparing:
                     raise
                 log.warning("%s is sent, as it cannot be compared with earlier sets: %s", job.uri, error)
                 return None
-            if found is not None or not was_just_sent:
+            if found is not None or not may_come:
                 return found
         with self._lock:  # what is looked up next time must be newer
             self._parts.pop((job.store_id, plan), None)
@@ -104,10 +104,13 @@ class Comparing:
         return part
 
     def _on_their_way(self, job: Job, plan: SetPlan, sha256: str) -> tuple[bool, bool]:
-        """(whether an older set of this run is sending the same file from this spool, whether it did so a moment ago)."""
-        is_being_sent = was_just_sent = False
+        """(whether an older set of this run is sending the same file from this spool, whether it just did or may do so).
+
+        It may if it is summed and not decided yet: it looks for an older set itself, or its worker was killed meanwhile.
+        """
+        is_being_sent = may_come = False
         if not self._waits or job.size_bytes < _WORTH_WAITING_BYTES:
-            return is_being_sent, was_just_sent
+            return is_being_sent, may_come
         name = job.key.removeprefix(RunKeys(plan.base).data(plan.set))
         for one in self._journal.comparisons.sent_before(job, sha256):
             other = SetPlan.from_bytes(one.plan.encode())
@@ -118,9 +121,10 @@ class Comparing:
                 ended_ago_s = self._journal.comparisons.receipt_ended_ago_s(
                     job.uri.removesuffix(job.key) + other.receipt_key, unknown_s=one.ended_ago_s
                 )
-            is_being_sent = is_being_sent or ended_ago_s is None
-            was_just_sent = was_just_sent or (one.state is JobState.DONE and ended_ago_s is not None and ended_ago_s < _COMMIT_S)
-        return is_being_sent, was_just_sent
+            is_being_sent = is_being_sent or (ended_ago_s is None and not one.is_summed)
+            was_just_sent = one.state is JobState.DONE and ended_ago_s is not None and ended_ago_s < _COMMIT_S
+            may_come = may_come or one.is_summed or was_just_sent
+        return is_being_sent, may_come
 
 
 class Candidates:

@@ -23,15 +23,22 @@ END;
 
 @dataclass(frozen=True)
 class Comparison:
-    """An upload that is compared: the plan of its part, its key and state, and how long ago it ended; None: it has not."""
+    """An upload that is compared: the plan of its part, its key and state, and how long ago it ended; None: it has not.
+
+    `is_summed`: its bytes are known to be the same, and it may yet turn out that they need not be sent.
+    """
 
     plan: str
     key: str
     state: JobState
     ended_ago_s: float | None
+    is_summed: bool = False
 
 
-_FOUND = "SELECT c.plan, j.key, j.state, j.ended_s FROM comparisons c JOIN jobs j ON j.id = c.job_id WHERE"
+_FOUND = (
+    "SELECT c.plan, j.key, j.state, j.ended_s, c.sha256 IS NOT NULL AND c.source IS NULL"
+    " FROM comparisons c JOIN jobs j ON j.id = c.job_id WHERE"
+)
 #: Uploads of the same bytes that are looked at, the newest first.
 _MOST = 20
 
@@ -56,7 +63,7 @@ class Comparisons(Role):
         return source if row is None else str(row[0])
 
     def sent_before(self, job: Job, sha256: str) -> list[Comparison]:
-        """Older uploads to the same store whose bytes are the same and are sent, or may turn out to be: they are being summed."""
+        """Older uploads to the same store whose bytes are the same and are sent, or may turn out to be: it is not decided yet."""
         with self._transaction(read_only=True) as db:
             now_s = self._time.elapsed_s(db)
             rows = db.execute(
@@ -64,11 +71,14 @@ class Comparisons(Role):
                 (sha256, job.id, job.store_id),
             ).fetchall()
             rows += db.execute(
-                f"{_FOUND} c.sha256 IS NULL AND j.id < ? AND j.store_id = ? AND j.size_bytes = ? AND j.state IN ('queued', 'leased')"
-                f" ORDER BY j.id DESC LIMIT {_MOST}",
-                (job.id, job.store_id, job.size_bytes),
+                f"{_FOUND} (c.sha256 IS NULL OR (c.sha256 = ? AND c.source IS NULL)) AND j.id < ? AND j.store_id = ?"
+                f" AND j.size_bytes = ? AND j.state IN ('queued', 'leased') ORDER BY j.id DESC LIMIT {_MOST}",
+                (sha256, job.id, job.store_id, job.size_bytes),
             ).fetchall()
-        return [Comparison(row[0], row[1], JobState(row[2]), None if row[3] is None else now_s - row[3]) for row in rows]
+        return [
+            Comparison(plan, key, JobState(state), None if ended_s is None else now_s - ended_s, bool(is_summed))
+            for plan, key, state, ended_s, is_summed in rows
+        ]
 
     def receipt_ended_ago_s(self, uri: str, *, unknown_s: float | None) -> float | None:
         """How long ago the job of this receipt ended; None: it has not. `unknown_s`: what to say if there is none yet."""
