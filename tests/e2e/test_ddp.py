@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from docs_programs import files_below, run_program
-from support import end_agent
+from support import end_agent, without_waits
 
 _ON_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
 
@@ -29,7 +29,7 @@ print("the run is", State().run_name)
 
 def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
     with end_agent(tmp_path / "spool"):
-        assert "" == run_program("plain", tmp_path, RUN_NAME="my-run")
+        assert "" == without_waits(run_program("plain", tmp_path, RUN_NAME="my-run"))
     logged = {f"my-run/{name}" for name in (".wherry-run.json", "hparams.json", "metrics.jsonl", "metrics.parquet")}
     assert logged | {"my-run/model.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()

@@ -17,7 +17,7 @@ import pytest
 from upath import UPath
 
 from chained import chained, held
-from support import caller, file_of, run_script
+from support import caller, file_of, run_script, without_waits
 from wherry.config import SpoolConfig
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, SpoolError, UploadFailed
 from wherry.filesystem.filesystem import WherryFileSystem
@@ -144,7 +144,7 @@ def test_uploads_are_drained_at_exit(spool: Path, folder: str) -> None:
     with fsspec.open(f"wherry::file://{sys.argv[1]}/x", "wb", wherry={"spool": sys.argv[2]}) as file:
         file.write(b"bytes")
     """
-    assert "" == run_script(script, folder, spool)
+    assert "" == without_waits(run_script(script, folder, spool))
     assert b"bytes" == Path(folder, "x").read_bytes()
 
 
@@ -163,7 +163,7 @@ def test_examples_of_the_documentation_run(tmp_path: Path) -> None:
     for number, example in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
         if '"s3": {' not in example:  # it opens nothing yet
             example = example.replace("s3://my-bucket", f"file://{tmp_path}/bucket{number}")
-        assert "" == run_script(example, env={"WHERRY_SPOOL": str(tmp_path / "spool")})
+        assert "" == without_waits(run_script(example, env={"WHERRY_SPOOL": str(tmp_path / "spool")}))
 
 
 # Writing.
@@ -434,7 +434,7 @@ def test_file_systems_and_files_go_to_other_processes(fs: WherryFileSystem, fold
         opened.write(b"x")
     fs.pipe_file(sys.argv[2], b"x")
     """
-    assert "" == run_script(script, tmp_path / "pickle", f"{folder}/child")
+    assert "" == without_waits(run_script(script, tmp_path / "pickle", f"{folder}/child"))
     fs.flush()
     assert ["child", "parent", "pickled"] == sorted(os.listdir(folder))
 
@@ -453,7 +453,7 @@ def test_forked_child_signs_on_by_itself(fs: WherryFileSystem, spool: Path, fold
         os._exit(now != {str(os.getpid()), str(os.getppid())} or not os.path.exists(f"{folder}/child"))
     print(os.waitpid(child, 0)[1])
     """
-    assert "0\n" == run_script(script, folder, spool)
+    assert "0\n" == without_waits(run_script(script, folder, spool))
     assert ["child", "parent"] == sorted(os.listdir(folder))
 
 
