@@ -100,13 +100,17 @@ def test_sigterm_stops_the_agent_and_the_next_goes_on(gate: Gate) -> None:
 
 
 def test_agent_lingers_no_longer_than_it_may(gate: Gate) -> None:
-    gate.run("""
-    import os, wherry
+    text = """
+    import signal, wherry
     config = wherry.Config(agent=wherry.AgentConfig(linger_s=0.5))
-    wherry.Uploader("gated://x", config=config).open("a").close()
-    os._exit(0)
-    """)
-    agent = gate.agent()
+    uploader = wherry.Uploader("gated://x", config=config)
+    uploader.open("a").close()
+    signal.pause()
+    """
+    with gate.script(text) as process:
+        wait_until(gate.puts, what="the put to begin")
+        agent = gate.agent()
+        process.kill()
     wait_until(lambda: not agent.is_running(), what="the agent to give up")
     assert 1 == Journal(gate.spool / "journal.db").queries.counts().queued
     gate.open()
