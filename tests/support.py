@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +40,7 @@ __all__ = [
     "file_of",
     "leased_job",
     "new_job",
+    "open_files",
     "own_mounts",
     "run_script",
     "spool_texts",
@@ -129,6 +130,19 @@ def run_script(
 def without_waits(said: str) -> str:
     """What a program printed, but for the line about an upload of more than half a second, which a busy machine may need."""
     return re.sub(r"^wherry: (waiting for \d+ upload\(s\), \d+ bytes|copying into the spool, [\d.]+ MB)\n", "", said, flags=re.M)
+
+
+def open_files() -> set[tuple[str, str]]:
+    """The descriptors of this process with what they lead to.
+
+    Compare them with what was open before, and by themselves, not by their number: what earlier tests have left is closed at any
+    moment, by the garbage collector and by threads that end.
+    """
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return found
 
 
 @functools.lru_cache

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support import open_files
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.errors import IntegrityError, NotFoundError
@@ -132,9 +133,9 @@ def test_an_object_that_is_not_there_is_an_error(inner: MemoryStore) -> None:
 def test_who_stops_in_the_middle_leaves_nothing(inner: MemoryStore, tmp_path: Path) -> None:
     data = os.urandom(MIB)
     put(inner, tmp_path / "file", data)
-    n_files = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     taking = VerifiedRanges(inner).fetch(ranges(data, (0, 10), (500_000, 500_010), (900_000, 900_010)))
     next(iter(taking))
     taking.close()  # type: ignore[attr-defined]  # it is a generator
-    assert n_files == len(os.listdir("/proc/self/fd"))
+    assert set() == open_files() - before
     assert [] == [each.name for each in threading.enumerate() if each.name.startswith("wherry-ranges")]

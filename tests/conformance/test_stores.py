@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import threading
 import uuid
@@ -16,6 +15,7 @@ import pytest
 
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server, Server, fast_folder
+from support import open_files
 from wherry.backends.fsspec.store import FsspecStore
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.local.store import LocalStore
@@ -33,12 +33,13 @@ def memory_store() -> MemoryStore:
     return MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
 
 
-def n_connections_to(port: int) -> int:
-    """How many connections this process has open to a port of this machine."""
+def connections_to(port: int) -> set[str]:
+    """The connections that this process has open to a port of this machine."""
     tables = "".join(Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6"))
-    ours = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+    ours = {target for _, target in open_files()}
     remote_and_inode = [(line.split()[2], line.split()[9]) for line in tables.splitlines() if ": " in line]
-    return sum(remote.endswith(f":{port:04X}") and f"socket:[{inode}]" in ours for remote, inode in remote_and_inode)
+    there = {f"socket:[{inode}]" for remote, inode in remote_and_inode if remote.endswith(f":{port:04X}")}
+    return there & ours
 
 
 _found: dict[str, Mapping[str, bool]] = {}
@@ -159,7 +160,7 @@ class S3Conformance(StoreConformance):
             yield store
 
     def test_close_frees_the_connections(self, server: S3Server, prefix: str, tmp_path: Path) -> None:
-        before = n_connections_to(server.port)
+        before = connections_to(server.port)
         path = tmp_path / "source"
         path.write_bytes(b"x" * 100_000)
         store = S3Store(StoreURI("s3", server.bucket), server.options)
@@ -168,20 +169,20 @@ class S3Conformance(StoreConformance):
             store.get_file(f"{prefix}/{name}", path, start=5)
             assert store.head(f"{prefix}/{name}").size_bytes == 100_000
         assert next(store.list(f"{prefix}/")).key == f"{prefix}/a"
-        assert n_connections_to(server.port) > before
+        assert connections_to(server.port) - before
         store.close()
-        assert before == n_connections_to(server.port)
+        assert set() == connections_to(server.port) - before
 
     def test_close_frees_the_connections_of_a_trial(self, server: S3Server, prefix: str) -> None:
         """Without the garbage collector, which finds a connection that an error has dropped sooner or later."""
         gc.collect()
         gc.disable()
         try:
-            before = n_connections_to(server.port)
+            before = connections_to(server.port)
             store = S3Store(StoreURI("s3", server.bucket), server.options)
             store.probe(f"{prefix}-probe/")
             store.close()
-            assert before == n_connections_to(server.port)
+            assert set() == connections_to(server.port) - before
         finally:
             gc.enable()
 
