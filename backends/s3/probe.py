@@ -312,11 +312,14 @@ class Trial:
         return answer
 
     def _clean(self) -> None:
-        """Remove all that was made, as far as it goes; the first error is raised at the end."""
-        with ExitStack() as steps:  # each is taken, whatever becomes of the others
-            steps.callback(self._abort_uploads)
+        """Remove all that was made, as far as it goes; the first error is raised at the end.
+
+        Uploads go first: a request to complete one may still be on its way, after Ctrl-C, and makes no object any more then.
+        """
+        with ExitStack() as steps:  # each is taken, in the reverse order, whatever becomes of the others
             steps.callback(self._delete_versions)
-            each_at_once(self._delete, self._keys.values(), all_of_them=True)
+            steps.callback(each_at_once, self._delete, self._keys.values(), all_of_them=True)
+            self._abort_uploads()
 
     def _delete_versions(self) -> None:
         """In a versioned bucket a plain deletion hides an object, and leaves a mark."""
