@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lax_s3 import Flaw, lax_server, store_at
 from servers import tls
 from servers.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_error
 from servers.real import S3Server
+from support import wait_until
 from wherry.backends.s3.probe import AMAZON, Findings
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -153,7 +155,14 @@ class TestRealServers:
         assert [] == left_in(seaweedfs_server)
 
     def test_ctrl_c_leaves_nothing(self, seaweedfs_server: S3Server) -> None:
-        plan = [When("POST", "uploadId", Do(lambda: os.kill(os.getpid(), signal.SIGINT)))]
+        def strike() -> None:
+            """The request goes on when all has been cleaned up, but where Ctrl-C is noticed only with its answer."""
+            n_deleted = len(proxy.requests("DELETE", "probe-parts$"))
+            os.kill(os.getpid(), signal.SIGINT)
+            with suppress(AssertionError):
+                wait_until(lambda: len(proxy.requests("DELETE", "probe-parts$")) > n_deleted, 5.0)
+
+        plan = [When("POST", "uploadId", Do(strike))]
         with fault_proxy("127.0.0.1", seaweedfs_server.port, plan) as proxy:
             options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
             with S3Store(StoreURI("s3", seaweedfs_server.bucket), options) as store, pytest.raises(KeyboardInterrupt):
