@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from wherry.agent.wakeup import Listener, notify
 from wherry.errors import SpoolError
@@ -156,7 +156,7 @@ _LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 _JSON = st.recursive(_LEAVES, lambda some: st.lists(some) | st.dictionaries(_KEYS, some))
 
 
-@settings(deadline=None)  # a machine may be loaded
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be loaded
 @given(st.binary(min_size=1, max_size=200) | _JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_ring_of_ours_or_passed_over(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
