@@ -135,5 +135,5 @@ _INSTEAD: Mapping[str, object] = {
     "secrets": SimpleNamespace(token_hex=_token_hex),
     "threading": SimpleNamespace(**{**vars(threading), "Event": _Event, "Thread": _Thread}),
     "time": SimpleNamespace(sleep=_sleep, monotonic=_monotonic),
-    "wherry.posix.thread_pool": SimpleNamespace(each_at_once=_in_turn),
+    "wherry.posix.thread_pool": SimpleNamespace(each_at_once=_in_turn, wait_for_end=_Thread.join),
 }
