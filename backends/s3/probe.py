@@ -312,7 +312,7 @@ class Trial:
         return answer
 
     def _clean(self) -> None:
-        """Remove all that was made, as far as it goes; the first error is raised at the end.
+        """Remove all that was made, as far as it goes. Errors are raised at the end: the last, with the others as its context.
 
         Uploads go first: a request to complete one may still be on its way, after Ctrl-C, and makes no object any more then.
         """

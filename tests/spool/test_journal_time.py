@@ -221,7 +221,8 @@ def test_an_agent_goes_on_trying_when_its_clock_steps(tmp_path: Path) -> None:
         return job.attempts
 
     for offset_s in (2 * DAY_S, -DAY_S, 0.0):
-        step.write_text(str(offset_s))
+        (tmp_path / "next").write_text(str(offset_s))
+        (tmp_path / "next").replace(step)  # the agent reads it at any time: never an empty file
         before = attempts()
         wait_until(lambda before=before: attempts() >= before + 3, what="more attempts")  # type: ignore[misc]
     with end_agent(tmp_path / "spool"), pytest.raises(TimeoutError):
