@@ -7,15 +7,17 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from gate import is_dead
 from servers.features import tell_spool
 from servers.gcs_server import strict_gcs
-from servers.proxy import DropAnswer, FaultProxy, Throttle, When, fault_proxy
+from servers.proxy import Do, DropAnswer, FaultProxy, Throttle, When, fault_proxy
 from servers.real import S3Server, fast_folder
 from support import end_agent, file_of, wait_until
 from wherry import Uploader
@@ -65,7 +67,7 @@ def a_worker(uploader: Uploader) -> psutil.Process:
     """One of the workers that are alive."""
     agent_pid = pid_of_agent(uploader.spool)
     assert agent_pid is not None
-    return next(child for child in psutil.Process(agent_pid).children() if child.status() != psutil.STATUS_ZOMBIE)
+    return next(child for child in psutil.Process(agent_pid).children() if not is_dead(child))
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
@@ -74,7 +76,9 @@ def test_a_large_file_is_sent_by_all_workers_and_a_killed_one_costs_less_than_a_
 ) -> None:
     path = file_of(tmp_path / "model.pt", SIZE)
     method, target = PARTS[scheme]
-    plan = [When(method, target, Throttle(SLOW), times=10_000)]
+    both = threading.Event()  # a second worker may take longer to start than the first to send all parts
+    hold = When(method, target, Do(lambda: both.wait(60)), nth=2 if scheme == "gs" else 1, times=10_000)  # GCS' first is a mark
+    plan = [hold, When(method, target, Throttle(SLOW), times=10_000)]
     with (
         server_of(scheme, request) as (bucket, port, options),
         fault_proxy("127.0.0.1", port, plan) as proxy,
@@ -86,7 +90,10 @@ def test_a_large_file_is_sent_by_all_workers_and_a_killed_one_costs_less_than_a_
             tell_spool(spool, request.getfixturevalue("seaweedfs_server"), proxy.url)
         with Uploader(f"{scheme}://{bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG) as uploader:
             handle = uploader.put(path, "model.pt")
-            wait_until(lambda: len(owners(spool)) == 2, what="two workers to send parts of one file")
+            try:
+                wait_until(lambda: len(owners(spool)) == 2, what="two workers to send parts of one file")
+            finally:
+                both.set()
             wait_until(lambda: n_sent(spool) >= 6, what="some parts to be there")
             killed = 0
             for _ in range(2):
@@ -103,7 +110,9 @@ def test_a_large_file_is_sent_by_all_workers_and_a_killed_one_costs_less_than_a_
 
 def test_after_the_agent_was_killed_the_next_one_sends_the_rest_only(tmp_path: Path, seaweedfs_server: S3Server) -> None:
     path = file_of(tmp_path / "model.pt", SIZE)
-    plan = [When("PUT", "partNumber=", Throttle(SLOW), times=10_000)]
+    both = threading.Event()
+    hold = When("PUT", "partNumber=", Do(lambda: both.wait(60)), times=10_000)
+    plan = [hold, When("PUT", "partNumber=", Throttle(SLOW), times=10_000)]
     with (
         fault_proxy("127.0.0.1", seaweedfs_server.port, plan) as proxy,
         end_agent(tmp_path / "spool") as spool,
@@ -115,7 +124,11 @@ def test_after_the_agent_was_killed_the_next_one_sends_the_rest_only(tmp_path: P
             f"s3://{seaweedfs_server.bucket}/{prefix}", storage_options=options, spool=spool, config=CONFIG
         ) as uploader:
             handle = uploader.put(path, "model.pt")
-            wait_until(lambda: n_sent(spool) >= 6 and len(owners(spool)) == 2, what="some parts to be there")
+            try:
+                wait_until(lambda: len(owners(spool)) == 2, what="two workers to send parts of one file")
+            finally:
+                both.set()
+            wait_until(lambda: n_sent(spool) >= 6, what="some parts to be there")
             agent_pid = pid_of_agent(uploader.spool)
             assert agent_pid is not None
             os.kill(agent_pid, signal.SIGKILL)  # its two workers die with it
