@@ -215,8 +215,13 @@ def damage_journal(path: Path) -> None:
 
 
 def spool_texts(spool: Path) -> dict[str, bytes]:
-    """The bytes of every file of a spool, the journal's included."""
-    return {str(path.relative_to(spool)): path.read_bytes() for path in sorted(spool.rglob("*")) if path.is_file()}
+    """The bytes of every file of a spool, the journal's included; an agent that is there may remove some meanwhile."""
+    found = {}
+    for path in sorted(spool.rglob("*")):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[str(path.relative_to(spool))] = path.read_bytes()
+    return found
 
 
 def store_id(journal: Journal, root: str = "bucket", scheme: str = "s3", secret_names: tuple[str, ...] = ()) -> int:

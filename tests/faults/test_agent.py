@@ -17,6 +17,7 @@ import pytest
 from gate import DRAIN, Gate, kill, wait_until
 from servers.features import tell_spool
 from servers.real import S3Server
+from support import spool_texts
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
@@ -181,7 +182,7 @@ def test_secrets_live_in_memory_only_and_jobs_wait_for_them(tmp_path: Path, seaw
         env={**environment, "OPTIONS": json.dumps(options)}, check=True, timeout=60,
     )  # fmt: skip
     assert 20 == Journal(spool / "journal.db").queries.counts().done
-    kept = [done.stdout.encode(), done.stderr.encode()] + [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
+    kept = [done.stdout.encode(), done.stderr.encode(), *spool_texts(spool).values()]
     assert not [True for text in kept if secrets["aws_secret_access_key"].encode() in text]
     assert not [True for text in kept if secrets["aws_access_key_id"].encode() in text]
 
