@@ -41,7 +41,6 @@ def test_a_stalled_part_is_cut_and_its_error_names_job_part_and_endpoint(
             assert world.large_bytes == handle.result().size_bytes
         assert [] == proxy.unfired
         said = [record.getMessage() for record in caplog.records if record.name == "wherry.agent.worker"]
-    # On a loaded machine another request may be cut as well.
-    (one,) = (text for text in said if re.search(rf"part [12] of [23] of job {handle.ids[0]}:", text))
-    assert f"127.0.0.1:{proxy.port}" in one
-    assert "1 s" in one
+    # On a loaded machine another request, or the other part, may be cut as well.
+    of_parts = [text for text in said if re.search(rf"part [12] of [23] of job {handle.ids[0]}:", text)]
+    assert any(f"127.0.0.1:{proxy.port}" in text and "1 s" in text for text in of_parts), said
