@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import wherry
-from support import run_script
+from support import run_script, wait_until
 
 #: Ways to open a name for writing.
 OPENERS = {
@@ -81,7 +81,7 @@ def test_a_forked_childs_end_leaves_the_parents_file_alone(tmp_path: Path, envir
     for path in bucket.iterdir():
         stored = path.read_bytes()
         assert (2 * part).encode() == (gzip.decompress(stored) if "gzip" in opening else stored)
-    assert [] == list((tmp_path / "spool" / "objects").iterdir())
+    wait_until(lambda: not list((tmp_path / "spool" / "objects").iterdir()), what="the end of the last staged file")
 
 
 def test_a_forked_child_is_told_that_it_cannot_write_its_parents_file(tmp_path: Path, environment: dict[str, str]) -> None:
