@@ -46,7 +46,7 @@ def test_what_a_killed_trial_has_left_is_removed_by_the_next_agent(tmp_path: Pat
         )
         trainers[0].communicate(json.dumps([options, str(spool), str(file)]), timeout=60)
         assert trainers[0].returncode == -signal.SIGKILL
-        wait_until(lambda: any("wherry-probe-object" in key for key in server.objects))
+        wait_until(lambda: any("wherry-probe-object" in key for key in list(server.objects)))
         assert server.uploads
         config = Config(agent=AgentConfig(worker_idle_s=600.0))  # they are gone long before it leaves
         with end_agent(spool), Uploader("s3://bucket/run", storage_options=options, spool=spool, config=config) as uploader:
