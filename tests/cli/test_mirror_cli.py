@@ -49,8 +49,14 @@ def mirroring(line: CommandLine, *arguments: object) -> Iterator[subprocess.Pope
 
 
 def wait_for_segments(line: CommandLine, n_bytes: int) -> None:
+    def size_bytes(path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:  # a temporary name, or what the mirror has removed meanwhile
+            return 0
+
     def sent() -> bool:
-        return n_bytes <= sum(p.stat().st_size for p in files_below(line.folder / "bucket") if "/segments/" in str(p))
+        return n_bytes <= sum(size_bytes(p) for p in files_below(line.folder / "bucket") if "/segments/" in str(p))
 
     wait_until(sent, 60.0, f"{n_bytes} bytes in segments")
 
