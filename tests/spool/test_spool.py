@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import file_of, wait_until
+from support import file_of, open_files, wait_until
 from wherry.checksum import crc32c
 from wherry.config import SpoolConfig
 from wherry.errors import ConfigError, SourceChangedError, SpoolError
@@ -171,6 +171,7 @@ def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool,
     sys.setswitchinterval(0.0001)
     writer.start()
     try:
+        wait_until(lambda: source.stat().st_size != 100_000_000, what="the first change")
         with pytest.raises(SourceChangedError, match=r"changed while|shrank while"):
             stage(spool, source, CLIENT)
     finally:
@@ -273,8 +274,7 @@ def test_a_client_that_registers_while_somebody_looks_is_not_taken_for_dead(spoo
     registrations: list[int] = []
     thread = threading.Thread(target=lambda: registrations.append(register(spool, "new")))
     thread.start()
-    links = Path("/proc/self/fd")
-    wait_until(lambda: 2 == [os.readlink(link) for link in links.iterdir() if link.is_symlink()].count(str(announcement)))
+    wait_until(lambda: 2 == [target for _, target in open_files()].count(str(announcement)))
     announcement.unlink()  # it takes the client, which has no lock yet, for a dead one
     os.close(looker)
     thread.join()
