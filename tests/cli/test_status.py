@@ -12,11 +12,13 @@ import pytest
 from command_line import CommandLine
 from gate import Gate, wait_until
 from support import SETTINGS, end_agent, file_of, new_job
+from wherry.config import Config, RetryConfig
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store import StoredPart
+from wherry.uploader import Uploader
 
 URI = "s3://bucket/run1/a.pt"
 
@@ -61,9 +63,14 @@ def test_status_says_why_an_upload_does_not_move(line: CommandLine, journal: Jou
 
 
 def test_status_says_why_calls_are_made_again_while_a_first_try_is_under_way(line: CommandLine) -> None:
-    line.environment.update(AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="secretsecret")
-    file_of(line.folder / "a.pt", 1000)
-    line.run("put", "--no-wait", "-o", "endpoint_url=http://127.0.0.1:1", "-o", "region=us-east-1", "a.pt", URI)
+    """The calls are made again for an hour: four commands on a loaded machine may take longer than half a minute, the default."""
+    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "secretsecret"}
+    options = {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1", **keys}
+    config = Config(retry=RetryConfig(call_deadline_s=3600.0))
+    uploader = Uploader("s3://bucket/run1", storage_options=options, spool=line.spool, config=config)
+    uploader.put(file_of(line.folder / "a.pt", 1000), "a.pt")
+    with pytest.raises(TimeoutError):
+        uploader.close(timeout_s=0.0)
     wait_until(lambda: status(line)["retrying"], what="the first retry of a call")
     (one,) = status(line)["unfinished"]
     assert ("uploading", 1, None) == (one["state"], one["attempts"], one["next_try_in_s"])
