@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support import environment_with_tests, wait_until, without_waits
+from support import environment_with_tests, without_waits
 
 #: Hides torch and scikit-learn from the demo and from its trainer.
 _HIDE = """
@@ -89,7 +89,7 @@ def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
     assert "a torch network on scikit-learn's digits" in done.stdout
     assert uploads_on_their_way(done.stdout) > 0
     assert "Nothing was lost." in done.stdout
-    wait_until(lambda: not left_behind(temporary), 10.0, "the last process to be gone")  # workers die with their agent
+    assert [] == left_behind(temporary)
 
 
 def test_demo_without_the_development_set(without_extras: dict[str, str], temporary: Path) -> None:
@@ -99,7 +99,7 @@ def test_demo_without_the_development_set(without_extras: dict[str, str], tempor
     assert "in plain Python" in done.stdout
     assert uploads_on_their_way(done.stdout) > 0
     assert "Nothing was lost." in done.stdout
-    wait_until(lambda: not left_behind(temporary), 10.0, "the last process to be gone")  # workers die with their agent
+    assert [] == left_behind(temporary)
 
 
 def test_demo_removes_its_objects_from_a_store_that_was_given(without_extras: dict[str, str], tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_demo_fails_when_a_byte_differs(without_extras: dict[str, str], tmp_path
     assert 1 == done.returncode, done.stdout + done.stderr
     assert "ep003.pt differs from the file that was handed over" in done.stdout
     assert "Nothing was lost." not in done.stdout
-    wait_until(lambda: not left_behind(temporary), 10.0, "the last process to be gone")  # workers die with their agent
+    assert [] == left_behind(temporary)
