@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
@@ -13,7 +14,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo quick test matrix test-extra test-slow fmt lint types bench release-check clean
+.PHONY: help setup hooks demo quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,12 +64,30 @@ lint: setup  ## check style and formatting
 types: setup  ## check types, strictly
 	$(BIN)/mypy
 
-bench: setup  ## measure, as ratios within one run
+bench: setup bench-peers  ## wherry beside other clients of object stores, in some 200 seconds
+	$(BIN)/python benchmarks/compare/compare.py --quick $(TABLE)
+
+bench-full: setup bench-peers  ## the same at full size, kept, and rendered into docs/performance.md; TABLE=up: one table
+	$(BIN)/python benchmarks/compare/compare.py $(TABLE) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FOR_S),--for-s $(FOR_S))
+	$(BIN)/python benchmarks/compare/compare.py --render
+
+bench-alone: setup  ## wherry by itself, as ratios within one run
 	for one in benchmarks/bench_*.py; do $(BIN)/python $$one || exit 1; done
+
+bench-peers: $(PEERS)/stamp  ## the environment of the other clients
+
+# One by one if not all at once: a client that cannot be installed is named in the tables.
+$(PEERS)/stamp: benchmarks/peers.txt
+	@echo "Making $(PEERS): some minutes"
+	rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check --quiet install -r $< || \
+		sed 's/ *#.*//' $< | while read -r one; do $(PEERS)/bin/python -m pip --quiet install -c $< $$one || echo "not installed: $$one"; done
+	touch $@
 
 release-check: setup  ## build wheel and sdist, look into both, install and use them; publishes nothing
 	$(PIP) install -c constraints.txt -e '.[dev,dev-release]'
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(PEERS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

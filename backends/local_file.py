@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from wherry.checksum import crc32c
 from wherry.errors import PermanentError
 
 
@@ -54,3 +55,16 @@ def write(fd: int, path: Path, block: bytes | memoryview, at: int) -> None:
         write_all(fd, block, at)
     except OSError as error:
         raise PermanentError(f"the file {path} cannot be written: {error.strerror}") from error
+
+
+class Summed:
+    """An open file to fill, and the CRC32C of all that was taken for it, in the order in which it came."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd, self._path = fd, path
+        self.crc32c = 0
+
+    def take(self, block: bytes | memoryview, at: int) -> None:
+        """Write a block at its offset; PermanentError if the file system does not let us."""
+        self.crc32c = crc32c(block, self.crc32c)  # while the block is in the processor's cache
+        write(self._fd, self._path, block, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from measure import MIB, folder, machine, make_file, seconds, settle, spread, ta
 
 import wherry
 
-ROUNDS = 11
+ROUNDS = int(os.environ.get("ROUNDS", "7"))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What verification costs a download: `download()` against the same ranges, fetched side by side and put in place unlooked at.
 
-The difference holds all that verification and resuming need: each range summed from the page cache, its line in the record, the
+The difference holds all that verification and resuming need: each range summed as it arrives, its line in the record, the
 comparison of the whole. 1 GiB from a local folder, in memory and on the disk, and from SeaweedFS, object and copy in memory.
 Rounds are interleaved, and their order turns. $ROUNDS (7) and $SIZE_MIB (1024) change that.
 """

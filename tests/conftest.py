@@ -12,7 +12,7 @@ import pytest
 
 from servers.real import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
 
-pytest_plugins = ["command_line", "hangs", "large", "matrix"]
+pytest_plugins = ["command_line", "hangs", "large", "matrix", "untested"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -67,6 +67,14 @@ def juicefs_server() -> Iterator[S3Server]:
     """The lax S3 server: it ignores conditions and checksums."""
     with fast_folder() as folder, juicefs_gateway(folder) as server:
         yield server
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["direct", "sdk_only"])
+def gcs_way(request: pytest.FixtureRequest) -> None:
+    """Has a module's tests run by our own requests to GCS, and by the library's."""
+    from servers.scripted_gcs import WAY
+
+    WAY["sdk_only"] = request.param
 
 
 @pytest.fixture(scope="session")

@@ -38,9 +38,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def worlds(request: pytest.FixtureRequest) -> Callable[[str], World]:
-    """A world by its name, "S3" or "GCS"; its server runs from its first use on."""
+    """A world by its name, "S3" or "GCS"; its server runs from its first use on.
+
+    The request is the test's own: one that was kept may ask for a world that was torn down, when xdist gives a worker more to do
+    after what was to be its last test.
+    """
     return lambda name: request.getfixturevalue(f"{name.lower()}_world")
 
 

@@ -158,7 +158,7 @@ def test_every_destination_shows_what_it_makes(name: str) -> None:
 
 def test_pictures_are_there_and_small_and_used() -> None:
     pages = "".join(path.read_text() for path in DOCS.glob("*.md"))
-    used = set(re.findall(r"\]\(images/([^)]+)\)", pages))
+    used = set(re.findall(r"""(?:\]\(|src(?:set)?=")images/([^)"]+)[)"]""", pages))
     there = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
     assert used == set(there)
     assert {} == {name: size for name, size in there.items() if size > _MOST_BYTES}

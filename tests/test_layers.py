@@ -60,7 +60,22 @@ ROOMS = (
 CONTRACT = ("store/contract", "clock", "config", "errors", "uri", "spool/journal/jobs")
 #: What a backend may import of wherry besides the files of its own folder.
 BACKENDS_MAY_IMPORT = frozenset(
-    {"errors", "store", "store.options", "uri", "backends.local_file", "backends.pages", "backends.tally", "posix.thread_pool"}
+    {
+        "errors",
+        "store",
+        "store.options",
+        "uri",
+        "checksum",
+        "backends.http.advice",
+        "backends.http.body",
+        "backends.http.client",
+        "backends.http.wire_errors",
+        "backends.http.routes",
+        "backends.local_file",
+        "backends.pages",
+        "backends.tally",
+        "posix.thread_pool",
+    }
 )
 HEAVY = (
     "boto3",

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+from wherry.backends.http.body import FileRange, body_of
+from wherry.backends.http.wire_errors import ShortFile
 from wherry.errors import IntegrityError, PermanentError, TransientError
 
 #: What is handed to a connection in one go, and must pass within the time-out (CPython counts that for all of sendall()).
@@ -37,16 +39,34 @@ class FileBody:
         if self._tail:
             yield self._tail
 
+    def content(self) -> bytes | FileRange:
+        """The same for our own client."""
+        try:
+            return body_of(self._fd, self._start, self._end, self._head, self._tail)
+        except ShortFile as error:
+            raise short(self._end - error.missing_bytes, self._end) from error
+        except OSError as error:
+            raise _unreadable(error) from error
+
 
 def read_block(fd: int, at: int, until: int, end: int) -> bytes:
     """Some bytes from `at` on, up to `until`, of a file that is to be sent up to `end`."""
     try:
         block = os.pread(fd, until - at, at)
     except OSError as error:  # requests would take it for a broken connection
-        raise PermanentError(f"the file to send cannot be read: {error.strerror}") from error
+        raise _unreadable(error) from error
     if not block:
-        raise IntegrityError(f"the file to send ends at byte {at}, {end} were to be sent")
+        raise short(at, end)
     return block
+
+
+def short(at: int, end: int) -> IntegrityError:
+    """The error for a file that has become shorter than what is to be sent of it."""
+    return IntegrityError(f"the file to send ends at byte {at}, {end} were to be sent")
+
+
+def _unreadable(error: OSError) -> PermanentError:
+    return PermanentError(f"the file to send cannot be read: {error.strerror}")
 
 
 def announced(headers: Mapping[str, str], status: int, start: int, end: int | None) -> int | None:

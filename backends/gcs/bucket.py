@@ -1,8 +1,9 @@
 """One bucket of Google Cloud Storage: the calls that whole objects, parts and sessions are made of, and their errors as ours.
 
-Requests of the JSON API, over a session of google-auth's. Google's own client is not used: its one-request upload holds the whole
+Requests of the JSON API: those for single objects by our own client where that is safe (`Direct`), all others over a session of
+google-auth's. Google's own client is not used: its one-request upload holds the whole
 file in memory, twice, its download moves 8 KiB at a time, and it asks for the bucket in a thread of its own. The only request
-made again is one whose token was refused and could be refreshed, inside google-auth.
+made again is one whose token was refused and could be refreshed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from google.api_core.datetime_helpers import from_rfc3339
 from google.api_core.exceptions import GoogleAPICallError, from_http_response
@@ -28,6 +30,7 @@ from wherry.backends.gcs.body import FileBody
 from wherry.backends.gcs.client import Connection, connect
 from wherry.backends.gcs.error_table import failed, refused, words_of
 from wherry.backends.gcs.options import GCSOptions
+from wherry.backends.http.wire_errors import ShortFile, WireError
 from wherry.backends.pages import Pages
 from wherry.backends.tally import Tally
 from wherry.errors import (
@@ -46,6 +49,7 @@ from wherry.uri import StoreURI
 MAX_NAME_BYTES = 1024
 #: The name of an object, and the generation that is meant; None: the newest.
 Version = tuple[str, "int | None"]
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _CRC32C_OF_NOTHING = "AAAAAA=="
 _LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 
@@ -57,6 +61,11 @@ class Bucket:
         self.uri = uri
         self.timeout_s = options.timeout_s
         self._options = options
+        #: Parameters of every request, and headers of those that read or write an object's bytes, or describe them.
+        self.billed = {} if options.user_project is None else {"userProject": options.user_project}
+        self.encryption = options.encryption_headers
+        #: requests takes the token off for another host, but would hand on the key.
+        self._may_follow = not self.encryption
         self._lock = threading.Lock()
         self._made: Connection | None = None
         #: How many requests were sent.
@@ -95,12 +104,73 @@ class Bucket:
     def ask(self, method: str, name: str | None, *, below: str = "", body: object = None, **params: object) -> dict[str, Any]:
         """Make a small request about an object, or with None about all of them; the caller translates errors."""
         url = f"{self.url('', name)}{below}"
-        given = {parameter: value for parameter, value in params.items() if value is not None}
-        answer = self.connected().authorized.request(method, url, params=given, json=body, timeout=self.timeout_s)
+        given = {parameter: str(value) for parameter, value in params.items() if value is not None}
+        headers = self.encryption if name is not None and method != "DELETE" else _NO_HEADERS
+        if name is not None and body is None:
+            answer = self.request(method, url, given, headers)
+        else:
+            answer = self.connected().authorized.request(
+                method,
+                url,
+                params={**given, **self.billed},
+                json=body,
+                headers=headers,
+                timeout=self.timeout_s,
+                allow_redirects=self._may_follow,
+            )
         if not 200 <= answer.status_code < 300:
             raise from_http_response(answer)
         says_nothing = method == "DELETE" and answer.content.strip() in (b"", b"null")  # null: fake-gcs-server
         return {} if says_nothing else json_object(answer)
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str] = _NO_HEADERS,
+        body: FileBody | None = None,
+        *,
+        is_stream: bool = False,
+    ) -> Response:
+        """Make a request that carries bytes or may come by the thousand; the caller translates errors.
+
+        `is_stream`: the caller reads the bytes of a good answer, as they are stored.
+        """
+        connection, params = self.connected(), {**params, **self.billed}
+        if connection.direct is not None:
+            answer = connection.direct.ask(
+                method,
+                f"{url}?{urlencode(params, quote_via=quote)}" if params else url,
+                headers,
+                b"" if body is None else body,
+                is_repeatable=method != "POST" or "ifGenerationMatch" not in params,
+                is_stream=is_stream,
+            )
+            if answer is not None:
+                return answer
+        answered: Response = connection.authorized.request(
+            method,
+            url,
+            params=params,
+            data=body,
+            headers=headers,
+            stream=is_stream,
+            timeout=self.timeout_s,
+            allow_redirects=self._may_follow,
+        )
+        return answered
+
+    def request_of_session(self, method: str, url: str, headers: Mapping[str, str], body: FileBody | bytes = b"") -> Response:
+        """Make a request to a session's URL, without credentials; the caller translates errors."""
+        connection = self.connected()
+        if connection.direct is not None:
+            answer = connection.direct.ask(method, url, headers, body, is_bare=True, is_repeatable=False)
+            assert answer is not None, "a redirect, too, is an answer"
+            return answer
+        return connection.bare.request(
+            method, url, data=body, headers=headers, timeout=self.timeout_s, allow_redirects=False
+        )  # 308 means something else here
 
     def send(self, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
@@ -110,12 +180,12 @@ class Bucket:
         head, tail = f"{text}--{boundary}\r\n{media}\r\n\r\n".encode(), f"\r\n--{boundary}--\r\n".encode()
         params = {"uploadType": "multipart", **({"ifGenerationMatch": "0"} if put.if_absent else {})}
         with self.translated(if_absent=put.if_absent, makes=True):
-            answer = self.connected().authorized.post(
+            answer = self.request(
+                "POST",
                 self.url("upload"),
-                params=params,
-                data=FileBody(fd, start, end, head=head, tail=tail),
-                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-                timeout=self.timeout_s,
+                params,
+                {"Content-Type": f"multipart/related; boundary={boundary}", **self.encryption},
+                FileBody(fd, start, end, head=head, tail=tail),
             )
             if answer.status_code != 200:
                 raise from_http_response(answer)
@@ -215,7 +285,9 @@ class Bucket:
             else:
                 made = refused(error, self._told_endpoint, if_absent=if_absent, if_match=if_match)
             raise made from (None if secret else error)
-        except (GoogleAuthError, RequestException, HTTPError) as error:
+        except ShortFile as error:
+            raise IntegrityError(str(error)) from error
+        except (GoogleAuthError, RequestException, HTTPError, WireError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s)
             raise made from (None if secret else error)
         except ValueError as error:  # a date, a number or a checksum that cannot be
@@ -238,7 +310,7 @@ class Bucket:
             except GoogleAPICallError as error:
                 if error.code == 404:
                     return no_bucket
-            except (GoogleAuthError, RequestException):
+            except (GoogleAuthError, RequestException, WireError):
                 return NotFoundError(words)  # the bucket could not be looked at; the answer that came stands
         return NotFoundError(words)
 

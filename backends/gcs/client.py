@@ -12,19 +12,23 @@ import re
 import warnings
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import google.auth
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
+from google.auth.transport.requests import AuthorizedSession, Request
 from google.oauth2 import credentials as user_account, service_account
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+from requests.utils import default_user_agent, select_proxy
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import InsecureRequestWarning
 
+from wherry.backends.gcs.direct_requests import Authority, Direct, direct_of
 from wherry.backends.gcs.options import GCSOptions
+from wherry.backends.http.routes import HTTP_PROXIES, check_proxy
 from wherry.backends.tally import Tally
 from wherry.errors import ConfigError
 from wherry.store.options import check_endpoint
@@ -38,6 +42,8 @@ CREDENTIALS_HINT = (
 
 #: Google redirects nothing; a balancer before another server may, to https say.
 _MOST_REDIRECTS = 3
+#: With PySocks requests speaks these, too.
+_PROXIES = HTTP_PROXIES | {"socks4", "socks4a", "socks5", "socks5h"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,13 @@ class Connection:
     endpoint: str
     authorized: AuthorizedSession
     bare: Session
+    #: Requests past the sessions; None: there are none.
+    direct: Direct | None
 
     def close(self) -> None:
         """Close the connections."""
+        if self.direct is not None:
+            self.direct.client.close()
         self.authorized.close()
         self.bare.close()
 
@@ -63,7 +73,8 @@ def connect(options: GCSOptions, tally: Tally) -> Connection:
         credentials, _ = google.auth.default(scopes=_SCOPES)
     elif not isinstance(credentials, service_account.Credentials) and not getattr(credentials, "refresh_token", None):
         codes = ()  # there is nothing to refresh: the server's own words are better than google-auth's
-    authorized, bare = AuthorizedSession(credentials, refresh_status_codes=codes), Session()
+    tokens = _tokens()
+    authorized, bare = AuthorizedSession(credentials, refresh_status_codes=codes, auth_request=tokens), Session()
     bare.auth = _with_no_credentials
     adapter = _Adapter(tally, options.verify, pool_maxsize=options.max_connections, pool_block=True, max_retries=0)
     adapter.poolmanager.pool_classes_by_scheme = {"http": _LastingHTTPPool, "https": _LastingHTTPSPool}
@@ -71,6 +82,7 @@ def connect(options: GCSOptions, tally: Tally) -> Connection:
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     for session in (authorized, bare):
         session.max_redirects = _MOST_REDIRECTS
+        session.headers["User-Agent"] = f"{default_user_agent()} wherry"
         session.mount("http://", adapter)
         session.mount("https://", adapter)
     endpoint = options.endpoint_url
@@ -79,7 +91,19 @@ def connect(options: GCSOptions, tally: Tally) -> Connection:
     if endpoint is None:
         endpoint = f"https://storage.{credentials.universe_domain}"
     logging.getLogger("urllib3.connectionpool").addFilter(_leave_out_session_urls)
-    return Connection(endpoint.rstrip("/"), authorized, bare)
+    endpoint = endpoint.rstrip("/")
+    proxies = authorized.merge_environment_settings(endpoint, {}, None, None, None)["proxies"]
+    check_proxy(select_proxy(endpoint, proxies), _PROXIES)
+    authority = Authority(credentials, partial(tokens, timeout=options.timeout_s), is_renewable=bool(codes))
+    direct = direct_of(authorized, endpoint, authority, options, tally.add)
+    return Connection(endpoint, authorized, bare, direct)
+
+
+def _tokens() -> Request:
+    """What asks for tokens: again if the connection breaks, as google-auth's own does."""
+    session = Session()
+    session.mount("https://", HTTPAdapter(max_retries=3))
+    return Request(session)
 
 
 def _with_no_credentials(request: PreparedRequest) -> PreparedRequest:

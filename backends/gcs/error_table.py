@@ -8,10 +8,12 @@ from time import time
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
-from requests.exceptions import ConnectTimeout, SSLError, Timeout, TooManyRedirects
+from requests.exceptions import ConnectTimeout, InvalidJSONError, ProxyError, SSLError, Timeout, TooManyRedirects
 from urllib3.exceptions import NewConnectionError, TimeoutError as PoolTimeout
 
 from wherry.backends.gcs.client import CREDENTIALS_HINT, scrub
+from wherry.backends.http.advice import LOGIN_HINT, SIZE_HINT, certificate_hint
+from wherry.backends.http.wire_errors import ConnectError, ProxyLoginError, StalledError, TLSError
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -45,42 +47,50 @@ def refused(error: GoogleAPICallError, endpoint: str, *, if_absent: bool, if_mat
         return ThrottledError(f"{status} {words}", retry_after_s=wait_s)
     is_no_condition = status == 412 and not if_absent and not if_match  # something on the way has answered
     if status in (408, 409) or status >= 500 or is_no_condition:  # 409: another change of the same object is under way
-        return TransientError(f"{status} {words}")
+        return TransientError(f"{status} {words}", hint=_PORTAL_HINT if status == 511 else "")
     if status == 401:  # an expired token, or none at all: Google answers both with "Invalid Credentials"
         return CredentialsExpiredError(f"{status} {words}, says {endpoint}", hint=CREDENTIALS_HINT)
-    if status == 403:
-        return AccessDeniedError(f"{status} {words}, says {endpoint}")
+    if status in (403, 407):  # 407: a proxy for plain HTTP says it
+        return AccessDeniedError(f"{status} {words}, says {endpoint}", hint=LOGIN_HINT if status == 407 else "")
     if status == 412 and if_absent:
         return AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
     if status == 412:
         return IntegrityError("the object was replaced")
     if status == 416 or (status == 400 and "doesn't match calculated" in words):
         return IntegrityError(words)
-    return PermanentError(f"{status} {words}, says {endpoint}")
+    return PermanentError(f"{status} {words}, says {endpoint}", hint=SIZE_HINT if status == 413 else "")
 
 
 def failed(error: Exception, endpoint: str, timeout_s: float) -> StoreError:
     """The table's second half: no answer of the store came."""
-    if isinstance(error, DefaultCredentialsError):
-        return AccessDeniedError("no credentials were found", hint=CREDENTIALS_HINT)
-    if isinstance(error, RefreshError) and not error.retryable:
-        words = f"the credentials were not renewed: {error.args[0]}"
-        if "iat and exp" in words or "reasonable timeframe" in words:
-            return ClockSkewedError(words, hint=_CLOCK_HINT)
-        is_over = "expired" in words or "reauth" in words
-        return (CredentialsExpiredError if is_over else AccessDeniedError)(words, hint=CREDENTIALS_HINT)
-    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        words = f"the server's certificate is not trusted: {scrub(str(error))}"
-        return PermanentError(words, hint="give its CA file as verify")
+    if isinstance(error, DefaultCredentialsError) or (isinstance(error, RefreshError) and not error.retryable):
+        return _without_token(error)
+    if isinstance(error, (SSLError, TLSError)) and (hint := certificate_hint(str(error))):
+        return PermanentError(f"the server's certificate is not trusted: {scrub(str(error))}", hint=hint)
+    if isinstance(error, ProxyLoginError) or (isinstance(error, ProxyError) and " 407 " in str(error)):
+        words = f"the proxy on the way to {endpoint} wants a user and a password, or other ones (407)"
+        return AccessDeniedError(words, hint=LOGIN_HINT)
     if isinstance(error, TooManyRedirects):
         to = scrub(str(getattr(error.response, "headers", {}).get("Location", "")))
         return TransientError(f"{endpoint} redirects again and again, at last to {to[:200]}", hint=_PORTAL_HINT)
-    if isinstance(error, ConnectTimeout):
+    if isinstance(error, InvalidJSONError):
+        return TransientError(f"the answer is no JSON object of {endpoint}: something on the way has given it", hint=_PORTAL_HINT)
+    if isinstance(error, ConnectTimeout) or (isinstance(error, ConnectError) and isinstance(error.__cause__, TimeoutError)):
         return TransientError(f"no connection to {endpoint} within {timeout_s:g} s")
     causes = (each for each in _causes(error) if not isinstance(each, NewConnectionError))  # for urllib3 it is a time-out, too
-    if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError)) for each in causes):
+    if any(isinstance(each, (Timeout, PoolTimeout, TimeoutError, StalledError)) for each in causes):
         return TransientError(f"no byte for {timeout_s:g} s to or from {endpoint}")
     return TransientError(f"{type(error).__name__} with {endpoint}: {scrub(str(error))}")
+
+
+def _without_token(error: DefaultCredentialsError | RefreshError) -> StoreError:
+    if isinstance(error, DefaultCredentialsError):
+        return AccessDeniedError("no credentials were found", hint=CREDENTIALS_HINT)
+    words = f"the credentials were not renewed: {error.args[0]}"
+    if "iat and exp" in words or "reasonable timeframe" in words:
+        return ClockSkewedError(words, hint=_CLOCK_HINT)
+    is_over = "expired" in words or "reauth" in words
+    return (CredentialsExpiredError if is_over else AccessDeniedError)(words, hint=CREDENTIALS_HINT)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -21,6 +23,7 @@ _KEY_FIELDS = {
     "service_account": ("client_email", "private_key", "token_uri"),
     "authorized_user": ("client_id", "client_secret", "refresh_token"),
 }
+_KEY_BYTES = 32
 _GOOGLES_HOST = re.compile(r"(^|\.)googleapis\.com$")
 
 
@@ -33,6 +36,10 @@ class GCSOptions(StorageOptions):
     endpoint_url: str | None = option(None, names_server=True)
     #: Not used: calls for objects need no project.
     project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
+    #: The project that pays for the requests to a bucket that bills who asks ("requester pays").
+    user_project: str | None = None
+    #: A key of 32 bytes in base64, by which Google encrypts objects and forgets it ("customer-supplied encryption keys").
+    encryption_key: str | None = option(None, is_secret=True)
     #: A key file, its content as a dict or as text, an access token, or none of them: public buckets.
     credentials_file: str | None = option(None, names_credentials=True, variables=("GOOGLE_APPLICATION_CREDENTIALS",))
     credentials_json: object = option(None, kind=ANYTHING, is_secret=True)
@@ -43,6 +50,8 @@ class GCSOptions(StorageOptions):
     #: For a connection, and for each wait for bytes.
     timeout_s: float = 60.0
     max_connections: int = MOST_IN_FLIGHT
+    #: True: requests and urllib3 make every request, also those that bodies go with. Slower.
+    sdk_only: bool = False
     #: How a large object goes. Parts that are composed go side by side, and need the right to list and delete objects. With
     #: "session" it is one stream without temporary objects, for buckets with a retention policy and for credentials that may
     #: only create objects.
@@ -52,12 +61,26 @@ class GCSOptions(StorageOptions):
         super().__post_init__()
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url)
-        for name in ("project", "credentials_file", "token"):
+        for name in ("project", "user_project", "credentials_file", "token"):
             if getattr(self, name) == "":
                 raise ConfigError(f"storage option {name!r} must be text that is not empty")
         if len(self._credentials) > 1:
             raise ConfigError(f"the storage options {' and '.join(self._credentials)} exclude each other: give one of them")
+        if self.encryption_key is not None and len(_decoded(self.encryption_key)) != _KEY_BYTES:
+            raise ConfigError("storage option 'encryption_key' must be a key of 32 bytes in base64")
         _ = self.key, self.is_anonymous  # as the file and the environment are now
+
+    @property
+    def encryption_headers(self) -> dict[str, str]:
+        """What goes with each request that reads or writes an object's bytes."""
+        if self.encryption_key is None:
+            return {}
+        digest = hashlib.sha256(_decoded(self.encryption_key)).digest()
+        return {
+            "X-Goog-Encryption-Algorithm": "AES256",
+            "X-Goog-Encryption-Key": self.encryption_key,
+            "X-Goog-Encryption-Key-Sha256": base64.b64encode(digest).decode(),
+        }
 
     @property
     def _credentials(self) -> list[str]:
@@ -86,6 +109,13 @@ class GCSOptions(StorageOptions):
         """Whether no credentials are sent."""
         is_emulator = self.endpoint_url is None and bool(os.environ.get("STORAGE_EMULATOR_HOST"))
         return self.anonymous or (not self._credentials and is_emulator)
+
+
+def _decoded(key: str) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True)
+    except ValueError:  # its text is secret
+        return b""
 
 
 def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
@@ -125,6 +155,14 @@ def _key(given: object, name: str) -> dict[str, Any]:
 
 def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
     """What gcsfs takes as `token`: an access token, a key file or its content, or one of its words."""
+    payer = options.get("requester_pays")
+    if isinstance(payer, str) or payer is False:
+        options.pop("requester_pays")
+    if isinstance(payer, str):
+        options["user_project"] = payer
+    elif payer is True and options.get("project"):
+        del options["requester_pays"]
+        options["user_project"] = options["project"]
     token = options.get("token")
     if isinstance(token, Mapping):
         options["credentials_json"] = dict(options.pop("token"))

@@ -67,13 +67,18 @@ class SessionUploads:
     def begin(self, key: str, put: PutOptions) -> str:
         """Open a session. The server knows the precondition, the checksum and the metadata from now on."""
         bucket = self._bucket
-        params = {"uploadType": "resumable", "name": key, **({"ifGenerationMatch": "0"} if put.if_absent else {})}
+        params = {
+            "uploadType": "resumable",
+            "name": key,
+            **bucket.billed,
+            **({"ifGenerationMatch": "0"} if put.if_absent else {}),
+        }
         with bucket.translated(if_absent=put.if_absent, makes=True, secret=True), ExitStack() as stack:
             answer = bucket.connected().authorized.post(
                 bucket.url("upload"),
                 params=params,
                 data=json.dumps(resource_of(key, put)).encode(),
-                headers={"Content-Type": "application/json; charset=UTF-8"},
+                headers={"Content-Type": "application/json; charset=UTF-8", **bucket.encryption},
                 timeout=bucket.timeout_s,
                 stream=True,  # there is no description of an object to look for in this answer
                 allow_redirects=False,
@@ -151,9 +156,7 @@ class SessionUploads:
         """Cancel the session. An object that it has become stays."""
         self._streams.pop(upload_id, None)
         with self._bucket.translated(secret=True):
-            answer = self._bucket.connected().bare.delete(
-                f"{self._bucket.endpoint}{upload_id}", timeout=self._bucket.timeout_s, allow_redirects=False
-            )
+            answer = self._bucket.request_of_session("DELETE", f"{self._bucket.endpoint}{upload_id}", {})
             if answer.status_code >= 300 and answer.status_code not in _GONE:
                 raise from_http_response(answer)
 
@@ -172,12 +175,8 @@ class SessionUploads:
     def _put(self, upload_id: str, content_range: str, body: FileBody | bytes = b"", *, if_absent: bool = False) -> Response:
         """One request to the session; the answer is 308 (go on), or 200 (the object was made)."""
         with self._bucket.translated(if_absent=if_absent, secret=True):
-            answer = self._bucket.connected().bare.put(
-                f"{self._bucket.endpoint}{upload_id}",
-                data=body,
-                headers={"Content-Range": content_range},
-                timeout=self._bucket.timeout_s,
-                allow_redirects=False,  # 308 means something else here
+            answer = self._bucket.request_of_session(
+                "PUT", f"{self._bucket.endpoint}{upload_id}", {"Content-Range": content_range, **self._bucket.encryption}, body
             )
             if answer.status_code in _GONE:
                 self._streams.pop(upload_id, None)

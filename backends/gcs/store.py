@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from google.api_core.exceptions import from_http_response
@@ -25,7 +24,7 @@ from wherry.backends.gcs.bucket import Bucket, generation_match
 from wherry.backends.gcs.compose import ComposedUploads
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
-from wherry.backends.local_file import opened_source, opened_target, write
+from wherry.backends.local_file import Summed, opened_source, opened_target
 from wherry.errors import IntegrityError, NotFoundError, TransientError, about
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import (
@@ -84,10 +83,14 @@ class GCSStore(MultipartStore):
         with self._about("put", key), opened_source(path) as fd:
             return self._bucket.send(key, fd, put, start=0, end=os.fstat(fd).st_size)
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         with self._about("get", key), opened_target(path) as fd:
-            self.read(key, partial(write, fd, path), start=start, end=end, if_match=if_match)
+            target = Summed(fd, path)
+            self.read(key, target.take, start=start, end=end, if_match=if_match)
+            return target.crc32c
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says. For an empty range it checks that the range is inside the object."""
@@ -104,12 +107,10 @@ class GCSStore(MultipartStore):
         with ExitStack() as stack:
             stack.enter_context(self._bucket.translated(if_match=True))
             params = {"alt": "media", **generation_match(if_match)}
-            headers = {"Accept-Encoding": "gzip"}  # what turns decompressive transcoding off
+            headers = {"Accept-Encoding": "gzip", **self._bucket.encryption}  # gzip is what turns decompressive transcoding off
             if start or end is not None:
                 headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
-            answer = self._bucket.connected().authorized.get(
-                self._bucket.url("download", key), params=params, headers=headers, stream=True, timeout=self._bucket.timeout_s
-            )
+            answer = self._bucket.request("GET", self._bucket.url("download", key), params, headers, is_stream=True)
             stack.enter_context(answer)
             if answer.status_code == 416 and end is None and answer.headers.get("Content-Range") == f"bytes */{start}":
                 return  # from the very end on: no bytes

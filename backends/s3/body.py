@@ -10,12 +10,14 @@ from typing import Any
 
 import google_crc32c
 
+from wherry.backends.http.body import FileRange, body_of
+from wherry.backends.http.wire_errors import ShortFile
 from wherry.backends.local_file import opened_source
-from wherry.backends.s3.error_table import DigestError, ShortFile
+from wherry.backends.s3.error_table import DigestError
 from wherry.errors import IntegrityError
 
 BLOCK_BYTES = 2**20
-#: Up to this size a body is read at once and sent without asking for permission first, which takes a round trip.
+#: Up to this size botocore is given bytes.
 _IN_MEMORY_BYTES = 2**20
 
 
@@ -38,12 +40,16 @@ class Source:
         self._at = self._start
         return b"".join(iter(self.read, b"")) if self.size_bytes <= _IN_MEMORY_BYTES else self
 
+    def content(self) -> bytes | FileRange:
+        """The request's body for our own client: bytes if they are few, else where they are."""
+        return body_of(self._file, self._start, self._end)
+
     def read(self, size: int = BLOCK_BYTES) -> bytes:
         """Some of the next bytes, at most `size`; none at the end of the range."""
         left = self._end - self._at
         data = os.pread(self._file, min(size, left), self._at)
         if not data and left and size:
-            raise ShortFile(f"the file to send ends {left} bytes early: it was cut while it was sent")
+            raise ShortFile(left)
         self._at += len(data)
         return data
 

@@ -1,7 +1,8 @@
-"""Makes the low-level clients of boto3: a stalled request is cut in both ways; no retries, no chunked bodies, no own checksums.
+"""Makes the clients of botocore: a stalled request is cut in both ways; no retries, no chunked bodies, no own checksums.
 
-A boto3 session finds credentials, profile, SSO and settings as its users know them. Its resources and its transfer manager are
-not used.
+A botocore session finds credentials, profile, SSO and settings as users of boto3 know them. boto3 itself is not imported: its
+clients are botocore's, and nobody needs what it adds, resources and a transfer manager. They take a quarter of the time of all
+imports, and the manager may choose CRT, which sends to Amazon whatever the endpoint (boto/boto3#4839).
 """
 
 from __future__ import annotations
@@ -17,33 +18,46 @@ from functools import cache
 from typing import IO, TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-import boto3.session
 import botocore.session
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.httpsession import get_cert_path
 from botocore.loaders import JSONFileLoader, Loader
+from botocore.utils import get_environ_proxies
 from urllib3.exceptions import InsecureRequestWarning, ReadTimeoutError
 
+from wherry.backends.http.routes import HTTP_PROXIES, check_proxy
 from wherry.backends.s3.body import Source
 from wherry.backends.s3.listing import leave_out_what_cannot_be
-from wherry.backends.s3.options import S3Options, is_amazons
+from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, is_amazons
+from wherry.backends.s3.sample import catch_samples
 from wherry.errors import ConfigError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-#: The ending of the name of every directory bucket.
-DIRECTORY_BUCKET = "--x-s3"
-#: Those that have an endpoint of their own in what a client, or its credentials, asks for.
+    from wherry.backends.s3.direct_requests import Direct
+
+#: Those that have an endpoint of their own in what a client, or its credentials, asks for; and the folders of their models.
 _SERVICES = frozenset({"s3", "sts", "oidc", "portal.sso", "signin"})
+_FOLDERS = ("s3", "signin", "sso", "sso-oidc", "sts")
+#: The requests that this backend makes, and those that botocore makes for them: it finds regions by HeadBucket.
+OPERATIONS = frozenset(
+    {
+        *("AbortMultipartUpload", "CompleteMultipartUpload", "CreateMultipartUpload", "CreateSession", "DeleteObject"),
+        *("DeleteObjects", "GetObject", "HeadBucket", "HeadObject", "ListMultipartUploads", "ListObjectsV2", "ListParts"),
+        *("PutObject", "UploadPart", "UploadPartCopy"),
+    }
+)
 #: How botocore keeps its models.
 _OPEN: dict[str, Callable[[str, str], IO[bytes]]] = {".json": cast("Any", open), ".json.gz": cast("Any", gzip.open)}
 #: The environment of a running process does not change, and neither do keys from the storage options.
 _FIXED_CREDENTIALS = frozenset({"explicit", "env"})
 
 
-@dataclass(frozen=True)
+@dataclass
 class Connection:
     """A client; whether making it anew may find newer credentials; whether its listings come in the order of keys."""
 
@@ -53,10 +67,19 @@ class Connection:
     signs_payloads: bool
     #: All that are open, also those that urllib3's pools do not know any more.
     sockets: WeakSet[socket.socket]
+    #: What the client signs with; None: nothing is signed.
+    credentials: Credentials | None
+    #: The file or folder of the authorities that it trusts; None: it takes any certificate.
+    authorities: str | None
+    #: Requests past this client; None where there are none, or as long as `direct_is_due`.
+    direct: Direct | None = None
+    direct_is_due: bool = True
 
     def close(self) -> None:
         """Close all connections, also one that an error has dropped and that only the garbage collector would find."""
         self.client.close()
+        if self.direct is not None:
+            self.direct.client.close()
         for one in list(self.sockets):
             if (descriptor := one.detach()) >= 0:  # close() would wait for the end of a response that reads from it
                 os.close(descriptor)
@@ -68,11 +91,10 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     `signs_payloads`: put each body's SHA-256 into its signature. That reads it twice, and costs more than sending it; the CRC32C
     in a signed header does the same against all but malice. Few servers insist.
     """
-    core = _Session(profile=options.profile)
-    core.register_component("data_loader", _models(core.get_config_variable("data_path")))
-    session = boto3.session.Session(botocore_session=core)
-    endpoint = options.endpoint(core)
-    region = options.region or session.region_name or os.environ.get("AWS_REGION")
+    session = botocore.session.Session(profile=options.profile)
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    endpoint = options.endpoint(session)
+    region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     config = Config(
         signature_version=UNSIGNED if options.anonymous else None,
         retries={"total_max_attempts": 1, "mode": "standard"},  # only our own policy counts
@@ -94,7 +116,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     if options.verify is False:  # said once by wherry itself
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     try:
-        client = session.client(
+        client: S3Client = cast("Any", session).create_client(
             "s3",
             region_name=region or ("us-east-1" if endpoint else None),
             endpoint_url=endpoint,
@@ -106,31 +128,34 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
         )
     except ValueError as error:  # no host name, no region
         raise ConfigError(f"no S3 client can be made: {error}") from error
+    address = client.meta.endpoint_url
+    check_proxy(get_environ_proxies(address).get(address.partition(":")[0]), HTTP_PROXIES)
+    catch_samples(client)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
-    client.meta.events.register("before-parse.s3.ListObjectsV2", leave_out_what_cannot_be)
+    for listing in ("ListObjectsV2", "ListMultipartUploads", "ListParts"):
+        client.meta.events.register(f"before-parse.s3.{listing}", leave_out_what_cannot_be)
     sockets: WeakSet[socket.socket] = WeakSet()
     _watch_connections(client, options.read_timeout_s, sockets)
-    credentials = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
+    found = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
+    if options.aws_access_key_id is not None and options.aws_secret_access_key is not None and not options.anonymous:
+        found = Credentials(options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token)
     return Connection(
         client,
-        is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
+        is_renewable=found is not None and found.method not in _FIXED_CREDENTIALS,
         lists_in_order=is_amazons(endpoint) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
         sockets=sockets,
+        credentials=found,
+        authorities=_authorities(session, options),
     )
 
 
-class _Session(botocore.session.Session):
-    """A session that adds no transfer methods to its clients.
-
-    Nobody calls them, and they may choose CRT, which sends to Amazon whatever the endpoint (boto/boto3#4839).
-    """
-
-    def register(self, event_name: str, *arguments: Any, **options: Any) -> None:
-        """Take an event's handler, but not the one of boto3 that adds those methods."""
-        if event_name != "creating-client-class.s3":
-            super().register(event_name, *arguments, **options)
+def _authorities(session: botocore.session.Session, options: S3Options) -> str | None:
+    """The one that the client takes: the option's, the environment's or the profile's, else the one that botocore carries."""
+    set_by_user = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+    verify: Any = (set_by_user or True) if options.verify is True else options.verify
+    return get_cert_path(verify) or None
 
 
 @cache
@@ -141,23 +166,30 @@ def _models(folders: str | None) -> Loader:
 
 
 class _Loader(Loader):
-    """A loader whose folders stay as they are: boto3 adds its own, of resources only, for each session that it makes."""
+    """A loader that does not look into the folders of some four hundred services."""
 
-    @property
-    def search_paths(self) -> list[str]:
-        """A copy, so that what is appended to it is lost."""
-        return list(super().search_paths)
+    def list_available_services(self, type_name: str) -> list[str]:
+        """Those that it is asked for here."""
+        return list(_FOLDERS)
 
 
 class _Models(JSONFileLoader):
-    """Reads the files of botocore's models, and keeps only what S3 and its credentials need: 4 of 14 MB."""
+    """Reads the files of botocore's models, and keeps only what this backend and its credentials need.
+
+    Of S3's own model that is a fifth: a client has a method for each operation of it.
+    """
 
     def load_file(self, file_path: str) -> Any:
         """What the file has; None if there is none."""
         for ending, open_ in _OPEN.items():
             if os.path.isfile(file_path + ending):
                 with open_(file_path + ending, "rb") as file:
-                    model = json.load(file, object_hook=_without_documentation)
+                    model = json.load(file)
+                if os.path.basename(file_path) == "service-2":
+                    if model["metadata"].get("serviceId") == "S3":
+                        model["operations"] = {name: one for name, one in model["operations"].items() if name in OPERATIONS}
+                        model["shapes"] = _needed_shapes(model)
+                    _forget_documentation(model)
                 if os.path.basename(file_path) == "endpoints":
                     for partition in model["partitions"]:
                         services = partition["services"]
@@ -166,10 +198,34 @@ class _Models(JSONFileLoader):
         return None
 
 
-def _without_documentation(model: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(model.get("documentation"), str):
-        model["documentation"] = ""  # botocore counts on the key, here and there
-    return model
+def _needed_shapes(model: dict[str, Any]) -> dict[str, Any]:
+    """Those of its operations, with all that they consist of, and those of all errors."""
+    shapes: dict[str, Any] = model["shapes"]
+    needed: dict[str, Any] = {}
+    left: list[Any] = [*model["operations"].values(), *({"shape": name} for name in shapes if shapes[name].get("exception"))]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            name = part.get("shape")
+            if isinstance(name, str) and name not in needed:
+                needed[name] = shapes[name]
+                left.append(shapes[name])
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    return needed
+
+
+def _forget_documentation(model: dict[str, Any]) -> None:
+    left: list[Any] = [model]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if isinstance(part.get("documentation"), str):
+                part["documentation"] = ""  # botocore counts on the key, here and there
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from wherry.errors import TransientError
 
+_MD5 = re.compile("[0-9a-fA-F]{32}")
+
 
 def etag_of(text: str | None) -> str:
     """Without the quotes, which some servers leave out of some answers. A server that is just replacing the object sends none."""
@@ -43,7 +45,7 @@ def digest_of(answer: Mapping[str, Any], etag: str) -> str | None:
             if data := _checksum(answer, name.upper(), size_bytes):
                 return f"{name}:{data.hex()}"
     is_plain = answer.get("ServerSideEncryption") in (None, "AES256") and "SSECustomerAlgorithm" not in answer
-    return f"md5:{etag.lower()}" if is_plain and re.fullmatch("[0-9a-fA-F]{32}", etag) else None
+    return f"md5:{etag.lower()}" if is_plain and _MD5.fullmatch(etag) else None
 
 
 def _is_of_the_whole(answer: Mapping[str, Any]) -> bool:
@@ -54,8 +56,10 @@ def _is_of_the_whole(answer: Mapping[str, Any]) -> bool:
 
 def _checksum(answer: Mapping[str, Any], name: str, size_bytes: int) -> bytes | None:
     """The bytes of a checksum. One of parts' checksums (``base64-3``) is no base64, and so is none."""
+    if not (text := answer.get(f"Checksum{name}")):
+        return None
     try:
-        data = base64.b64decode(answer.get(f"Checksum{name}") or "", validate=True)
+        data = base64.b64decode(text, validate=True)
     except ValueError:
         return None
     return data if len(data) == size_bytes else None

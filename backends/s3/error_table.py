@@ -6,23 +6,19 @@ error of its own here, told by the server's code, or by its Date when it denies 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from http.client import responses
+from typing import TYPE_CHECKING, Any
 
-import botocore.exceptions as sdk
-from urllib3.exceptions import HTTPError
-
+from wherry.backends.http.advice import LOGIN_HINT, SIZE_HINT
+from wherry.backends.http.wire_errors import ShortFile
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     BucketNotFoundError,
     ClockSkewedError,
-    ConfigError,
     CredentialsExpiredError,
     IntegrityError,
     NotFoundError,
@@ -35,9 +31,8 @@ from wherry.errors import (
 )
 from wherry.uri import StoreURI
 
-
-class ShortFile(Exception):
-    """The file to send ended before its size."""
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 
 class DigestError(TransientError):
@@ -48,7 +43,7 @@ _KEYS = "check the access key, its secret and its rights on the bucket"
 _LACKS = "the server lacks this: try the storage options conditional_writes=False and checksums=False"
 #: If the answer names the region, botocore goes there by itself.
 _REGION = "give the bucket's region as storage option 'region'"
-_PORTAL = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
+PORTAL_HINT = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
 #: Not final if the credentials come from a source that is read again: a role, or a file that is refreshed.
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
@@ -76,12 +71,14 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
 }
 _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
     **dict.fromkeys((301, 308), (PermanentError, f"{_REGION}, or correct the endpoint")),
-    **dict.fromkeys((302, 303, 307, 511), (TransientError, _PORTAL)),
+    **dict.fromkeys((302, 303, 307, 511), (TransientError, PORTAL_HINT)),
     401: (AccessDeniedError, _KEYS),
     403: (AccessDeniedError, _KEYS),
     404: (NotFoundError, ""),
+    407: (AccessDeniedError, LOGIN_HINT),
     408: (TransientError, ""),
     412: (IntegrityError, "the object was replaced: begin again"),
+    413: (PermanentError, SIZE_HINT),
     416: (IntegrityError, ""),
     429: (ThrottledError, ""),
     501: (PermanentError, _LACKS),
@@ -90,20 +87,6 @@ _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
 }
 #: Amazon refuses a request whose time is this far from its own ("RequestTimeTooSkewed").
 _SKEW_S = 900.0
-
-#: A certificate that is refused, by OpenSSL or, for its name (the group), by OpenSSL or urllib3.
-_CERTIFICATE = re.compile(r"(mismatch|doesn't match)|CERTIFICATE_VERIFY_FAILED(?!.*mismatch)")
-_BAD_SETTINGS = (sdk.ProfileNotFound, sdk.ConfigParseError, sdk.ConfigNotFound, sdk.InvalidConfigError, sdk.NoRegionError)
-_SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
-    (
-        (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.SSOError, sdk.TokenRetrievalError),
-        AccessDeniedError,
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or give keys in storage_options",
-    ),
-    ((sdk.CredentialRetrievalError, sdk.MetadataRetrievalError), TransientError, ""),
-    ((sdk.EndpointConnectionError, sdk.ConnectTimeoutError), TransientError, "is the endpoint right and reachable?"),
-    ((sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, HTTPError), TransientError, ""),
-)
 
 
 @dataclass(frozen=True)
@@ -122,26 +105,36 @@ class Translator:
 
     @contextmanager
     def translated(self, operation: str, key: str, part: int | None = None) -> Iterator[None]:
-        """Translate what calls to botocore raise in the block. `part`: the number of the part, for the message."""
+        """Translate what botocore, and our own requests, raise in the block. `part`: the number of the part, for the message."""
         with self.about(operation, key):
             try:
                 yield
-            except sdk.ClientError as error:
-                raise self._answered(error, operation) from error
-            except (sdk.BotoCoreError, HTTPError) as error:
-                raise self._without_answer(error, f"{operation} {self.uri.uri_for(key)}", part) from error
-            except ShortFile as error:
-                raise IntegrityError(str(error)) from error
-            except (ValueError, RuntimeError) as error:  # botocore's parsers and Python's: a date or a number that cannot be
-                if isinstance(error, WherryError):
+            except Exception as error:
+                if (made := self._made_of(error, operation, key, part)) is None:
                     raise
-                raise PermanentError(f"the server's answer cannot be read: {error}") from error
+                raise made from error
 
     def about(self, operation: str, key: str) -> AbstractContextManager[None]:
         """Have errors of ours in the block name the call and the object."""
         return about(operation, self.uri.uri_for(key))
 
-    def _answered(self, error: sdk.ClientError, operation: str) -> StoreError:
+    def _made_of(self, error: Exception, operation: str, key: str, part: int | None) -> WherryError | None:
+        """Our error for another's; None for what stays as it is."""
+        if isinstance(error, WherryError):
+            return None
+        if isinstance(error, ShortFile):
+            return IntegrityError(str(error))
+        from wherry.backends.s3.sdk_errors import is_answer, without_answer
+
+        if is_answer(error):
+            return self._answered(error, operation)
+        if made := without_answer(error, f"{operation} {self.uri.uri_for(key)}", part, self.server, self.timeout_s):
+            return made
+        if isinstance(error, (ValueError, RuntimeError)):  # botocore's parsers and Python's: a date or a number that cannot be
+            return PermanentError(f"the server's answer cannot be read: {error}")
+        return None
+
+    def _answered(self, error: ClientError, operation: str) -> StoreError:
         """The error for an answer."""
         code, status = code_of(error), status_of(error)
         if operation in ("put", "complete") and status == 412:
@@ -157,12 +150,14 @@ class Translator:
             made.retry_after_s = _retry_after_s(headers, self.now())
         return made
 
-    def _words(self, error: sdk.ClientError, kind: type[StoreError]) -> str:
+    def _words(self, error: ClientError, kind: type[StoreError]) -> str:
         """The server's own words; and who says them, where it may be another server than the one that was meant."""
         code, status = code_of(error), status_of(error)
         said = error.response.get("Error", {}).get("Message", "")
         is_s3s = code not in ("", "unknown", str(status))
         if not is_s3s:  # a body of something else, or none
+            from http.client import responses
+
             code, said = str(status), responses.get(status, "") if code != str(status) else said
         text = f"{code}: {said}" if said else code
         if 300 <= status < 400 and (where := error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")):
@@ -176,38 +171,21 @@ class Translator:
         by = f" by {abs(ahead_s):.0f} s, it is {'fast' if ahead_s > 0 else 'slow'}" if abs(ahead_s) >= 1 else ""
         return _CLOCK.replace(":", f"{by}:")
 
-    def _without_answer(self, error: Exception, call: str, part: int | None) -> WherryError:
-        """The error for what went wrong before, or in place of, an answer."""
-        text = str(error)
-        if isinstance(inner := getattr(error, "kwargs", {}).get("error"), ShortFile):  # while botocore was reading the body
-            return IntegrityError(str(inner))
-        if isinstance(error, sdk.SSLError) and (found := _CERTIFICATE.search(text)):
-            hint = "give the file of its authority as storage option 'verify'"
-            if found[1]:  # the bucket's name stands before the server's own, say
-                hint = "it is for another host: correct the endpoint, or give the storage option addressing_style='path'"
-            return PermanentError(f"the server's certificate is not trusted: {text}", hint=hint)
-        if isinstance(error, _BAD_SETTINGS):
-            return ConfigError(f"{call}: {text}")
-        if isinstance(error, sdk.ReadTimeoutError):  # a URLLib3 one too: botocore's is both
-            what = f" of part {part}" if part is not None else ""
-            return TransientError(f"no byte{what} went through for {self.timeout_s:g} s: {self.server} is silent")
-        kind, hint = next(((kind, hint) for types, kind, hint in _SDK_RULES if isinstance(error, types)), (PermanentError, ""))
-        return kind(text, hint=hint)
-
 
 def taken() -> AlreadyExistsError:
     """The error for a name that is taken."""
     return AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
 
 
-def code_of(error: sdk.ClientError) -> str:
+def code_of(error: ClientError) -> str:
     """The code of an answer: NoSuchKey and the like."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
 
 
-def status_of(error: sdk.ClientError) -> int:
-    """The HTTP status of an answer."""
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+def status_of(error: BaseException | None) -> int:
+    """The HTTP status of the answer that botocore's error is about; 0 for any other error."""
+    answer: Any = getattr(error, "response", None)
+    return 0 if not isinstance(answer, dict) else int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _rule_for(code: str, status: int) -> tuple[type[StoreError], str]:
@@ -232,6 +210,8 @@ def _ahead_s(headers: Mapping[str, str], now: float) -> float:
 
 
 def _seconds(date: str) -> float | None:
+    from email.utils import parsedate_to_datetime
+
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

@@ -6,28 +6,23 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import botocore.exceptions as sdk
+from typing import Any
 
 from wherry.backends.s3.body import BLOCK_BYTES
 from wherry.backends.s3.digests import etag_of
 from wherry.backends.s3.error_table import Translator, status_of
+from wherry.backends.s3.object_requests import Objects
 from wherry.errors import IntegrityError, PermanentError, TransientError
 from wherry.store import ObjectMeta, TakeBlock
-
-if TYPE_CHECKING:
-    from types_boto3_s3 import S3Client
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads objects of one bucket. `client` returns the current client, `head` describes an object."""
+    """Reads objects of one bucket. `head` describes an object."""
 
-    client: Callable[[], S3Client]
-    bucket: str
+    objects: Objects
     errors: Translator
     head: Callable[[str], ObjectMeta]
 
@@ -44,8 +39,8 @@ class Reader:
         if (start, end) != (0, None):  # Range: bytes=0- is an error for an object without bytes
             extra["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         try:
-            answer: Mapping[str, Any] = self.client().get_object(Bucket=self.bucket, Key=key, **extra)
-        except sdk.ClientError as error:
+            answer: Mapping[str, Any] = self.objects.ask("get_object", key, **extra)
+        except Exception as error:
             if status_of(error) != 416:
                 raise
             self._check_range(key, start, end, if_match)
@@ -56,7 +51,7 @@ class Reader:
             at, size_bytes = 0, answer.get("ContentLength", 0)
             if match := _CONTENT_RANGE.fullmatch(answer.get("ContentRange", "")):
                 at, size_bytes = int(match[1]), int(match[3])
-            elif "ContentRange" in answer or "ContentLength" not in answer:
+            elif "ContentRange" in answer or answer.get("ContentLength", -1) < 0:
                 raise PermanentError("the answer does not say which bytes it has, or how many")
             stop = size_bytes if end is None else end
             if stop > size_bytes:
@@ -66,7 +61,8 @@ class Reader:
             while at < stop:  # a server that ignores Range sends what comes before, too
                 if not (block := body.read(BLOCK_BYTES)):
                     raise TransientError(f"the answer ended {stop - at} bytes early")
-                take(memoryview(block)[max(0, start - at) : stop - at], max(at, start))
+                is_asked_for = start <= at and at + len(block) <= stop
+                take(block if is_asked_for else memoryview(block)[max(0, start - at) : stop - at], max(at, start))
                 at += len(block)
             if at > stop and match:
                 raise IntegrityError(f"{at - stop} bytes more came than were asked for")

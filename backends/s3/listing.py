@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.utils import parse_timestamp
-
 from wherry.backends.pages import Pages
 from wherry.backends.s3.digests import crc32c_of, etag_of
-from wherry.backends.s3.error_table import Translator
+from wherry.backends.s3.error_table import PORTAL_HINT, Translator
 from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectMeta, StoredPart
 
@@ -26,6 +24,9 @@ _TIME = rb"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?Z"
 _BEFORE_SLASH = re.compile(r"(?<=[^/])[\0-.]")
 #: So many folders are asked for beside a listing, at most; for more, it starts earlier.
 _MOST_FOLDERS = 4
+#: The beginning of each listing's first element; a login page, say, is well-formed XML, too, with no objects in it.
+_MOST_BEFORE_BYTES = 4096
+_LISTING = re.compile(rb"<(?:\w+:)?(?:List\w+Result|Error)[\s/>]")
 _DATE = re.compile(rb"<LastModified>(?!" + _DAY + rb"T" + _TIME + rb"</LastModified>)([^<]*)</LastModified>")
 
 
@@ -139,12 +140,19 @@ def start_in_any_order(prefix: str, start_after: str) -> tuple[str, list[str]]:
 
 
 def leave_out_what_cannot_be(response_dict: dict[str, Any], **_: object) -> None:
-    """Take sizes and dates that cannot be read out of a page of a listing, before botocore reads it."""
+    """Take sizes and dates that cannot be read out of a page of a listing, before botocore reads it.
+
+    TransientError for an answer that is none: botocore would read it as a listing of nothing.
+    """
     if isinstance(body := response_dict.get("body"), bytes):
+        if response_dict.get("status_code") == 200 and not _LISTING.search(body, 0, _MOST_BEFORE_BYTES):
+            raise TransientError("the answer is no listing: something on the way has given it", hint=PORTAL_HINT)
         response_dict["body"] = _DATE.sub(_checked_date, _SIZE.sub(b"", body))
 
 
 def _checked_date(match: re.Match[bytes]) -> bytes:
+    from botocore.utils import parse_timestamp
+
     try:
         parse_timestamp(match[1].decode()).timestamp()
     except (ValueError, OverflowError, RuntimeError):  # what parse_timestamp() and datetime raise

@@ -16,6 +16,8 @@ from wherry.uri import check_domain_like
 if TYPE_CHECKING:
     from botocore.session import Session
 
+#: The ending of the name of every directory bucket.
+DIRECTORY_BUCKET = "--x-s3"
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
 #: Amazon's own hosts, in all partitions that are reachable from outside ("Amazon Simple Storage Service endpoints and quotas").
 _AMAZONS_HOST = re.compile(r"(^|\.)(amazonaws\.(com|com\.cn|eu)|api\.aws)$")
@@ -47,6 +49,8 @@ class S3Options(StorageOptions):
     connect_timeout_s: float = option(10.0, aliases=("config_kwargs.connect_timeout",))
     read_timeout_s: float = option(60.0, aliases=("config_kwargs.read_timeout",))
     max_connections: int = option(MOST_IN_FLIGHT, aliases=("config_kwargs.max_pool_connections",))
+    #: True: botocore makes every request, also those that bodies go with. Slower; for what only botocore's plugins can do.
+    sdk_only: bool = False
     #: Send no credentials at all: public buckets.
     anonymous: bool = option(False, names_credentials=True, aliases=("anon",))
     aws_access_key_id: str | None = option(
@@ -96,12 +100,13 @@ class S3Options(StorageOptions):
 
     def server(self) -> str | None:
         """A name of the server, if it is not Amazon's: scheme, host, port and path. None also where the settings are wrong."""
-        from botocore.exceptions import BotoCoreError
+        if (endpoint := self.endpoint_url) is None:  # who gives it need not wait for botocore
+            from botocore.exceptions import BotoCoreError
 
-        try:
-            endpoint = self.endpoint()
-        except (ConfigError, BotoCoreError):  # the first call raises it, with its reason
-            return None
+            try:
+                endpoint = self.endpoint()
+            except (ConfigError, BotoCoreError):  # the first call raises it, with its reason
+                return None
         if endpoint is None or is_amazons(endpoint):
             return None
         parts = urlsplit(endpoint)

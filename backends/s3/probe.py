@@ -14,7 +14,6 @@ from functools import partial
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
-import botocore.exceptions as sdk
 import google_crc32c
 
 from wherry.backends.s3.digests import crc32c_of, encode_crc32c, etag_of
@@ -240,7 +239,7 @@ class Trial:
             except PermanentError:  # AlreadyExistsError, say
                 return False
             except TransientError as error:
-                if isinstance(error.__cause__, sdk.ClientError) and status_of(error.__cause__) == 409:
+                if status_of(error.__cause__) == 409:
                     return False  # another was at it at the same moment
                 raise
             return True

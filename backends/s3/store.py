@@ -1,7 +1,8 @@
-"""``s3://bucket/prefix`` on botocore's low-level calls: Amazon S3 and the many servers that speak its API.
+"""``s3://bucket/prefix``: Amazon S3 and the many servers that speak its API.
 
-One client a store, shared by all threads and made at the first call; no transfer manager, no retries inside the SDK. What an
-option means stands in `S3Options`, what a server honours in `Findings`. Sources: "Amazon S3 API Reference"; "Checking object
+Requests about single objects go past botocore where that is safe (`Objects`), all others by its low-level calls: no transfer
+manager, no retries inside. One client a store, shared by all threads and made at the first call. What an option means stands in
+`S3Options`, what a server honours in `Findings`. Sources: "Amazon S3 API Reference"; "Checking object
 integrity in Amazon S3" for checksums.
 """
 
@@ -13,21 +14,18 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import botocore.exceptions as sdk
-
-from wherry.backends.local_file import opened_target, write
+from wherry.backends.local_file import Summed, opened_target
 from wherry.backends.s3.body import sending
-from wherry.backends.s3.client import DIRECTORY_BUCKET, Connection, connect
 from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
 from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c, etag_of
 from wherry.backends.s3.error_table import DigestError, Translator, status_of, taken
 from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
-from wherry.backends.s3.options import S3Options
+from wherry.backends.s3.object_requests import Objects
+from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options
 from wherry.backends.s3.probe import AMAZON, Findings, Trial
 from wherry.backends.tally import Tally
 from wherry.errors import (
@@ -60,6 +58,8 @@ from wherry.uri import StoreURI
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+
+    from wherry.backends.s3.client import Connection
 
 #: Of every part but the last ("Amazon S3 multipart upload limits").
 _MIN_PART_BYTES = 5 * 2**20
@@ -95,8 +95,16 @@ class S3Store(MultipartStore):
         self.endpoint = None if self._is_directory_bucket else self._options.server()
         self._findings = AMAZON if self.endpoint is None else None
         self._errors = Translator(uri, self._renew, self._options.read_timeout_s, self.endpoint or "Amazon S3")
+        self._objects = Objects(
+            self._connected,
+            lambda: self._connection is not None,
+            self._bucket,
+            self._options,
+            self._takes_unsigned,
+            self._requests.add,
+        )
         self._deleter = Deleter(lambda: self._client, self._bucket, self._errors, self.delete)
-        self._reader = Reader(lambda: self._client, self._bucket, self._errors, self.head)
+        self._reader = Reader(self._objects, self._errors, self.head)
         self._listings = Listings(lambda: self._client, self._bucket, self._errors, only_folders=self._is_directory_bucket)
         self.capabilities = self._capable(self._findings or Findings())
 
@@ -129,19 +137,21 @@ class S3Store(MultipartStore):
             if put.crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
                 extra["ChecksumCRC32C"] = encode_crc32c(put.crc32c)
             with sending(path, put.crc32c) as source, self._errors.translated("put", key):
-                answer = self._client.put_object(
-                    Bucket=self._bucket, Key=key, Body=source.body(), Metadata=dict(put.metadata), **extra
-                )
+                answer = self._objects.ask("put_object", key, source, put.metadata, **extra)
             crc32c = None if put.crc32c is None else self._confirmed(answer)
             etag = etag_of(answer.get("ETag"))
             return ObjectMeta(
                 key, source.size_bytes, etag, crc32c, digest=digest_of(answer, etag) if self._options.checksums else None
             )
 
-    def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
         """As the contract says. A range that ends past the object's end is an IntegrityError: no retry would help."""
         with self._errors.about("get", key), opened_target(path) as target:
-            self.read(key, partial(write, target, path), start=start, end=end, if_match=if_match)
+            summed = Summed(target, path)
+            self.read(key, summed.take, start=start, end=end, if_match=if_match)
+            return summed.crc32c
 
     def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         """As the contract says."""
@@ -151,14 +161,15 @@ class S3Store(MultipartStore):
         """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""
         with self._errors.translated("head", key):
             try:
-                answer: Any = self._client.head_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
-                return self._described(key, answer)
-            except sdk.ClientError as error:
+                answer = self._objects.ask("head_object", key, ChecksumMode="ENABLED")
+                if answer.get("ContentLength", -1) >= 0:  # a proxy that compresses answers, say, leaves it out
+                    return self._described(key, answer)
+            except Exception as error:
                 if status_of(error) not in (400, 401, 403, 404):
                     raise
             # The answer to a HEAD has no body, so no words: "no such key" and "no such bucket" look the same. A GET says which;
             # or it describes the object, which came a moment after, or which only HEAD may not see.
-            answer = self._client.get_object(Bucket=self._bucket, Key=key, ChecksumMode="ENABLED")
+            answer = self._objects.ask("get_object", key, ChecksumMode="ENABLED")
             answer["Body"].close()
             return self._described(key, answer)
 
@@ -185,7 +196,7 @@ class S3Store(MultipartStore):
     def delete(self, key: str) -> None:
         """As the contract says."""
         with absence_is_fine(), self._errors.translated("delete", key):  # Amazon answers 204 for it, some others 404
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+            self._objects.ask("delete_object", key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """As the contract says: a request for a thousand where the server takes that, else one for each, several at once."""
@@ -194,6 +205,7 @@ class S3Store(MultipartStore):
     def close(self) -> None:
         """As the contract says."""
         with self._lock:
+            self._objects.end_early()
             self._retire()
             while self._retired:
                 self._retired.pop().close()
@@ -253,9 +265,7 @@ class S3Store(MultipartStore):
             sending(path, part.crc32c, start=part.start, end=part.end) as source,
             self._errors.translated("put_part", key, part.number),
         ):
-            answer = self._client.upload_part(
-                Bucket=self._bucket, Key=key, UploadId=raw_id, PartNumber=part.number, Body=source.body(), **extra
-            )
+            answer = self._objects.ask("upload_part", key, source, UploadId=raw_id, PartNumber=part.number, **extra)
             return StoredPart(part.number, part.size_bytes, etag_of(answer.get("ETag")), self._confirmed(answer))
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
@@ -315,10 +325,15 @@ class S3Store(MultipartStore):
         is_vouched_for = self._options.checksums and not self._is_directory_bucket
         return meta if is_vouched_for else replace(meta, digest=None)
 
+    def _takes_unsigned(self) -> bool:
+        return self._findings is not None and self._findings.takes_unsigned
+
     def _connected(self) -> Connection:
         """The client of this moment; made when there is none."""
         with self._lock:
             if self._connection is None:
+                from wherry.backends.s3.client import connect
+
                 self._connection = connect(self._options, self._bucket, signs_payloads=self._signs_payloads)
                 self._connection.client.meta.events.register("before-send.s3", self._requests.add)
             return self._connection
@@ -332,11 +347,14 @@ class S3Store(MultipartStore):
     def _sign_payloads(self, signs: bool) -> None:
         with self._lock:
             if signs != self._signs_payloads:
+                self._objects.end_early()
                 self._signs_payloads = signs
                 self._retire()
 
     def _renew(self) -> bool:
         """Whether a new client may find newer credentials; the next call makes it then."""
+        if self._options.aws_access_key_id is not None:  # there are no others
+            return False
         with self._lock:
             if self._connection is None:  # another thread's call has been told already
                 return True
@@ -401,6 +419,8 @@ def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
         crc32c = int(ours, 16)
     modified_s = answer["LastModified"].timestamp() if "LastModified" in answer else None
     etag = etag_of(answer.get("ETag"))
+    if answer.get("ContentLength", -1) < 0:
+        raise TransientError("the answer does not say how many bytes the object has")
     return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=digest_of(answer, etag))
 
 

@@ -15,6 +15,8 @@ Durability = Literal["process", "power"]
 WhenFull = Literal["block", "raise", "direct"]
 OnFailure = Literal["warn", "raise"]
 RunIn = Literal["agent", "caller"]
+#: setpriority(2): there is no more.
+_NICEST = 19
 
 
 def _one_of(what: object, name: str, allowed: tuple[str, ...]) -> None:
@@ -69,8 +71,9 @@ class TransferConfig:
 
     #: Objects of at least this size go in parts: below it one request costs less than three.
     multipart_threshold_bytes: int = 64 * MIB
-    #: The least: for large files parts grow to 1/512 of the file, up to 64 MiB, and beyond that where a store's limit of parts
-    #: (10,000) asks for it. Small parts are little to send again when a worker is killed.
+    #: The least: for large files parts grow to 1/512 of the file or, where the speed is known, to what goes in a quarter of a
+    #: second, up to 64 MiB, and beyond that where a store's limit of parts (10,000) asks for it. Small parts are little to send
+    #: again when a worker is killed.
     part_size_bytes: int = 8 * MIB
     #: Of one file, all workers together.
     parts_in_flight: int = 8
@@ -78,9 +81,14 @@ class TransferConfig:
     ranges_in_flight: int = 8
     #: A part or a range of which no byte has moved for this long is cut, and sent again: a dead connection tells nobody.
     stall_timeout_s: float = 60.0
+    #: Bytes that all processes of this user on this node move together, uploads and downloads; None: as many as can be.
+    max_bytes_per_s: float | None = None
+    #: Requests that they make together to one store.
+    max_requests_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, *(f.name for f in fields(self) if f.name != "stall_timeout_s"))
+        _at_least(self, 1, *(f.name for f in fields(self) if f.name not in ("stall_timeout_s", "max_requests_per_s")))
+        _at_least(self, 0.01, "max_requests_per_s")
         _at_least(self, 0.01, "stall_timeout_s")
 
 
@@ -122,11 +130,18 @@ class AgentConfig:
     linger_s: float = 86_400.0
     #: A worker without work leaves after this long, and its memory with it.
     worker_idle_s: float = 20.0
+    #: Of agent and workers, 0 to 19: how much others go before them on a busy processor. Beside a training that uses all cores 10
+    #: leaves them a tenth of each, and 19 a seventieth: an upload takes longer then, but goes on. What is idle they may use.
+    nice: int = 10
+    #: Also wait with the disk until nobody else uses it (Linux, BFQ). Staged files are mostly still in memory.
+    idle_io: bool = False
 
     def __post_init__(self) -> None:
         _one_of(self, "run_in", ("agent", "caller"))
         _at_least(self, 1, "n_workers", "jobs_in_flight")
-        _at_least(self, 0, "linger_s", "worker_idle_s")
+        _at_least(self, 0, "linger_s", "worker_idle_s", "nice")
+        if self.nice > _NICEST or not isinstance(self.nice, int):
+            raise ConfigError(f"AgentConfig.nice is {self.nice!r}: it must be a whole number from 0 to {_NICEST}")
 
 
 @dataclass(frozen=True)

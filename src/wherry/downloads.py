@@ -19,11 +19,10 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
+from wherry.store.governor import node_governor
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore
-from wherry.transfer.download import check_destination, download, place
-from wherry.transfer.symlinks import SYMLINK_SUFFIX, resolve
 from wherry.uri import StoreURI, check_name
 
 #: How often a queued file that is missing from the spool is looked for again: its job ends, or fails when it is tried.
@@ -77,6 +76,9 @@ class Reader(ABC):
         FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
         IntegrityError.
         """
+        from wherry.transfer.download import check_destination  # here, as programs that only upload start sooner without it
+        from wherry.transfer.symlinks import SYMLINK_SUFFIX, resolve
+
         dest, name = Path(dest), check_name(name)
         check_destination(dest, overwrite)
         try:
@@ -96,6 +98,8 @@ class Reader(ABC):
             raise
 
     def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
+        from wherry.transfer.download import download, place
+
         view = self.view()
         while (job := view.queued(key)) is not None:
             try:
@@ -155,5 +159,6 @@ class Reader(ABC):
         """The store, by keys and without what is queued, opened in this process on first use."""
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
-            self._store = RetryStore(LimitStore(store, max_in_flight=MOST_IN_FLIGHT), self.config.retry)
+            governor = node_governor(self.uri, self._options, self.config.transfer)
+            self._store = RetryStore(LimitStore(store, MOST_IN_FLIGHT, governor), self.config.retry)
         return self._store

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
@@ -25,7 +24,6 @@ from wherry.config import Config
 from wherry.downloads import Reader
 from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.posix.file_copy import require_regular
-from wherry.posix.thread_pool import DaemonThreadPool
 from wherry.progress import ByteBar
 from wherry.spool.accept import Acceptance, FollowUp
 from wherry.spool.drain import Patience, wait_until_drained
@@ -41,7 +39,6 @@ from wherry.spool.staging import finish_writer, open_folder, open_writer, releas
 from wherry.store import ObjectMeta
 from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
-from wherry.transfer.upload import POOL_THREADS, Sender
 from wherry.uri import StoreURI, check_name, check_new_name, parse_uri
 
 log = logging.getLogger("wherry")
@@ -118,6 +115,8 @@ class Uploader(Reader):
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the destination and the progress. Names are escaped."""
+        from html import escape
+
         counts = self.counts()
         rows = {
             "store": str(self.uri),
@@ -161,7 +160,9 @@ class Uploader(Reader):
         name = _new_name(self.uri, name)
         sources = sources_of(path, name)
         self._acceptance.require_usable([each for _, each in sources], requires, only_if_free=not overwrite)
-        size_bytes = sum(file.stat().st_size for file, _ in sources)
+        # Nobody else asks for their sizes before they are copied.
+        is_asked = progress_bar or self.spool.config.max_spool_bytes is not None
+        size_bytes = sum(os.stat(file).st_size for file, _ in sources) if is_asked else 0
         if not self._acceptance.make_room(size_bytes, partial(self._wait, LOOK_AGAIN_S)):
             return self._put_directly(sources, name, overwrite=overwrite, move=move)
         with ByteBar("copying into the spool", size_bytes, shown=progress_bar) as bar:
@@ -231,6 +232,9 @@ class Uploader(Reader):
 
     def _put_directly(self, sources: Sequence[Source], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
+        from wherry.posix.thread_pool import DaemonThreadPool
+        from wherry.transfer.upload import POOL_THREADS, Sender
+
         with DaemonThreadPool(POOL_THREADS, "wherry-put") as pool:
             sender = Sender(None, pool)
             made: list[ObjectMeta] = []

@@ -29,6 +29,7 @@ from wherry.errors import AccessDeniedError, BucketNotFoundError, JournalError, 
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.journal.work import Ack
 from wherry.spool.presence import register
 from wherry.spool.spool import Spool
 from wherry.store import ObjectStore
@@ -441,7 +442,7 @@ def running(bench: Bench) -> Iterator[Running]:
     agent.close()
     thread.join()
     channel.close()
-    worker._jobs.shutdown()
+    worker._crew.shutdown()
     worker._pieces.shutdown()
     worker._finished_read.close()
     worker._finished_write.close()
@@ -477,6 +478,33 @@ def test_a_worker_ignores_a_store_that_its_journal_does_not_know(bench: Bench, r
     job_id = bench.accept("a")
     running.notify()
     wait_until(lambda: bench.job(job_id).state is JobState.DONE)
+
+
+def test_of_a_batch_in_which_one_job_fails_the_others_are_done(bench: Bench, running: Running) -> None:
+    bench.store.plan = [Fault("put", AccessDeniedError("denied by policy"), key="bad", times=99)]
+    ids = [bench.accept(name) for name in ("a", "bad", *map(str, range(30)))]
+    running.notify()
+    wait_until(lambda: [JobState.DONE, JobState.FAILED, *[JobState.DONE] * 30] == states(bench, *ids))
+    wait_until(lambda: {bench.job(ids[1]).object_id} == bench.staged())
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_worker_killed_between_uploads_and_their_acknowledgement_costs_nothing_but_time(bench: Bench, overwrite: bool) -> None:
+    lost: list[Ack] = []
+    killed = Performer(bench.spool, bench.journal, bench.performer.stores, "killed", bench.performer.sender, ack=lost.append)
+    ids = [bench.accept(str(i), overwrite=overwrite) for i in range(3)]
+    for leased in bench.journal.work.lease_many("killed", 60.0, 2, 1):
+        killed.perform(leased.job, is_plain=leased.is_plain)
+    sent = {str(i): bench.store.head(str(i)) for i in range(3)}
+    assert ids == [one.job_id for one in lost]
+    assert [JobState.LEASED] * 3 == states(bench, *ids)
+    bench.journal.work.release("killed")
+    while bench.perform() is not None:
+        pass
+    assert [JobState.DONE] * 3 == states(bench, *ids)
+    assert {name: meta.crc32c for name, meta in sent.items()} == {name: bench.store.head(name).crc32c for name in sent}
+    assert {name: meta.token for name, meta in sent.items()} == {name: bench.store.head(name).token for name in sent}
+    assert set() == bench.staged()
 
 
 @dataclass
@@ -518,7 +546,7 @@ def test_a_worker_without_work_cleans_up_and_leaves(bench: Bench) -> None:
     assert JobState.DONE is bench.job(job_id).state
     for each in (agent, channel, worker._finished_read, worker._finished_write):
         each.close()
-    worker._jobs.shutdown()
+    worker._crew.shutdown()
     worker._pieces.shutdown()
 
 

@@ -99,7 +99,7 @@ def test_a_server_that_redirects_everything_is_named_after_a_few_requests(
             CALLS[verb](store, tmp_path / "file")
         assert "correct the endpoint" in caught.value.hint
         assert isinstance(caught.value, TransientError) or (scheme, status) == ("s3", 301)
-        assert server.n_requests <= 4
+        assert server.n_requests <= 5  # by the direct way once, by the library once more and after its redirects
 
 
 def s3_page(number: int, target: str) -> tuple[int, dict[str, str], bytes]:
@@ -109,7 +109,7 @@ def s3_page(number: int, target: str) -> tuple[int, dict[str, str], bytes]:
     row += f"<Key>a{number}</Key><Size>1</Size><UploadId>1</UploadId><PartNumber>{number % 3 + 1}</PartNumber>"
     rows = "".join(f"<{name}>{row}</{name}>" for name in ("Contents", "Upload", "Part"))
     marks = "".join(f"<{name}>{token}</{name}>" for name in ("NextContinuationToken", "NextKeyMarker", "NextUploadIdMarker"))
-    return 200, {}, f"<Result><IsTruncated>true</IsTruncated>{marks}{rows}</Result>".encode()
+    return 200, {}, f"<ListPartsResult><IsTruncated>true</IsTruncated>{marks}{rows}</ListPartsResult>".encode()
 
 
 @pytest.mark.parametrize("what", ["objects", "uploads", "parts"])

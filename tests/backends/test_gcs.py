@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gate import wait_until
-from scripted_gcs import VERBS, anonymous, open_gcs, refusal, scripted, verbs
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import CutAnswer, Extend, When, fault_proxy
 from servers.real import Server, tls_terminator
+from servers.scripted_gcs import VERBS, WAY, anonymous, issued, key_file, open_gcs, refusal, scripted, verbs
 from servers.tls import make_certificates
 from wherry.backends.gcs.client import connect
 from wherry.backends.gcs.options import GCSOptions
@@ -40,9 +40,11 @@ from wherry.store import Part, PutOptions
 from wherry.store.registry import backend_for, open_store
 from wherry.uri import StoreURI
 
+pytestmark = pytest.mark.usefixtures("gcs_way")
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         yield server
 
@@ -88,7 +90,7 @@ def test_options_are_those_that_the_registry_knows() -> None:
         {"verify": "/no/such/file.pem"},
         {"verify": 1},
         {"anonymous": "yes"},
-        {"token": "secret-token", "anonymous": True},
+        {"token": "secret-token", "anonymous": True, **WAY},
         {"token": 5},
         {"credentials_json": "{secret"},
         {"credentials_json": '["secret"]'},
@@ -180,23 +182,6 @@ def test_no_credentials_is_access_denied_with_a_hint(monkeypatch: pytest.MonkeyP
     assert raised.value.operation == "head"
 
 
-def key_file(token_url: str) -> dict[str, str]:
-    """A service account's key file, with a new key."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    pem = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    account = {"type": "service_account", "client_email": "test@example.com", "private_key_id": "1"}
-    return {**account, "private_key": pem.decode(), "token_uri": f"{token_url}/token"}
-
-
-def issued(token: str) -> Any:
-    body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
-    return 200, {"Content-Type": "application/json"}, body
-
-
 @pytest.mark.parametrize("form", ["file", "text", "dict"])
 def test_refused_token_is_renewed_and_the_body_sent_again(server: GCSServer, source: Path, tmp_path: Path, form: str) -> None:
     with scripted(issued("an-old-token"), issued(server.token)) as issuer:
@@ -207,7 +192,7 @@ def test_refused_token_is_renewed_and_the_body_sent_again(server: GCSServer, sou
             "text": {"credentials_json": json.dumps(key)},
             "dict": {"credentials_json": key},
         }[form]  # type: ignore[assignment]  # each value is such a dict
-        with GCSStore(StoreURI("gs", server.bucket), {"endpoint_url": server.url, **options}) as store:
+        with GCSStore(StoreURI("gs", server.bucket), {"endpoint_url": server.url, **WAY, **options}) as store:
             stored = store.put_file(f"renewed/{form}", source, PutOptions(crc32c=crc32c(b"some bytes"), if_absent=True))
             assert (10, crc32c(b"some bytes")) == (stored.size_bytes, store.head(f"renewed/{form}").crc32c)
         assert len(issuer.asked) == 2
@@ -216,7 +201,7 @@ def test_refused_token_is_renewed_and_the_body_sent_again(server: GCSServer, sou
 def test_refused_key_is_access_denied(server: GCSServer) -> None:
     body = json.dumps({"error": "invalid_grant", "error_description": "Invalid JWT Signature."}).encode()
     with scripted((400, {"Content-Type": "application/json"}, body)) as issuer:
-        options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url)}
+        options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url), **WAY}
         with (
             GCSStore(StoreURI("gs", server.bucket), options) as store,
             pytest.raises(AccessDeniedError, match="not renewed: invalid_grant"),
@@ -352,7 +337,7 @@ def test_clock_that_is_off_is_told_as_such(server: GCSServer) -> None:
     words = "Invalid JWT: Token must be short-lived and in a reasonable timeframe. Check your iat and exp values."
     body = json.dumps({"error": "invalid_grant", "error_description": words}).encode()
     with scripted((400, {"Content-Type": "application/json"}, body)) as issuer:
-        options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url)}
+        options = {"endpoint_url": server.url, "credentials_json": key_file(issuer.url), **WAY}
         with (
             GCSStore(StoreURI("gs", server.bucket), options) as store,
             pytest.raises(ClockSkewedError, match="wrong clock"),

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scripted_gcs import anonymous, open_gcs, refusal, scripted, verbs
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import Answer, When, fault_proxy
 from servers.real import Server
+from servers.scripted_gcs import WAY, anonymous, open_gcs, refusal, scripted, verbs
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import (
@@ -30,9 +30,11 @@ from wherry.errors import (
 from wherry.store import TEMPORARY_MARK, Part, PutOptions, StoredPart
 from wherry.uri import StoreURI
 
+pytestmark = pytest.mark.usefixtures("gcs_way")
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         yield server
 
@@ -140,7 +142,7 @@ def test_wrong_checksum_leaves_the_old_object(server: GCSServer, store: GCSStore
 
 
 def test_lax_server_cannot_keep_a_wrong_object(fake_gcs_server: Server, source: Path) -> None:
-    options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True}
+    options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True, **WAY}
     with GCSStore(StoreURI("gs", fake_gcs_server.bucket), options) as store:
         with pytest.raises(IntegrityError, match="the server holds 10 bytes with CRC32C"):
             store.put_file("lax/object", source, PutOptions(crc32c=1))

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, lax_server, store_at
-from scripted_gcs import anonymous, open_gcs, scripted
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server
+from servers.scripted_gcs import anonymous, open_gcs, scripted
 from wherry.backends.s3.client import Connection
 from wherry.backends.s3.listing import start_in_any_order
 from wherry.backends.s3.store import S3Store

@@ -12,7 +12,7 @@ import pytest
 
 from lax_s3 import Flaw, Kept, LaxServer, lax_server, store_at
 from servers.proxy import Answer, Do, When, fault_proxy
-from support import CALLER, end_agent, leased_job
+from support import CALLER, end_agent, leased_job, wait_until
 from wherry import Uploader
 from wherry.checksum import crc32c
 from wherry.config import Config, TransferConfig
@@ -49,6 +49,7 @@ def test_the_first_upload_does_not_wait_for_the_trial(file: Path, tmp_path: Path
         with end_agent(tmp_path / "spool"), uploader_to(proxy.port, tmp_path / "spool", Config()) as uploader:
             uploader.put(file, "a", overwrite=True).result()
             is_done.set()
+            wait_until(lambda: was_in_time, what="the trial's first request")  # botocore is loaded for it
         assert server.objects["run/a"].body == DATA
     assert was_in_time == [True]
 

@@ -8,6 +8,7 @@ import os
 import unicodedata
 import uuid
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,10 +42,16 @@ def key() -> str:
     return f"names/{uuid.uuid4().hex}"
 
 
+@pytest.fixture(params=[False, True], ids=["direct", "sdk_only"])
+def sdk_only(request: pytest.FixtureRequest) -> bool:
+    """Whether botocore makes every request."""
+    return bool(request.param)
+
+
 @pytest.fixture(params=["seaweedfs_server", "juicefs_server"])
-def server(request: pytest.FixtureRequest) -> S3Server:
+def server(request: pytest.FixtureRequest, sdk_only: bool) -> S3Server:
     found: S3Server = request.getfixturevalue(request.param)
-    return found
+    return replace(found, sdk_only=sdk_only)
 
 
 def b64(data: bytes) -> str:
@@ -77,6 +84,10 @@ class TestBuckets:
 
         keys = {"aws_access_key_id": "KEY", "aws_secret_access_key": "SECRET", "region": "eu-central-1"}
         with S3Store(StoreURI("s3", bucket), keys) as store:
+            direct = store._objects._direct(store._connected())
+            assert direct is not None
+            assert address == f"{direct.host}{direct.path}key"
+        with S3Store(StoreURI("s3", bucket), {**keys, "sdk_only": True}) as store:
             store._client.meta.events.register("before-send.s3", stop)
             with pytest.raises(InterruptedError):
                 store.head("key")

@@ -68,8 +68,8 @@ def test_status_counts_and_names_every_field(gate: Gate, gated: CommandLine) -> 
     gated.run("put", "--no-wait", "a", "gated://x/a")
     wait_until(gate.puts, what="the first put")
     found = _status(gated)
-    keys = """agent_pid bytes_failed bytes_queued done failed failures oldest_age_s quarantine queued replaced retries retrying
-    spool stuck unfinished uploading waiting_for_operator waiting_for_retry waiting_for_secrets warnings"""
+    keys = """agent_pid bytes_failed bytes_queued done failed failures limits oldest_age_s quarantine queued replaced retries
+    retrying spool stuck unfinished uploading waiting_for_operator waiting_for_retry waiting_for_secrets warnings"""
     assert keys.split() == sorted(found)
     assert (0, 1, 0, 1000) == (found["queued"], found["uploading"], found["failed"], found["bytes_queued"])
     assert gate.agent().pid == found["agent_pid"]

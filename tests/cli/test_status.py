@@ -18,6 +18,8 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store import StoredPart
+from wherry.store.governor import Governor, address_of
+from wherry.store.node_table import NodeTable, node_file
 from wherry.uploader import Uploader
 
 URI = "s3://bucket/run1/a.pt"
@@ -229,3 +231,16 @@ def test_what_servers_say_does_not_command_the_terminal(line: CommandLine, journ
         out, _ = line.run(*arguments)
         assert r"\x1b[2Jgone\u202e" in out
         assert "\x1b" not in out
+
+
+def test_the_limits_of_the_spools_stores_are_shown_and_why(line: CommandLine, journal: Journal) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:2"}
+    journal.uploads.store_id("s3", "bucket", options, (), SETTINGS)
+    for address in (address_of("s3", "bucket", options), "s3://of-no-store-here"):
+        governor = Governor(NodeTable(node_file()), address, 32)
+        governor.note_throttled(governor.wait_for_request())
+    (shown,) = (text for text in line.run("status")[0].splitlines() if text.startswith("limit"))
+    assert "s3://bucket endpoint_url=http://127.0.0.1:2: " in shown
+    assert "requests at once, as it has throttled" in shown
+    (limit,) = status(line)["limits"]
+    assert "s3://bucket endpoint_url=http://127.0.0.1:2" == limit["store"]

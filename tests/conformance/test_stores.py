@@ -199,10 +199,24 @@ class TestSeaweedFS(S3Conformance):
         return False
 
 
+class TestSeaweedFSBySDK(TestSeaweedFS):
+    """Every request made by botocore."""
+
+    @pytest.fixture
+    def server(self, seaweedfs_server: S3Server) -> S3Server:
+        return replace(seaweedfs_server, sdk_only=True)
+
+
 class TestSeaweedFSOverTLS(TestSeaweedFS):
     @pytest.fixture
     def server(self, seaweedfs_tls: S3Server) -> S3Server:
         return seaweedfs_tls
+
+
+class TestSeaweedFSOverTLSBySDK(TestSeaweedFS):
+    @pytest.fixture
+    def server(self, seaweedfs_tls: S3Server) -> S3Server:
+        return replace(seaweedfs_tls, sdk_only=True)
 
 
 class TestJuiceFS(S3Conformance):
@@ -220,6 +234,12 @@ class TestJuiceFS(S3Conformance):
             yield store
 
 
+class TestJuiceFSBySDK(TestJuiceFS):
+    @pytest.fixture
+    def server(self, juicefs_server: S3Server) -> S3Server:
+        return replace(juicefs_server, sdk_only=True)
+
+
 @pytest.fixture(scope="module")
 def strict_gcs_server() -> Iterator[GCSServer]:
     with fast_folder() as folder, strict_gcs(folder) as server:
@@ -230,25 +250,32 @@ class TestStrictGCS(StoreConformance):
     """Our own server, which refuses what Google refuses."""
 
     server: GCSServer
+    options: Mapping[str, object] = {}
 
     @pytest.fixture
     def store(self, strict_gcs_server: GCSServer) -> Iterator[ObjectStore]:
         self.server = strict_gcs_server
-        with GCSStore(StoreURI("gs", self.server.bucket), self.server.options) as store:
+        with GCSStore(StoreURI("gs", self.server.bucket), {**self.server.options, **self.options}) as store:
             yield store
 
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
         return self.server.names(f"{prefix}/")
 
 
+class TestStrictGCSBySDK(TestStrictGCS):
+    """Every request made by requests."""
+
+    options: Mapping[str, object] = {"sdk_only": True}
+
+
 class TestStrictGCSInSessions(TestStrictGCS):
     """Large objects as one stream."""
 
-    @pytest.fixture
-    def store(self, strict_gcs_server: GCSServer) -> Iterator[ObjectStore]:
-        self.server = strict_gcs_server
-        with GCSStore(StoreURI("gs", self.server.bucket), {**self.server.options, "upload": "session"}) as store:
-            yield store
+    options: Mapping[str, object] = {"upload": "session"}
+
+
+class TestStrictGCSInSessionsBySDK(TestStrictGCS):
+    options: Mapping[str, object] = {"upload": "session", "sdk_only": True}
 
 
 class TestFakeGCS(StoreConformance):
@@ -259,13 +286,18 @@ class TestFakeGCS(StoreConformance):
 
     longest_part_bytes = 200
     missing_source_error = StoreError
+    sdk_only = False
 
     @pytest.fixture
     def store(self, fake_gcs_server: Server) -> Iterator[ObjectStore]:
-        options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True}
+        options: dict[str, object] = {"endpoint_url": fake_gcs_server.url, "anonymous": True, "sdk_only": self.sdk_only}
         with GCSStore(StoreURI("gs", fake_gcs_server.bucket), options) as store:
             store.capabilities = replace(store.capabilities, conditional_complete=False)
             yield store
+
+
+class TestFakeGCSBySDK(TestFakeGCS):
+    sdk_only = True
 
 
 class WritesInPlace(MemoryStore):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import sqlite3
 from pathlib import Path
 
 import psutil
@@ -65,6 +66,28 @@ def test_killed_trainer_worker_and_agent_lose_no_job(gate: Gate) -> None:
     gate.open()
     gate.drain()
     _assert_all_there(gate, 200)
+
+
+def test_workers_killed_between_the_uploads_of_a_group_and_its_acknowledgement_lose_nothing(gate: Gate) -> None:
+    code, output = gate.run(KILLED_TRAINER, str(gate.folder), "20")
+    assert -signal.SIGKILL == code, output
+    agent = gate.agent()
+    with contextlib.closing(sqlite3.connect(gate.spool / "journal.db", isolation_level=None, timeout=60.0)) as journal:
+
+        def n_jobs(state: str) -> int:
+            return int(journal.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (state,)).fetchone()[0])
+
+        wait_until(lambda: n_jobs("leased") == 20, what="the lease of all")
+        journal.execute("BEGIN IMMEDIATE")  # so nothing can be acknowledged
+        gate.open()
+        wait_until(lambda: len(list(gate.dest.iterdir())) == 20, what="the last object")
+        workers = agent.children()
+        kill(agent)
+        wait_until(lambda: not any(worker.is_running() for worker in workers), what="the workers of a killed agent to die")
+        journal.execute("ROLLBACK")
+        assert (0, 20) == (n_jobs("done"), n_jobs("leased"))
+    gate.drain()
+    _assert_all_there(gate, 20)
 
 
 def test_agent_finishes_alone_and_leaves(gate: Gate) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
 DATA = random.Random(3).randbytes(3 * 2**20 + 1)
+
+
+@pytest.fixture(params=[False, True], ids=["direct", "sdk_only"])
+def seaweedfs_server(seaweedfs_server: S3Server, request: pytest.FixtureRequest) -> S3Server:
+    """Asked by our own requests, and by botocore's."""
+    return replace(seaweedfs_server, sdk_only=request.param)
 
 
 @pytest.fixture

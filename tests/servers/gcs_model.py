@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from wherry.checksum import crc32c
 
@@ -58,6 +59,14 @@ class Stored:
     updated_s: float
     components: int | None
     data: str
+    #: SHA-256 of the customer's key that it is encrypted with, as far as anybody can tell.
+    key_sha256: str | None = None
+
+    def check_key(self, given_sha256: str | None) -> None:
+        """400 unless the key is the one that it is encrypted with, if it is."""
+        if self.key_sha256 not in (None, given_sha256):
+            words = "The target object is encrypted by a customer-supplied encryption key."
+            raise GCSError(400, "resourceIsEncryptedWithCustomerEncryptionKey", words)
 
     @property
     def etag(self) -> str:
@@ -269,6 +278,7 @@ class Model:
                 updated_s=time.time(),
                 components=components,
                 data=draft.path.name,
+                key_sha256=cast("str | None", resource.get("keySha256")),
             )
             self._keep(stored)
             if found:
@@ -309,6 +319,7 @@ class Model:
                 for source in sources:
                     found = self.open(bucket, source.name, Conditions(source.if_generation), source.generation)
                     opened.append(found)
+                    found[0].check_key(cast("str | None", resource.get("keySha256")))
             for _, fd in opened:
                 while block := os.read(fd, _BLOCK_BYTES):
                     draft.write(block)

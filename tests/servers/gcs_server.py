@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +39,8 @@ _BLOCK_BYTES = 2**20
 _MAX_JSON_BYTES = 2**20
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+#: Buckets with such names bill who asks.
+_PAID_BY_ALL = re.compile("/b/requester-pays[^/]*/o")
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # the body's end is not known
             raise GCSError(411, "required", "This server needs a Content-Length.")
         parts = [unquote(part) for part in raw_path.strip("/").split("/")]
+        if _PAID_BY_ALL.search(raw_path) and not {"userProject", "upload_id"} & self._query.keys():
+            raise GCSError(400, "required", "Bucket is a requester pays bucket but no user project provided.")
         if self.command in ("PUT", "DELETE") and "upload_id" in self._query and parts[0] == "upload":
             return self._resume(self._query["upload_id"])  # the URL itself is the permission
         match (self.command, *parts):
@@ -231,6 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         generation = self._number("generation")
         if self._query.get("alt") != "media":
             return _json_answer(self._resource(self.server.model.get(bucket, name, self._conditions(), generation)))
+        self.server.model.get(bucket, name, self._conditions(), generation).check_key(self._key_sha256())
         stored, fd = self.server.model.open(bucket, name, self._conditions(), generation)
         hashes = [f"crc32c={stored.crc32c}", *([f"md5={stored.md5}"] if stored.md5 else [])]
         headers = {
@@ -263,6 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         destination = cast("dict[str, object]", request.get("destination") or {})
         self._allow("storage.objects.get")  # of the sources
         self._allow_making(bucket, name)
+        destination["keySha256"] = self._key_sha256()
         return _json_answer(self._resource(self.server.model.compose(bucket, name, sources, destination, self._conditions())))
 
     def _upload(self, bucket: str) -> _Answer:
@@ -350,6 +357,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._take_chunk(session)
 
     def _take_chunk(self, session: Session) -> _Answer:
+        if session.resource.get("keySha256") != self._key_sha256():
+            raise GCSError(400, "invalid", "The encryption key is another than at the session's beginning.")
         draft, held = session.draft, session.draft.size_bytes
         asked = self.headers.get("Content-Range")
         if asked is None:  # all of the object in one request
@@ -434,7 +443,18 @@ class _Handler(BaseHTTPRequestHandler):
         """The resource with what the X-Goog-Hash header declares (``crc32c=...,md5=...``)."""
         names = {"crc32c": "crc32c", "md5": "md5Hash"}
         pairs = [text.strip().partition("=") for text in self.headers.get("X-Goog-Hash", "").split(",")]
-        return {**resource, **{names[kind]: value for kind, _, value in pairs if kind in names}}
+        hashes = {names[kind]: value for kind, _, value in pairs if kind in names}
+        return {**resource, **hashes, "keySha256": self._key_sha256()}
+
+    def _key_sha256(self) -> str | None:
+        """Of the customer's key of this request; 400 unless it is of 32 bytes with the SHA-256 that is given."""
+        algorithm, key, given = (self.headers.get(f"X-Goog-Encryption-{name}") for name in ("Algorithm", "Key", "Key-Sha256"))
+        if (algorithm, key, given) == (None, None, None):
+            return None
+        raw = base64.b64decode(key or "")
+        if algorithm != "AES256" or len(raw) != 32 or base64.b64encode(sha256(raw).digest()).decode() != given:
+            raise GCSError(400, "customerEncryptionKeyFormatIsInvalid", "Missing or incorrect encryption headers.")
+        return given
 
     def _resource(self, stored: Stored) -> dict[str, object]:
         base = f"http://{self.headers['Host']}"
@@ -458,6 +478,10 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if stored.md5 is not None:
             resource["md5Hash"] = stored.md5
+        if stored.key_sha256 is not None:
+            resource["customerEncryption"] = {"encryptionAlgorithm": "AES256", "keySha256": stored.key_sha256}
+            if self._key_sha256() != stored.key_sha256:
+                resource = {name: value for name, value in resource.items() if name not in ("crc32c", "md5Hash")}
         if stored.components is not None:
             resource["componentCount"] = stored.components
         if stored.metadata:

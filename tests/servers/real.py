@@ -80,6 +80,8 @@ class S3Server(Server):
     access_key: str
     secret_key: str = field(repr=False)
     ca_file: Path | None = None
+    #: Whether its options have botocore make every request.
+    sdk_only: bool = False
 
     @property
     def options(self) -> dict[str, object]:
@@ -90,6 +92,8 @@ class S3Server(Server):
             "aws_access_key_id": self.access_key,
             "aws_secret_access_key": self.secret_key,
         }
+        if self.sdk_only:
+            options["sdk_only"] = True
         return options if self.ca_file is None else {**options, "verify": str(self.ca_file)}
 
     def make_bucket(self, name: str) -> None:

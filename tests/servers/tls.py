@@ -31,17 +31,19 @@ class Certificates:
     key: Path
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Make an authority and, signed by it, a certificate for 127.0.0.1 and localhost, valid for a day.
+def make_certificates(folder: Path, *, is_expired: bool = False, is_self_signed: bool = False) -> Certificates:
+    """Make an authority and, signed by it or by itself, a certificate for 127.0.0.1, ::1 and localhost.
 
-    Needs the package ``cryptography``. They pass OpenSSL's strict checks (X509_V_FLAG_X509_STRICT, Python 3.13's default).
+    It is valid for a day, or until yesterday. Needs the package ``cryptography``. They pass OpenSSL's strict checks
+    (X509_V_FLAG_X509_STRICT, Python 3.13's default).
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("wherry test authority", ca_key, ca_key, is_authority=True)
-    leaf = _certificate("localhost", key, ca_key, is_authority=False)
+    name, signing_key = ("wherry test authority", key) if is_self_signed else ("localhost", ca_key)
+    leaf = _certificate(name, key, signing_key, is_authority=False, is_expired=is_expired)
     files = Certificates(folder / "authority.pem", folder / "chain.pem", folder / "key.pem")
     pem = serialization.Encoding.PEM
     files.authority.write_bytes(authority.public_bytes(pem))
@@ -52,7 +54,12 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def _certificate(
-    name: str, key: ec.EllipticCurvePrivateKey, ca_key: ec.EllipticCurvePrivateKey, *, is_authority: bool
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    ca_key: ec.EllipticCurvePrivateKey,
+    *,
+    is_authority: bool,
+    is_expired: bool = False,
 ) -> x509.Certificate:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -61,7 +68,7 @@ def _certificate(
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=2 if is_expired else 0)
     usage = x509.KeyUsage(not is_authority, False, False, False, False, is_authority, is_authority, False, False)
     builder = (
         x509.CertificateBuilder()
@@ -77,7 +84,8 @@ def _certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
     )
     if not is_authority:
-        hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        addresses = [x509.IPAddress(ipaddress.ip_address(text)) for text in ("127.0.0.1", "::1")]
+        hosts = [x509.DNSName("localhost"), *addresses]
         builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return builder.sign(ca_key, hashes.SHA256())

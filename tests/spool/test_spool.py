@@ -64,10 +64,11 @@ def test_a_snapshot_holds_what_the_file_held(spool: Spool, source: Path) -> None
     assert before == source.read_bytes()
 
 
-def test_the_checksum_of_a_copy_is_known_and_right(spool: Spool, other_file_system: Path) -> None:
-    for size_bytes in (0, 1, 300_000, 2_000_001):
+def test_the_checksum_of_a_small_copy_is_known_and_right(spool: Spool, other_file_system: Path) -> None:
+    for size_bytes in (0, 1, 300_000, 2**20):
         source = file_of(other_file_system / "source", size_bytes)
         assert crc32c(source.read_bytes()) == stage(spool, source, CLIENT).crc32c
+    assert stage(spool, file_of(other_file_system / "large", 2**20 + 1), CLIENT).crc32c is None
 
 
 def test_a_snapshot_from_another_file_system_is_a_copy(spool: Spool, other_file_system: Path) -> None:
@@ -149,14 +150,48 @@ def test_a_symbolic_link_is_read_through(spool: Spool, source: Path, tmp_path: P
     assert source.read_bytes() == staged_bytes(spool, stage(spool, link, CLIENT))
 
 
+# -- large files, which the kernel copies
+
+
+def test_a_sparse_file_stays_sparse(spool: Spool, other_file_system: Path) -> None:
+    gib = 2**30
+    for data_at in ([], [0], [50 * gib], [0, 64 * 2**20 - 4096, 99 * gib], [100 * gib - 4096]):
+        source = other_file_system / "sparse"
+        source.write_bytes(b"")
+        os.truncate(source, 100 * gib)
+        with open(source, "r+b") as file:
+            for at in data_at:
+                file.seek(at)
+                file.write(b"data" * 1024)
+        staged = stage(spool, source, CLIENT)
+        path = spool.path(staged.object_id)
+        assert 100 * gib == staged.size_bytes == path.stat().st_size
+        assert path.stat().st_blocks * 512 <= 2**20
+        with open(path, "rb") as file:
+            for at in range(0, 100 * gib, gib):
+                file.seek(at)
+                assert (b"data" if at in data_at else bytes(4)) == file.read(4)
+            for at in data_at:
+                file.seek(at)
+                assert b"data" * 1024 == file.read(4096)
+        spool.free([staged.object_id])
+
+
+def test_a_copy_by_the_kernel_has_the_files_bytes(spool: Spool, other_file_system: Path) -> None:
+    for size_bytes in (2**20 + 1, 64 * 2**20 + 1):
+        source = file_of(other_file_system / "source", size_bytes)
+        staged = stage(spool, source, CLIENT)
+        assert source.read_bytes() == staged_bytes(spool, staged)
+        spool.free([staged.object_id])
+
+
 # -- files that change meanwhile
 
 
 @pytest.mark.parametrize("shrinks", [False, True], ids=["grows", "shrinks and grows"])
 def test_a_file_that_keeps_changing_is_refused_and_nothing_is_left(spool: Spool, tmp_path: Path, shrinks: bool) -> None:
     source = tmp_path / "source"
-    source.touch()
-    os.truncate(source, 100_000_000)  # long enough to copy for its writer to have many turns
+    source.write_bytes(bytes(100_000_000))  # long enough to copy for its writer to have many turns
     stop = threading.Event()
 
     def keep_changing() -> None:
@@ -313,3 +348,18 @@ def test_copying_out_gives_the_staged_bytes(spool: Spool, source: Path, tmp_path
     with open(tmp_path / "out", "wb") as out, open(spool.open_staged(staged.object_id), "rb") as reader:
         copy_out(reader.fileno(), out.fileno())
     assert source.read_bytes() == (tmp_path / "out").read_bytes()
+
+
+def test_a_large_file_that_is_freed_keeps_its_blocks_until_its_descriptor_is_closed(spool: Spool, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.touch()
+    os.truncate(large, 64 * 2**20)  # a hole: it takes no room
+    staged = [stage(spool, path, CLIENT, move=True).object_id for path in (large, file_of(tmp_path / "small", 1000))]
+    held = spool.hold_large([*staged, "gone"])
+    spool.free(staged)
+    try:
+        assert list(spool.objects.iterdir()) == []
+        assert [os.fstat(descriptor).st_size for descriptor in held[:-1]] == [64 * 2**20]  # the last has a lock
+    finally:
+        for descriptor in held:
+            os.close(descriptor)

@@ -19,8 +19,6 @@ from wherry.config import MIB, RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError, PermanentError, TransientError
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
-from wherry.spool.spool import Spool
-from wherry.spool.staging import stage
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, Capabilities, ObjectStore, PutOptions, StoredPart
 from wherry.store.wrappers import RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
@@ -172,6 +170,15 @@ def test_parts_grow_with_the_file_up_to_64_mib(size_gib: int, part_mib: int) -> 
     assert part_mib * MIB == part_size_for(size_gib * 2**30, TransferConfig(), Capabilities(*[True] * 7))
 
 
+@pytest.mark.parametrize(
+    ("size_gib", "mb_per_s", "part_mib"),
+    [(1, 1, 8), (1, 40, 16), (1, 4000, 16), (4, 400, 64), (32, 1, 8), (500, 1, 56), (500, 4000, 64)],
+)
+def test_a_part_takes_a_quarter_of_a_second_where_the_speed_is_known(size_gib: int, mb_per_s: int, part_mib: int) -> None:
+    found = part_size_for(size_gib * 2**30, TransferConfig(), Capabilities(*[True] * 7), mb_per_s * 1e6)
+    assert part_mib * MIB == found
+
+
 def test_parts_grow_where_ten_thousand_of_them_would_not_hold_the_object() -> None:
     limits = Capabilities(*[True] * 7)
     just_fits = 10_000 * 64 * MIB
@@ -207,14 +214,12 @@ def test_ranges_cover_every_byte_once(size_bytes: int, expected: list[tuple[int,
 
 
 @pytest.mark.parametrize("size_bytes", [2 * PIECE_BYTES, 4 * PIECE_BYTES - 1, 4 * PIECE_BYTES, 4 * PIECE_BYTES + 1])
-def test_the_checksums_of_parts_are_joined_from_those_of_the_copy_and_not_computed_again(
+def test_the_checksums_of_parts_are_joined_from_those_of_pieces_and_not_computed_again(
     sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path, size_bytes: int
 ) -> None:
     path = file_of(tmp_path / "file", size_bytes)
-    staged = stage(Spool(tmp_path / "spool"), path, "me")
     store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
-    new = replace(new_job("key", size_bytes=size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)
-    journal.uploads.submit("me", store_id, [new])
+    journal.uploads.submit("me", store_id, [new_job("key", size_bytes=size_bytes)])
     job = journal.work.lease("w", 60.0)
     assert job is not None
     planned: list[int | None] = []
@@ -229,18 +234,15 @@ def test_the_checksums_of_parts_are_joined_from_those_of_the_copy_and_not_comput
     meta = sender.send(job, path, store, transfer)
     data = path.read_bytes()
     assert [crc32c(data[at : at + 2 * PIECE_BYTES]) for at in range(0, size_bytes, 2 * PIECE_BYTES)] == planned
-    assert crc32c(data) == meta.crc32c == staged.crc32c
+    assert crc32c(data) == meta.crc32c
 
 
-def test_parts_of_another_size_than_whole_pieces_are_summed_when_they_are_sent(
+def test_parts_of_another_size_than_whole_pieces_are_sent_with_their_checksums(
     sender: Sender, memory: MemoryStore, journal: Journal, tmp_path: Path
 ) -> None:
     path = file_of(tmp_path / "file", 2 * PIECE_BYTES)
-    staged = stage(Spool(tmp_path / "spool"), path, "me")
     store_id = journal.uploads.store_id("memory", "root", {}, (), SETTINGS)
-    journal.uploads.submit(
-        "me", store_id, [replace(new_job("key", size_bytes=staged.size_bytes), crc32c=staged.crc32c, pieces=staged.pieces)]
-    )
+    journal.uploads.submit("me", store_id, [new_job("key", size_bytes=2 * PIECE_BYTES)])
     job = journal.work.lease("w", 60.0)
     assert job is not None
     meta = sender.send(job, path, memory, TransferConfig(multipart_threshold_bytes=1, part_size_bytes=PIECE_BYTES - 1))

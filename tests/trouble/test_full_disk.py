@@ -47,6 +47,24 @@ def run_on_small_disk(text: str, disk: Path, **env: str) -> str:
     return without_waits(run_script(script, disk, disk.parent / "dest", prefix=own_mounts(), env=env))
 
 
+def test_a_large_file_has_the_room_that_one_before_it_is_about_to_give_back(disk: Path) -> None:
+    text = """
+    import threading
+    from wherry.spool.spool import Spool
+    from wherry.spool.staging import stage
+    subprocess.run(["mount", "-o", "remount,size=150m", str(disk)], check=True)
+    opened = Spool(spool)
+    sent = stage(opened, file_of(disk / "sent", 68_000_000), "1-1-1", move=True)
+    (disk / "sent").unlink()
+    held = opened.hold_large([sent.object_id])
+    opened.free([sent.object_id])
+    assert held and opened.free_bytes() < 90_000_000
+    threading.Timer(0.05, lambda: [os.close(each) for each in held]).start()
+    print(stage(opened, file_of(dest / "next", 90_000_000), "1-1-1").method)
+    """
+    assert run_on_small_disk(text, disk) == "copy\n"
+
+
 def test_a_file_that_does_not_fit_is_refused_with_figures_and_earlier_ones_arrive(disk: Path) -> None:
     text = """
     from support import end_agent
@@ -71,6 +89,21 @@ def test_a_file_that_does_not_fit_is_refused_with_figures_and_earlier_ones_arriv
     assert "40000000 bytes are needed" in said
     assert "are free" in said
     assert said.startswith("28 ")
+
+
+def test_a_sparse_file_larger_than_the_disk_is_copied_with_its_holes(disk: Path) -> None:
+    text = """
+    from support import end_agent
+    source = dest.parent / "source"
+    with open(source, "wb") as file:
+        for at in (0, 30_000_000, 70_000_000):
+            file.seek(at)
+            file.write(os.urandom(4096))
+    with end_agent(spool), wherry.Uploader(dest, spool=spool) as uploader:
+        uploader.put(source, "sparse").result()
+    assert source.read_bytes() == (dest / "sparse").read_bytes()
+    """
+    assert "" == run_on_small_disk(text, disk)
 
 
 def test_a_disk_that_fills_while_a_file_is_written_leaves_nothing_half_written(disk: Path) -> None:
@@ -203,15 +236,29 @@ def test_a_reader_of_the_journal_on_a_full_disk_keeps_no_upload_for_ever(disk: P
     gate = Gate(disk.parent)
     text = """
     import sqlite3
-    source = file_of(dest.parent / "source", 100)
+    from contextlib import closing
+    source, log = file_of(dest.parent / "source", 100), spool / "agent.log"
+
+    def write_until_full():
+        "Make the log longer by pages in which nothing has changed."
+        with closing(sqlite3.connect(spool / "journal.db", isolation_level=None)) as writer:
+            try:
+                while True:
+                    for change in ("BEGIN IMMEDIATE", *["UPDATE held SET size_bytes = 1 - size_bytes"] * 2, "COMMIT"):
+                        writer.execute(change)
+            except sqlite3.OperationalError as error:
+                assert "full" in str(error), error
+
     with end_agent(spool), wherry.Uploader("gated://x", spool=spool) as uploader:
         handles = [uploader.put(source, f"{i}") for i in range(400)]
+        os.truncate(spool / "reserve", 2**20)  # the rest has been used by others
         fill()
         reader = sqlite3.connect(spool / "journal.db", isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM jobs").fetchall()
+        write_until_full()
         (dest.parent / "is_open").touch()
-        wait_until(lambda: "cannot be written" in (spool / "agent.log").read_text(), what="the disk to be full of the log")
+        wait_until(lambda: "cannot be written" in log.read_text(), what="the disk to be full of the log")
         reader.close()
         finish(handles, source)
     """

@@ -24,7 +24,7 @@ from support import IMPATIENT, caller, file_of, leased_job
 from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c_of_file
 from wherry.config import MIB, SpoolConfig, TransferConfig
-from wherry.errors import ConfigError, PermanentError, SpoolError, UploadFailed
+from wherry.errors import ConfigError, PermanentError, UploadFailed
 from wherry.store import MultipartStore, Part, PutOptions
 from wherry.testing import FaultyStore
 from wherry.transfer.upload import Sender
@@ -170,14 +170,6 @@ def test_a_sparse_file_that_is_moved_keeps_its_holes(tmp_path: Path, spool_folde
     arrived = (tmp_path / "dest" / "x").stat()
     assert 2**30 == arrived.st_size
     assert arrived.st_blocks * 512 < 2**20
-
-
-def test_a_sparse_file_larger_than_the_disk_is_refused_at_once(tmp_path: Path, spool_folder: Path) -> None:
-    source = sparse(tmp_path / "source", 2**43)
-    with Uploader(tmp_path / "dest", spool=spool_folder, config=CONFIG) as uploader:
-        with pytest.raises(SpoolError, match="source"):
-            uploader.put(source, "x")
-        assert is_empty(uploader)
 
 
 # -- what is no file

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from wherry.checksum import (
-    BLOCK_BYTES,
     PIECE_BYTES,
     combine_crc32c,
     crc32c,
@@ -75,10 +74,10 @@ def test_short_file_is_an_error(tmp_path: Path) -> None:
 
 def test_stop_is_called_between_blocks(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_bytes(bytes(2 * BLOCK_BYTES + 1))
+    path.write_bytes(bytes(PIECE_BYTES))
     calls: list[int] = []
     crc32c_of_file(path, stop=lambda: calls.append(1))
-    assert len(calls) == 3
+    assert len(calls) >= 8  # a worker that is to end sums no whole piece first
 
 
 @pytest.mark.parametrize("crc", [0, 1, 0xE3069283, 0xFFFFFFFF])

@@ -8,7 +8,6 @@ can fork its workers.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import signal
 import socket
@@ -26,6 +25,7 @@ from wherry.agent.worker_pool import WorkerPool
 from wherry.clock import Clock
 from wherry.config import AgentConfig
 from wherry.errors import JournalError
+from wherry.posix.priority import give_way
 from wherry.spool.abandoned_uploads import has_known_uploads
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.database import JournalDamaged
@@ -45,10 +45,14 @@ _T = TypeVar("_T")
 _IDLE_EXIT_S = 2.0
 #: Housekeeping: sessions that died, leases that expired. Messages and deaths of workers are events and come at once.
 _LOOK_AROUND_S = 5.0
+#: What messages ask for beyond waking the workers is done this often at most.
+_ROUND_S = 0.02
 #: For fewer missing parts than this it does not pay to start another worker.
 _PARTS_TO_SHARE = 4
 #: How often the time that passes is written down, by which deadlines are measured.
 _KEEP_BOOKS_S = 1.0
+#: An agent starts with everybody's priority: to load its libraries takes long beside a training that uses every core.
+_START_S = 3.0
 _FULL_DISK_WAIT_S = 30.0
 #: A wait that ends this much too late means that the process was stopped meanwhile.
 _STOPPED_S = 15.0
@@ -69,6 +73,10 @@ class Agent:
         #: When time was counted and old jobs were forgotten; until when nobody's lease is judged.
         self._kept_s = 0.0
         self._lenient_until_s = 0.0
+        #: When the last wait ended, and when all workers were woken.
+        self._waited_s = 0.0
+        self._woken_s = 0.0
+        self._has_woken_one = False
         self._stopping = False
         self._signal_read, self._signal_write = socket.socketpair()
         for end in (self._signal_read, self._signal_write):
@@ -81,25 +89,29 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm warns all processes of a job with it, and now is the time to send
-        os.nice(5)  # training goes first
         self._recover()
         log.info("agent of %s is up", self._spool.folder)
         alone_since_s: float | None = None
+        gives_way_s: float | None = time.monotonic() + _START_S
         try:
             while not self._stopping:
+                if gives_way_s is not None and time.monotonic() >= gives_way_s:
+                    give_way(self._config.nice, self._workers.pids(), idle_io=self._config.idle_io)  # training goes first
+                    gives_way_s = None
                 self._keep_books()
                 self._journal.shorten_log()
                 due, next_s = self._journal.work.ready(with_stores=self._usable())
                 # A large file is sent by all workers together.
                 is_large = self._journal.parts.missing() >= _PARTS_TO_SHARE
                 self._workers.scale(self._config.n_workers if is_large else due, self._greeting)
+                self._wake_the_others()
                 sessions = bool(living_sessions(self._spool))
                 # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
                 sending = bool(self._workers) and self._workers.names() & self._journal.work.lease_owners()
                 work = due > 0 or next_s is not None or bool(sending)
                 now_s = time.monotonic()
                 alone_since_s = None if sessions or self._stay else (alone_since_s if alone_since_s is not None else now_s)
-                timeout_s = _LOOK_AROUND_S
+                timeout_s = _LOOK_AROUND_S if gives_way_s is None else max(0.01, gives_way_s - now_s)
                 if next_s is not None:
                     timeout_s = min(timeout_s, max(0.01, next_s - self._journal.work.now_s()))
                 if alone_since_s is not None:
@@ -194,12 +206,24 @@ class Agent:
         Worker(self._spool, self._journal, channel, name, self._config).run()
 
     def _wait(self, timeout_s: float) -> None:
+        """Wait for a signal, a message or `timeout_s`, and look after sessions and workers.
+
+        Messages are passed on at once. While there are workers, which look for jobs themselves, not each message ends the wait.
+        """
         started_s = time.monotonic()
-        ready, _, _ = select.select([self._listener.fileno(), self._signal_read.fileno()], [], [], timeout_s)
-        if self._signal_read.fileno() in ready:
-            self._signal_read.recv(2**16)  # one byte each; if there are more, the next wait ends at once
-        if self._listener.fileno() in ready:
-            self._on_messages(self._listener.receive())
+        until_s, not_before_s = started_s + timeout_s, self._waited_s + _ROUND_S
+        while True:
+            left_s = max(0.0, until_s - time.monotonic())
+            ready, _, _ = select.select([self._listener.fileno(), self._signal_read.fileno()], [], [], left_s)
+            if self._listener.fileno() in ready:
+                self._on_messages(self._listener.receive())
+            if self._signal_read.fileno() in ready:
+                self._signal_read.recv(2**16)  # one byte each; if there are more, the next wait ends at once
+                break
+            if not ready or not self._workers or time.monotonic() >= not_before_s:
+                break
+            until_s = min(until_s, not_before_s)
+        self._waited_s = time.monotonic()
         self._reap()
         self._insist(lambda: release_dead_callers(self._spool, self._journal))
         now_s = time.monotonic()
@@ -233,7 +257,18 @@ class Agent:
             self._note(lambda: self._journal.work.resume(news))  # before the workers look
         if warm:
             message["warm"] = list(warm)
+        if not message and time.monotonic() < self._woken_s + _ROUND_S:
+            self._workers.send_one(message)  # in a burst: the others are woken soon
+            self._has_woken_one = True
+            return
+        self._woken_s = time.monotonic()
         self._workers.send_all(message)
+
+    def _wake_the_others(self) -> None:
+        """Wake all workers if only one was: the message may be for another, whose file's last parts a helper has sent."""
+        if self._has_woken_one:
+            self._workers.send_all({})
+        self._has_woken_one = False
 
     def _reap(self) -> None:
         """Queue the jobs of workers that have died."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from wherry.agent.not_ready import NotReadyError
 from wherry.agent.set_jobs import SetPlan
 from wherry.checkpoints.protocol.candidates import earlier_sets, objects_to_share
 from wherry.checkpoints.protocol.names import RunKeys, SetName
@@ -16,7 +17,7 @@ from wherry.checkpoints.protocol.receipt import SetObject
 from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checkpoints.protocol.uses import announce_use
 from wherry.checksum import PIECE_BYTES, join_crc32c, sha256_and_crc32cs_of_file
-from wherry.errors import IntegrityError, NotFoundError, PermanentError, TransientError
+from wherry.errors import IntegrityError, NotFoundError, PermanentError
 from wherry.spool.journal.jobs import Job, JobState
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.store import ObjectStore
@@ -31,7 +32,7 @@ _COMMIT_S = 30.0
 _MOST_PARTS = 8
 
 
-class OnItsWayError(TransientError):
+class OnItsWayError(NotReadyError):
     """The same bytes are on their way in an older set, to which this one can refer when that is committed."""
 
 

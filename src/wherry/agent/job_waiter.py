@@ -1,17 +1,22 @@
-"""Waits until jobs have ended. Where there is no agent, it does the jobs itself."""
+"""Waits until jobs have ended. Where there is no agent, it does the jobs itself.
+
+What that takes is imported then: a program that has an agent starts sooner without it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from wherry.agent.in_process import Caller
-from wherry.agent.open_stores import Stores
 from wherry.agent.session import LOOK_AGAIN_S, Session
 from wherry.errors import UploadFailed
 from wherry.posix.fork import call_in_children, leave_to_parent
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from wherry.agent.in_process import Caller
 
 
 class JobWaiter:
@@ -43,6 +48,9 @@ class JobWaiter:
             self._session.wait(timeout_s)
             return
         if self._caller is None:
+            from wherry.agent.in_process import Caller
+            from wherry.agent.open_stores import Stores
+
             stores = Stores(self._session.spool.inside("endpoints.json"), self._journal.work.note_error)
             for store_id, secrets in self._session.secrets.items():
                 stores.learn(int(store_id), secrets)

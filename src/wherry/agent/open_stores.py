@@ -19,6 +19,7 @@ from wherry.errors import JournalError, TransientError, kind_of
 from wherry.redact import Redactor
 from wherry.spool.journal.queries import StoreRecord
 from wherry.store import ObjectStore
+from wherry.store.governor import node_governor
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
 from wherry.store.server_features import Endpoints
@@ -41,6 +42,8 @@ class OpenStore:
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     #: Called with (key, error, attempts, wait_s) for each retry that is made outside the store.
     on_retry: Callable[[str, TransientError, int, float], None] = lambda *told: None
+    #: How fast one part has gone there lately; None: nobody knows.
+    part_bytes_per_s: Callable[[], float | None] = lambda: None
 
 
 class Stores:
@@ -93,9 +96,12 @@ class Stores:
                 uri = StoreURI(record.scheme, record.root)
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
+                governor = node_governor(uri, record.options, transfer)
                 note_retry = functools.partial(self._note_retry, record.id)
-                store = RetryStore(LimitStore(backend, max_in_flight=MOST_IN_FLIGHT), retry, on_retry=note_retry)
-                found = self._open[record.id] = OpenStore(store, retry, transfer, record.settings, note_retry)
+                store = RetryStore(LimitStore(backend, MOST_IN_FLIGHT, governor), retry, on_retry=note_retry)
+                found = self._open[record.id] = OpenStore(
+                    store, retry, transfer, record.settings, note_retry, governor.part_bytes_per_s
+                )
             return found
 
     def _note_retry(self, store_id: int, key: str, error: TransientError, attempts: int, wait_s: float) -> None:

@@ -1,30 +1,37 @@
-"""Carries out one leased job: opens its store, sends its file, and writes the result into the journal."""
+"""Carries out one leased job: opens its store, sends its file, and writes the result into the journal.
+
+What only the jobs of checkpoint sets need is imported by the first of them: an agent without sets starts sooner.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wherry.agent.comparing import Comparing, OnItsWayError
+from wherry.agent.not_ready import NotReadyError
 from wherry.agent.open_stores import OpenStore, Stores
-from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
 from wherry.agent.wakeup import notify
-from wherry.checkpoints.protocol.commit import IncompleteSetError
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
 from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
-from wherry.spool.journal.work import TRY_AGAIN_S
-from wherry.spool.spool import Spool
+from wherry.spool.journal.work import TRY_AGAIN_S, Ack
+from wherry.spool.spool import HELD_BYTES, Spool
 from wherry.store.retry import job_wait_s
 from wherry.transfer.upload import Sender
+
+if TYPE_CHECKING:
+    from wherry.agent.comparing import Comparing
 
 log = logging.getLogger("wherry.agent.worker")
 
@@ -32,8 +39,6 @@ log = logging.getLogger("wherry.agent.worker")
 _TRIAL_S = 5.0
 #: Before a job's last try: its deadline, which is counted less often, has passed by then.
 _LEAST_LAST_WAIT_S = 1.0
-#: How often a job looks again for the objects that it requires.
-_REQUIREMENT_WAIT_S = 2.0
 
 
 @dataclass
@@ -47,12 +52,13 @@ class Performer:
     sender: Sender
     #: Whether it works in the process of the session, and not in a worker.
     in_caller: bool = False
+    #: Is told of each job that is done, to write it down with others; None: it is written at once.
+    ack: Callable[[Ack], object] | None = None
+    #: Makes a call of the journal's while no other job is begun (see Crew); None: just makes it.
+    paused: Callable[[Callable[[], list[str]]], list[str]] | None = None
     records: dict[int, StoreRecord] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    comparing: Comparing = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.comparing = Comparing(self.journal, waits=not self.in_caller)
+    comparing: Comparing | None = None
 
     def record(self, store_id: int) -> StoreRecord:
         """The journal's record of a store."""
@@ -71,22 +77,21 @@ class Performer:
             self.records = self.journal.queries.stores()
             return set(self.records) - self.stores.unusable(self.records)
 
-    def perform(self, job: Job) -> None:
-        """Carry a job out and write down how it ended. Raises nothing but a damaged journal."""
+    def perform(self, job: Job, *, is_plain: bool = False) -> None:
+        """Carry a job out and write down how it ended. Raises nothing but a damaged journal. `is_plain`: as of `Leased`."""
         opened: OpenStore | None = None
         secrets = self.stores.known().get(job.store_id)
         try:
             opened = self.stores.open(self.record(job.store_id))
-            etag, note = self._carry_out(job, opened)
-            exclusive = None if job.overwrite else _decides_races(opened, job)
-            retry_until_written(
-                lambda: self.spool.free(self.journal.work.ack(job.id, self.worker, etag, exclusive=exclusive, note=note))
-            )
-        except (NotReadyError, OnItsWayError) as error:
-            self._again(job, error, wait_s=_REQUIREMENT_WAIT_S, counts=False)
-        except IncompleteSetError as error:
-            wait_s = wait_before_next_look_s(self.journal.work.time_left_s(job)[1])
-            self._again(job, error, wait_s=wait_s, counts=False)
+            etag, note = self._carry_out(job, opened, is_plain=is_plain)
+            done = Ack(job.id, etag, None if job.overwrite else _decides_races(opened, job), note, job.size_bytes)
+            if self.ack is not None:
+                self.ack(done)
+            else:
+                self.write([done])
+            return
+        except NotReadyError as error:
+            self._again(job, error, wait_s=error.look_again_s, counts=False)
         except StoreError as error:
             if error.waits_for is not None and job.kind is not JobKind.CHECK:
                 if secrets is not self.stores.known().get(job.store_id):  # newer ones came meanwhile, which it has not tried
@@ -105,38 +110,80 @@ class Performer:
         except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
             log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
             self._fail(job, error)
-        self._notify_sessions()
+        self.notify_sessions()
 
-    def _carry_out(self, job: Job, opened: OpenStore) -> tuple[str | None, str | None]:
+    def write(self, acks: Sequence[Ack]) -> None:
+        """Write down that jobs are done, remove the staged files that nobody needs any more, and wake all sessions."""
+        ack = partial(self.journal.work.ack_many, self.worker, acks)
+        freed = retry_until_written(ack if self.paused is None else partial(self.paused, ack))
+        # The caller may fork, and its child would keep the descriptors.
+        is_large = not self.in_caller and any(one.size_bytes >= HELD_BYTES for one in acks)
+        held = self.spool.hold_large(freed) if is_large else []
+        try:
+            self.spool.free(freed)
+            self.notify_sessions()
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+
+    def _carry_out(self, job: Job, opened: OpenStore, *, is_plain: bool) -> tuple[str | None, str | None]:
         """Do what the job is for: (the etag of its object, what the user has to be told)."""
         if job.kind is JobKind.CHECK:
             check(job, opened)
             return None, None
         if job.kind is JobKind.PUT:
-            return self._send(job, opened), None
+            return self._send(job, opened, is_plain=is_plain), None
+        from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
+        from wherry.checkpoints.protocol.commit import IncompleteSetError
+
         plan = SetPlan.read(self.spool.staged_path(job.object_id))
         if job.kind is JobKind.RECEIPT:
             return write_receipt(plan, self.journal.work.requirements(job.id), opened.store), None
-        return None, commit_set(plan, self.journal.work.time_left_s(job)[1], opened.store)
+        passed_s = self.journal.work.time_left_s(job)[1]
+        try:
+            return None, commit_set(plan, passed_s, opened.store)
+        except IncompleteSetError as error:
+            missing = NotReadyError(error.message, operation=error.operation, uri=error.uri, hint=error.hint)
+            missing.look_again_s = wait_before_next_look_s(passed_s)
+            raise missing from error
 
-    def _send(self, job: Job, opened: OpenStore) -> str | None:
+    def _send(self, job: Job, opened: OpenStore, *, is_plain: bool) -> str | None:
         """Send the staged file, unless an earlier checkpoint set has its bytes: the object's etag."""
-        self._require(job, opened)
+        if not is_plain:
+            self._require(job, opened)
         learn = functools.partial(self.stores.learn_endpoint, job.store_id, opened, job.key)
         trial = None if self.in_caller else learn()
         path = self.spool.staged_path(job.object_id)
-        job, is_there = self.comparing.decided(job, path, opened.store)
-        if is_there:
-            return None
+        if not is_plain and self.journal.comparisons.asked(job.id) is not None:
+            job, is_there = self._compared().decided(job, path, opened.store)
+            if is_there:
+                return None
         # A store that links a frozen file lets others write to it, which must not reach another job's bytes.
-        frozen = not self.journal.queries.is_shared(job.object_id)
+        frozen = not (opened.store.can_share(job.key, path) and self.journal.queries.is_shared(job.object_id))
         on_retry = functools.partial(opened.on_retry, job.key)
-        meta = self.sender.send(job, path, opened.store, opened.transfer, retry=opened.retry, on_retry=on_retry, frozen=frozen)
+        meta = self.sender.send(
+            job,
+            path,
+            opened.store,
+            opened.transfer,
+            retry=opened.retry,
+            on_retry=on_retry,
+            frozen=frozen,
+            bytes_per_s=opened.part_bytes_per_s(),
+        )
         if self.in_caller:  # a thread could outlive the caller's Uploader, and the folder that it has open
             learn(aside=False)
         elif trial is not None and not job.overwrite:  # the condition was sent: is it one that the server keeps?
             trial.join(_TRIAL_S)
         return meta.etag
+
+    def _compared(self) -> Comparing:
+        from wherry.agent.comparing import Comparing
+
+        with self.lock:
+            if self.comparing is None:
+                self.comparing = Comparing(self.journal, waits=not self.in_caller)
+            return self.comparing
 
     def _require(self, job: Job, opened: OpenStore) -> None:
         for wanted in self.journal.work.requirements(job.id):
@@ -187,9 +234,12 @@ class Performer:
             text = f"{type(error).__name__}: {text}"
         return self.stores.scrub(text)
 
-    def _notify_sessions(self) -> None:
-        for path in self.spool.inside("clients").glob("*.bell"):
-            _ring(path)
+    def notify_sessions(self) -> None:
+        """Wake all sessions, as some job has ended."""
+        with suppress(FileNotFoundError), os.scandir(self.spool.inside("clients")) as entries:
+            for entry in entries:
+                if entry.name.endswith(".bell"):
+                    _ring(Path(entry.path))
 
     def perform_part(self, job_id: JobId, number: int, crc32c: int | None) -> None:
         """Send a leased part of a job that another worker coordinates. Raises nothing but a damaged journal."""
@@ -228,10 +278,6 @@ def _ring(path: Path) -> None:
 def _decides_races(opened: OpenStore, job: Job) -> bool:
     capabilities = opened.store.capabilities
     return capabilities.conditional_complete if job.part_size_bytes is not None else capabilities.conditional_put
-
-
-class NotReadyError(TransientError):
-    """An object that the job requires is not there yet. Waiting for it is no failed attempt."""
 
 
 def check(job: Job, opened: OpenStore) -> None:

@@ -21,6 +21,8 @@ log = logging.getLogger("wherry")
 LOOK_AGAIN_S = 1.0
 #: Secrets reach a new agent as soon as it listens; a machine under load takes its time.
 _AGENT_START_S = 20.0
+#: Short, as the first byte waits for it.
+_ASK_AGAIN_S = 0.002
 
 
 class Session:
@@ -41,6 +43,7 @@ class Session:
         self._listener: Listener | None = None
         self._listener_pid = 0
         self._listener_lock = threading.Lock()
+        self._called_s = -LOOK_AGAIN_S
         #: Whether it was said that no agent can be started.
         self._is_told = False
 
@@ -56,12 +59,13 @@ class Session:
         """
         if self._agent is None:
             return
+        self._called_s = time.monotonic()
         carried: dict[str, object] = {}
         if self.secrets:
             carried["secrets"] = self.secrets
         if warm is not None:
             carried["warm"] = [warm]
-        address = self.spool.inside("bell")
+        address = self.spool.name_inside("bell")
         if notify(address, carried):
             return
         try:
@@ -77,7 +81,7 @@ class Session:
             if time.monotonic() > until_s:
                 log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
                 return
-            time.sleep(0.01)  # it has no way to call us before it listens itself
+            time.sleep(_ASK_AGAIN_S)  # it has no way to call us before it listens itself
 
     def listener(self) -> Listener:
         """Where we are woken; from its first use on, no end of a job is missed."""
@@ -91,10 +95,11 @@ class Session:
             return self._listener
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until some job ends, at most `timeout_s` or a second, and start an agent if there is none."""
+        """Wait until some job ends, at most `timeout_s` or a second. An agent that is gone is started within a second."""
         listener = self.listener()
         if not listener.wait(0):
-            self.call_agent()
+            if time.monotonic() - self._called_s >= LOOK_AGAIN_S:
+                self.call_agent()
             listener.wait(min(timeout_s, LOOK_AGAIN_S))
 
     def sign_off(self) -> None:

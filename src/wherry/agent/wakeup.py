@@ -29,10 +29,10 @@ _ID = re.compile(r"[0-9]{1,18}")
 _LARGEST_MESSAGE_BYTES = 100_000
 
 
-def _address(path: Path) -> str:
+def _address(path: Path | str) -> str:
     """The name of a socket, if it fits unix(7). Where there is /proc it does: see `SpoolFolder.inside`."""
     if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
-        raise SpoolError(f"the path of the spool {path.parent} is too long for a socket: use a shorter one")
+        raise SpoolError(f"the path of the spool {os.path.dirname(path)} is too long for a socket: use a shorter one")
     return str(path)
 
 
@@ -101,7 +101,7 @@ def _message(data: bytes) -> dict[str, object] | None:
     return found if are_secrets and are_ids else None
 
 
-def notify(path: Path, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
+def notify(path: Path | str, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
     """Wake whoever listens at `path`. False: nobody does.
 
     Waits for room in a full queue, at most `patience_s`, only when something is carried: else a full queue means that the

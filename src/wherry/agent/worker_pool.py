@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -47,6 +48,10 @@ class WorkerPool:
         """Under which the living workers lease jobs."""
         return {worker.name for worker in self._workers.values()}
 
+    def pids(self) -> list[int]:
+        """Of the living workers."""
+        return list(self._workers)
+
     def scale(self, wanted: int, greeting: Callable[[], Mapping[str, object]]) -> None:
         """Start workers until there are as many as wanted; `greeting` makes the first message to each."""
         while len(self._workers) < min(self._n_workers, wanted) and time.monotonic() >= self._not_before_s:
@@ -70,6 +75,7 @@ class WorkerPool:
         """In the child: close what belongs to the agent, work, and leave without the agent's exit handlers."""
         status = 1
         try:
+            gc.freeze()  # else each collection here would write to, and so copy, the pages that are shared with the agent
             _die_with_parent(agent_pid)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -87,6 +93,11 @@ class WorkerPool:
     def send_all(self, message: Mapping[str, object]) -> None:
         """Send a message to every worker; an empty one only wakes it."""
         for worker in self._workers.values():
+            _send(worker, message)
+
+    def send_one(self, message: Mapping[str, object]) -> None:
+        """Send a message to the worker that is there for longest."""
+        for worker in list(self._workers.values())[:1]:
             _send(worker, message)
 
     def reap(self) -> Iterator[tuple[str, str]]:

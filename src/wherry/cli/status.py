@@ -13,10 +13,11 @@ from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.overview import Reason, StoreWait
-from wherry.spool.journal.queries import secrets_here
+from wherry.spool.journal.queries import StoreRecord, secrets_here
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.store.environment import variables_of
+from wherry.store.governor import PresentLimit, address_of, present_limits
 
 OPEN = (JobState.QUEUED, JobState.LEASED)
 _REASONS = {
@@ -96,6 +97,8 @@ class SpoolStatus:
     #: The stores to which nothing can be sent before an operator mends something.
     refusing: tuple[tuple[StoreWait, str], ...] = ()
     stuck_after_s: float = STUCK_AFTER_S
+    #: How fast this user's processes on this node may go just now.
+    limits: tuple[PresentLimit, ...] = ()
 
     @property
     def trouble(self) -> str:
@@ -143,6 +146,7 @@ def snapshot(folder: Path, *, stuck_after_s: float = STUCK_AFTER_S) -> SpoolStat
             journal.overview.n_stuck(stuck_after_s, [*(one.store_id for one in waiting), *(one.store_id for one in refusing)]),
             tuple((one, f"{stores[one.store_id].scheme}://{stores[one.store_id].root}") for one in refusing),
             stuck_after_s,
+            tuple(_limits(stores.values())),
         )
 
 
@@ -184,6 +188,12 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
             reason = f"it is being tried again after: {job.error}"
         found.append(Unfinished(job, sent_bytes(journal, job), reason, next_try_in_s))
     return found
+
+
+def _limits(stores: Iterable[StoreRecord]) -> list[PresentLimit]:
+    """Those of the node, and of these stores."""
+    addresses = [address_of(one.scheme, one.root, one.options) for one in stores]
+    return [one for one in present_limits() if any(address.startswith(one.store) for address in addresses)]
 
 
 def _quarantine(folder: Path) -> list[Quarantine]:

@@ -64,6 +64,7 @@ def status_json(status: SpoolStatus) -> str:
                 for job in status.failures
             ],
             "quarantine": [{"folder": str(q.folder), "reason": q.reason, "files": q.files} for q in status.quarantine],
+            "limits": [{"store": one.store or None, "limit": one.limit, "reason": one.reason} for one in status.limits],
             "warnings": status.warnings,
         }
     )
@@ -104,6 +105,7 @@ def status_lines(status: SpoolStatus) -> list[str]:
         )
         if status.agent_pid is None and counts.queued + counts.leased > sum(one.n_jobs for one in status.waiting):
             lines.append(f"         nobody is sending it: {command('drain', spool)}")
+    lines += [f"limit    {one.store or 'this node'}: {one.limit}, as {one.reason}" for one in status.limits]
     if n := status.n_retrying:
         lines += ["", f"{n} upload{'s are' if n > 1 else ' is'} being tried again:", *unfinished_lines(status.retrying)]
         if n > len(status.retrying):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from wherry.errors import JobFailure, SpoolError
+from wherry.errors import JobFailure, JournalError, SpoolError
 from wherry.spool.journal.jobs import JobId, JobKind
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
@@ -61,9 +61,9 @@ class Acceptance:
         """
         for name in requires:
             self._uri_for(name)
-        for uri in map(self._uri_for, names):
-            if only_if_free and (holder := self.journal.queries.newest_open(uri, self.endpoint)) is not None:
-                raise name_is_held(holder)
+        uris = [self._uri_for(name) for name in names]
+        if only_if_free and (holder := self.journal.queries.first_open(uris, self.endpoint)) is not None:
+            raise name_is_held(holder)
 
     def make_room(self, size_bytes: int, wait: Callable[[], object]) -> bool:
         """Wait until the budget has room for `size_bytes`. False: there is none; the file has to go around the spool."""
@@ -99,8 +99,9 @@ class Acceptance:
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
-        shared, keys = shared_here(), [(self.spool.folder, file.absolute()) for file, _ in sources]
-        if all(key in shared for key in keys):
+        shared = shared_here()
+        keys = [] if shared is None else [(self.spool.folder, file.absolute()) for file, _ in sources]
+        if shared is not None and all(key in shared for key in keys):
             with suppress(SnapshotGone):  # uploaded and freed in the meantime
                 there = [shared[key] for key in keys]
                 return self.submit(there, names, overwrite, requires, shared=True, only_if_free=not overwrite, plan=plan)
@@ -110,9 +111,11 @@ class Acceptance:
                 staged.append(stage(self.spool, file, self.owner, move=move, advance=advance))
             ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite, plan=plan)
         except BaseException:
-            self.spool.free([one.object_id for one in staged])
+            with suppress(JournalError):  # it cannot be read: what no job needs goes when it can
+                self.spool.free(self.journal.queries.unneeded([one.object_id for one in staged]))  # Ctrl-C may come too late
             raise
-        shared.update(zip(keys, staged, strict=True))
+        if shared is not None:
+            shared.update(zip(keys, staged, strict=True))
         return ids
 
     def submit(
@@ -128,7 +131,7 @@ class Acceptance:
     ) -> list[JobId]:
         """Make jobs for staged files: their ids. `plan`: the part of a checkpoint set that they are compared for."""
         new = [
-            replace(self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite), only_if_free=only_if_free, plan=plan)
+            self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite, only_if_free=only_if_free, plan=plan)
             for one, name in zip(staged, names, strict=True)
         ]
         ids, freed = self._write(new, shared=shared)
@@ -136,18 +139,30 @@ class Acceptance:
         self.spool.free(freed)
         return ids
 
-    def _new_job(self, name: str, staged: Staged, kind: JobKind, requires: Sequence[str], *, overwrite: bool) -> NewJob:
+    def _new_job(
+        self,
+        name: str,
+        staged: Staged,
+        kind: JobKind,
+        requires: Sequence[str],
+        *,
+        overwrite: bool,
+        only_if_free: bool = False,
+        plan: str | None = None,
+    ) -> NewJob:
+        key = self.uri.key_for(check_name(name))
         return NewJob(
             kind=kind,
-            uri=self._uri_for(name),
-            key=self.uri.key_for(name),
+            uri=self.uri.uri_for(key),
+            key=key,
             object_id=staged.object_id,
             size_bytes=staged.size_bytes,
             overwrite=overwrite,
             token=secrets.token_hex(16),
             requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
             crc32c=staged.crc32c,
-            pieces=staged.pieces,
+            only_if_free=only_if_free,
+            plan=plan,
         )
 
     def submit_follow_ups(self, jobs: Sequence[FollowUp]) -> list[JobId]:

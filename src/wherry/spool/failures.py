@@ -30,8 +30,10 @@ class Failures:
 
     def report(self, *, raising: bool) -> None:
         """Raise UploadFailed for failures that were not raised before, or log those that were not logged."""
-        checks = self._journal.uploads.failures(self._owner, checks=True)
-        puts = self._journal.uploads.failures(self._owner, mark=raising)
+        checks, puts = [], []
+        if self._journal.uploads.has_failures(self._owner):
+            checks = self._journal.uploads.failures(self._owner, checks=True)
+            puts = self._journal.uploads.failures(self._owner, mark=raising)
         puts = [*self._acceptance.lost(mark=raising), *puts]  # nothing can go wrong any more before that is said
         if raising and (checks or puts):
             raise upload_failed([*checks, *puts], remedy=self._remedy(puts))

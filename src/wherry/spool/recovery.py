@@ -132,6 +132,8 @@ def open_journal(
 
 def restore_quarantined(spool: Spool, object_ids: Iterable[str]) -> None:
     """Fetch staged files back that were put aside with a damaged journal just before the new one accepted their jobs."""
+    if not spool.has("quarantine"):
+        return
     for object_id in object_ids:
         if not spool.path(object_id).exists():
             for aside in spool.inside("quarantine").glob(f"*/objects/{object_id}"):

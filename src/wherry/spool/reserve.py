@@ -36,7 +36,7 @@ class Reserve:
 
     def missing_bytes(self) -> int:
         """By how many bytes the reserve is too small."""
-        return max(0, self._wanted_bytes - _allocated_bytes(self._path))
+        return max(0, self._wanted_bytes - self._allocated_bytes())
 
     def fill(self, journal_bytes: int = 0) -> None:
         """Allocate what is missing. OSError (ENOSPC, EDQUOT) if the disk has no room for it; then nothing has changed.
@@ -49,7 +49,7 @@ class Reserve:
         self._take(self._wanted_bytes)
 
     def _take(self, wanted: int) -> None:
-        if _allocated_bytes(self._path) >= wanted:
+        if self._allocated_bytes() >= wanted:
             return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "r+b", buffering=0):
@@ -62,7 +62,7 @@ class Reserve:
 
     def release(self) -> int:
         """Free the reserve for the journal. Returns how many bytes it had."""
-        if size_bytes := _allocated_bytes(self._path):
+        if size_bytes := self._allocated_bytes():
             os.truncate(self._path, 0)
         return size_bytes
 
@@ -73,10 +73,10 @@ class Reserve:
         """
         self._journal_bytes = max(self._journal_bytes, journal_bytes)
         there = os.statvfs(self._path.parent)
-        room_bytes = there.f_bavail * there.f_frsize + _allocated_bytes(self._path)
+        room_bytes = there.f_bavail * there.f_frsize + self._allocated_bytes()
         with suppress(OSError):  # another process took the room: the next call tries again
             self._take(min(self._compute() - _LOG_BYTES, room_bytes))
-        return _allocated_bytes(self._path)
+        return self._allocated_bytes()
 
     def exists(self) -> bool:
         """Whether the reserve has a file, of whatever size."""
@@ -89,6 +89,12 @@ class Reserve:
     @property
     def _path(self) -> Path:
         return self._folder.inside("reserve")
+
+    def _allocated_bytes(self) -> int:
+        try:
+            return os.stat("reserve", dir_fd=self._folder.descriptor()).st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
 
     def _compute(self) -> int:
         """Room for the log, for the pages of the log that are new to the database, and for the growth of the rows."""
@@ -109,13 +115,6 @@ def _allocate(descriptor: int, size_bytes: int) -> None:
             return
     for at in range(0, size_bytes, _MIB):
         os.pwrite(descriptor, bytes(_MIB), at)
-
-
-def _allocated_bytes(path: Path) -> int:
-    try:
-        return os.stat(path).st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return 0
 
 
 def size_bytes_of(path: Path) -> int:

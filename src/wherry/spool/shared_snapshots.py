@@ -28,7 +28,9 @@ def shared_snapshots() -> Iterator[None]:
         _shared.reset(token)
 
 
-def shared_here() -> dict[tuple[Path, Path], Staged]:
-    """The snapshots that this call has made, by spool folder and source, to be added to; they may have been freed since."""
-    found = _shared.get()
-    return {} if found is None else found
+def shared_here() -> dict[tuple[Path, Path], Staged] | None:
+    """The snapshots that this call has made, by spool folder and source, to be added to; they may have been freed since.
+
+    None: it shares none.
+    """
+    return _shared.get()

@@ -17,16 +17,16 @@ def sources_of(path: Path, name: str) -> list[Source]:
     if not path.is_dir():
         return [(path, name)]
     found: dict[str, Path] = {}
-    for file in _files_below(path):
-        new = check_new_name(f"{name}/{file.relative_to(path).as_posix()}")
+    for file, below in _files_below(path):
+        new = check_new_name(f"{name}/{below}")
         if (other := found.setdefault(new, file)) is not file:  # neither is to replace the other
             raise ConfigError(f"{other} and {file} differ by their Unicode form only, and would both become {new!r}: rename one")
     return [(file, new) for new, file in found.items()]
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """All files of a folder, by path."""
-    found: list[Path] = []
+def _files_below(folder: Path) -> list[tuple[Path, str]]:
+    """All files of a folder, each with its path below it."""
+    found: list[tuple[Path, str]] = []
 
     def stop(error: OSError) -> None:
         raise error
@@ -38,10 +38,12 @@ def _files_below(folder: Path) -> list[Path]:
                 raise ConfigError(
                     f"{Path(base) / name} is a symbolic link to a folder: copy the folder there or upload it by itself"
                 )
-        found += [Path(base) / name for name in sorted(names)]
+        at = Path(base)
+        below = "" if at == folder else f"{at.relative_to(folder).as_posix()}/"
+        found += [(at / name, below + name) for name in sorted(names)]
     if not found:
         raise ConfigError(f"the folder {folder} has no files: object stores keep no empty folders")
-    for path in found:
-        if not path.is_file():
+    for path, _ in found:
+        if not os.path.isfile(path):
             raise ConfigError(f"{path} is no regular file: only regular files can be uploaded")
     return found

@@ -16,28 +16,31 @@ from pathlib import Path
 from typing import BinaryIO
 
 from wherry.checksum import PIECE_BYTES, join_crc32c
-from wherry.errors import SourceChangedError
+from wherry.errors import ConfigError, SourceChangedError
 from wherry.posix.atomic_write import sync
-from wherry.posix.file_copy import CANNOT, copy_and_sum, reflink, require_regular
+from wherry.posix.file_copy import CANNOT, STATBLOCK_BYTES, copy_and_sum, copy_data, reflink, require_regular
 from wherry.spool.spool import HALF, Spool
 
 #: A file that changes while it is copied is copied again; a third change says that its writer is still at it.
 _COPY_ATTEMPTS = 3
+#: A file of at most so many bytes is summed while it is copied: that takes 0.1 ms, and saves a worker a transaction. A larger one
+#: is copied by the kernel, so that the caller goes on sooner, and summed by a worker, in pieces.
+_SUMMED_IN_CALL_BYTES = 2**20
+#: A file of at most so many bytes is copied also where its blocks could be shared: that takes as long, and no worker need sum it.
+_COPIED_BYTES = 2**16
 
 
 @dataclass(frozen=True)
 class Staged:
     """A snapshot in the spool. `method` says how it was made: move, reflink, copy or open.
 
-    `crc32c`, and that of each piece of PIECE_BYTES, is known where the bytes went through our hands, by copy; otherwise a worker
-    computes it.
+    `crc32c` is known of small files that were copied; otherwise a worker computes it.
     """
 
     object_id: str
     size_bytes: int
     method: str
     crc32c: int | None = None
-    pieces: tuple[int, ...] = ()
 
 
 def stage(
@@ -50,7 +53,7 @@ def stage(
     SourceChangedError, SpoolError when the spool is full. Nothing half-written is left.
     `advance` is told of bytes that are copied.
     """
-    found = source.stat()
+    found = os.stat(source)
     require_regular(source, found)
     object_id = f"{session}-{secrets.token_hex(8)}"
     with spool.explained(source, found.st_size):
@@ -87,23 +90,23 @@ def _link(spool: Spool, source: Path, object_id: str) -> Staged | None:
 
 def _name_whole(spool: Spool, object_id: str) -> None:
     """Give a file that is whole its name: from now on nobody takes it for a half-made one."""
-    os.rename(spool.path(object_id + HALF), spool.path(object_id))
+    spool.name_whole(object_id)
     _make_durable(spool)
 
 
 def _copy(spool: Spool, source: Path, object_id: str, advance: Callable[[int], object]) -> Staged:
-    with open(source, "rb", buffering=0) as reader:
-        before = os.fstat(reader.fileno())
+    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        before = os.fstat(reader)
         require_regular(source, before)
-        out = os.open(spool.path(object_id + HALF), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        out = spool.make_staged(object_id)
         try:
-            pieces: tuple[int, ...] = ()
-            method = "reflink" if reflink(reader.fileno(), out) else "copy"
-            if method == "copy":
-                if before.st_size > spool.free_bytes():
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                pieces = copy_and_sum(reader.fileno(), out, before.st_size, advance)
-            after = os.fstat(reader.fileno())
+            crc, method = None, "copy"
+            if before.st_size > _COPIED_BYTES and reflink(reader, out):
+                method = "reflink"
+            else:
+                crc = _fill(spool, source, reader, out, before, advance)
+            after = os.fstat(reader)
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 raise SourceChangedError(
                     f"{source} changed while it was being copied ({before.st_size} -> {after.st_size} bytes): "
@@ -113,9 +116,23 @@ def _copy(spool: Spool, source: Path, object_id: str, advance: Callable[[int], o
                 os.fsync(out)
         finally:
             os.close(out)
+    finally:
+        os.close(reader)
     _name_whole(spool, object_id)
-    crc = join_crc32c(pieces, PIECE_BYTES, before.st_size) if method == "copy" else None
-    return Staged(object_id, before.st_size, method, crc, pieces)
+    return Staged(object_id, before.st_size, method, crc)
+
+
+def _fill(spool: Spool, path: Path, source: int, out: int, found: os.stat_result, advance: Callable[[int], object]) -> int | None:
+    """Copy the open file `path`, of which `found` was said, into the spool: its CRC32C, if it was summed on the way."""
+    if found.st_size > _SUMMED_IN_CALL_BYTES:
+        if min(found.st_size, found.st_blocks * STATBLOCK_BYTES) > spool.free_bytes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        copy_data(source, out, found.st_size, advance)
+        return None
+    pieces = copy_and_sum(source, out, found.st_size, advance)
+    if not found.st_size and os.read(source, 1) and not os.fstat(source).st_size:
+        raise ConfigError(f"{path} says that it has 0 bytes, and has more: copy it to a regular file, and upload that")
+    return join_crc32c(pieces, PIECE_BYTES, found.st_size)
 
 
 def _make_durable(spool: Spool, *staged: Path) -> None:

@@ -229,7 +229,10 @@ class ObjectStore(ABC):
         """Take over what an earlier probe() of the same endpoint found; names that are unknown are ignored."""
 
     def can_share(self, key: str, path: Path) -> bool:
-        """Whether put_file() of this file, frozen, is likely to make the object of its very blocks: then parts gain nothing."""
+        """Whether put_file() of this file, frozen, is likely to make the object of its very blocks: then parts gain nothing.
+
+        True whenever it may link the file: a file that other uploads need is not frozen then.
+        """
         return False
 
     @abstractmethod

@@ -84,18 +84,17 @@ def open_store(
     """
     backend = backend_for(uri.scheme)
     module_name, _, class_name = backend.store.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        _require_libraries(uri.scheme, backend, error)
-        raise
-    store_class = cast("type[ObjectStore]", getattr(module, class_name))
     given = dict(options or {})
     if backend.stall_option is not None and stall_timeout_s is not None:
         given.setdefault(backend.stall_option, stall_timeout_s)
-    if backend.check_bucket is not None:
-        backend.check_bucket(uri.root, given)
-    return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see contract.py
+    try:
+        store_class = cast("type[ObjectStore]", getattr(importlib.import_module(module_name), class_name))
+        if backend.check_bucket is not None:
+            backend.check_bucket(uri.root, given)
+        return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see contract.py
+    except ImportError as error:  # of the backend, or of what it imports when a store is opened
+        _require_libraries(uri.scheme, backend, error)
+        raise
 
 
 def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -> None:

@@ -7,15 +7,18 @@ throttled answer. A wrapper is always a MultipartStore; its `capabilities` are t
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from wherry.config import RetryConfig
-from wherry.errors import ConfigError, PermanentError, ThrottledError, TransientError
+from wherry.errors import PermanentError, ThrottledError, TransientError
 from wherry.posix.thread_pool import wait_for
 from wherry.store import (
     Capabilities,
@@ -29,9 +32,13 @@ from wherry.store import (
     TakeBlock,
     order_of,
 )
+from wherry.store.governor import Governor
+from wherry.store.node_table import NodeTable
 from wherry.store.retry import call_with_retry
 
 _T = TypeVar("_T")
+#: S3 and GCS give so many entries of a listing for one request.
+_ENTRIES_A_PAGE = 1000
 
 
 class WrappedStore(MultipartStore):
@@ -238,43 +245,85 @@ class LimitStore(WrappedStore):
 
     Additive increase, multiplicative decrease (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for
     Congestion Avoidance", 1989): a ThrottledError halves the limit, at most once for the calls that were under way together,
-    and as many successes as the limit has places raise it by one. It is never below one.
+    and as many successes as the limit has places raise it by one. It is never below one. With a `governor`,
+    which then has `max_in_flight`, the lower limit and rates are shared with the node's other processes.
     """
 
-    def __init__(self, inner: ObjectStore, max_in_flight: int) -> None:
-        if max_in_flight < 1:
-            raise ConfigError(f"max_in_flight is {max_in_flight}: at least one call must be let through")
+    def __init__(self, inner: ObjectStore, max_in_flight: int, governor: Governor | None = None) -> None:
         super().__init__(inner)
-        self._most = max_in_flight
-        self._limit = float(max_in_flight)
+        self._governor = governor or Governor(NodeTable(), "this process", max_in_flight)
         self._in_flight = 0
-        self._cuts = 0
         self._changed = threading.Condition()
 
     @property
     def limit(self) -> int:
         """How many calls are let through at once just now."""
-        return int(self._limit)
+        return self._governor.places()
 
     def _call(self, operation: str, key: str, call: Callable[[], _T]) -> _T:
-        with self._changed:
-            wait_for(self._changed, lambda: self._in_flight < self.limit)
+        return self._let_through(call)
+
+    def _steps(self, operation: str, prefix: str, begin: Callable[[], Iterator[_T]]) -> Iterator[_T]:
+        entries = begin()
+        for n in itertools.count():
+            is_request = n % _ENTRIES_A_PAGE == 0
+            if (entry := self._let_through(lambda: next(entries, None), is_request=is_request)) is None:
+                return
+            yield entry
+
+    def _let_through(self, call: Callable[[], _T], *, is_request: bool = True) -> _T:
+        with self._changed:  # the end of a call of ours wakes us, and there is one while there is no place
+            if self._in_flight >= self.limit:
+                wait_for(self._changed, lambda: self._in_flight < self.limit)
             self._in_flight += 1
-            cuts = self._cuts
-        grow, throttled = False, False
         try:
-            result = call()
-            grow = True
+            begun_s = self._governor.wait_for_request() if is_request else self._governor.now_s()
+            try:
+                result = call()
+            except ThrottledError:
+                self._governor.note_throttled(begun_s)
+                raise
+            if is_request:
+                self._governor.note_success()
             return result
-        except ThrottledError:
-            throttled = True
-            raise
         finally:
             with self._changed:
                 self._in_flight -= 1
-                if grow:
-                    self._limit = min(self._most, self._limit + 1 / self._limit)
-                elif throttled and cuts == self._cuts:
-                    self._limit = max(1.0, self._limit / 2)
-                    self._cuts += 1
                 self._changed.notify_all()
+
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        """As the inner store's, when its bytes may move."""
+        if self._governor.counts_bytes and not (put.frozen and self.inner.can_share(key, path)):
+            with suppress(FileNotFoundError):  # the inner store says it
+                self._governor.wait_for_bytes(os.stat(path).st_size)
+        return super().put_file(key, path, put)
+
+    def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
+        """As the inner store's, when its bytes may move."""
+        size_bytes = part.end - part.start
+
+        def put() -> StoredPart:
+            begun_s = time.monotonic()
+            stored = self._parts("put_part", key).put_part(key, upload_id, path, part)
+            self._governor.note_part(size_bytes, time.monotonic() - begun_s)
+            return stored
+
+        self._governor.wait_for_bytes(size_bytes)
+        return self._call("put_part", key, put)
+
+    def get_file(
+        self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
+    ) -> int | None:
+        """As the inner store's, when its bytes may move; without `end` nobody knows how many these are, and they do not count."""
+        self._governor.wait_for_bytes(0 if end is None else end - start)
+        return super().get_file(key, path, start=start, end=end, if_match=if_match)
+
+    def read(self, key: str, take: TakeBlock, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
+        """As the inner store's, when its bytes may move; without `end`, block by block."""
+
+        def paced(block: bytes | memoryview, at: int) -> None:
+            take(block, at)
+            self._governor.wait_for_bytes(len(block))
+
+        self._governor.wait_for_bytes(0 if end is None else end - start)
+        super().read(key, paced if end is None else take, start=start, end=end, if_match=if_match)

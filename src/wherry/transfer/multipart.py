@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.checksum import crc32c_of_file
-from wherry.config import TransferConfig
 from wherry.errors import NotFoundError, PermanentError, StoreError, ThrottledError, TransientError
 from wherry.posix.thread_pool import first_done, map_at_once
 from wherry.spool.journal.jobs import LEASE_S, Job
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.parts import Parts
 from wherry.store import MultipartStore, ObjectMeta, ObjectStore, Part, PutOptions, StoredPart
-from wherry.transfer.part_sizes import part_size_for, split
+from wherry.transfer.part_sizes import split
 from wherry.transfer.verification import landed
 
 log = logging.getLogger("wherry.transfer.upload")
@@ -82,7 +81,15 @@ class MultipartSender:
         self._n_woken = 0
 
     def _send_in_parts(
-        self, job: Job, path: Path, store: MultipartStore, transfer: TransferConfig, begin: Callable[[], str], put: PutOptions
+        self,
+        job: Job,
+        path: Path,
+        store: MultipartStore,
+        part_size_bytes: int,
+        begin: Callable[[], str],
+        put: PutOptions,
+        *,
+        in_flight: int,
     ) -> ObjectMeta:
         """Go on with the job's upload, or begin one with `begin`, send what is missing, and complete it."""
         upload_id, held = job.upload_id, list[StoredPart]()
@@ -95,16 +102,15 @@ class MultipartSender:
                 upload_id = None
         if upload_id is None:
             upload_id = begin()
-        part_size_bytes = job.part_size_bytes or part_size_for(job.size_bytes, transfer, store.capabilities)
         upload = _Upload(job, path, store, upload_id, part_size_bytes)
         try:
             if store.capabilities.sequential_parts:
                 parts = self._send_in_order(upload, held)
             elif self._parts is None:
                 numbers = [(upload, number, None) for number in range(1, upload.n_parts + 1)]
-                parts = map_at_once(self._pool, self._send_part, numbers, transfer.parts_in_flight)
+                parts = map_at_once(self._pool, self._send_part, numbers, in_flight)
             else:
-                parts = self._send_shared(upload, held, self._parts, transfer.parts_in_flight)
+                parts = self._send_shared(upload, held, self._parts, in_flight)
             return store.complete(job.key, upload_id, parts, put)
         except NotFoundError as error:
             meta = landed(self._pool, job, put.crc32c, store)

@@ -9,13 +9,23 @@ from wherry.store import Capabilities
 
 #: A part is about the size of the file by this: what is in flight when a worker is killed, and sent again, is little of it.
 _PARTS_WANTED = 512
+#: Where it is known how fast parts go, a part takes so long, and costs less than the transactions that more parts would take;
+#: but there are so many of them that all places are used to the end.
+_PART_S = 0.25
+_LEAST_PARTS = 64
 #: Beyond this size a part gains no speed, and costs more when it fails.
 _LARGE_PART_BYTES = 64 * MIB
 
 
-def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capabilities) -> int:
-    """The size of parts: as configured; larger, in whole MiB, for large files and where the limit of parts asks for it."""
-    least = max(-(-size_bytes // capabilities.max_parts), min(size_bytes // _PARTS_WANTED, _LARGE_PART_BYTES))
+def part_size_for(size_bytes: int, transfer: TransferConfig, capabilities: Capabilities, bytes_per_s: float | None = None) -> int:
+    """The size of parts: as configured; larger, in whole MiB, for large files and where the limit of parts asks for it.
+
+    `bytes_per_s`: how fast one part of several has gone to this store lately; None: nobody knows.
+    """
+    wanted = size_bytes // _PARTS_WANTED
+    if bytes_per_s is not None:
+        wanted = min(size_bytes // _LEAST_PARTS, int(bytes_per_s * _PART_S))
+    least = max(-(-size_bytes // capabilities.max_parts), min(wanted, _LARGE_PART_BYTES))
     size = max(transfer.part_size_bytes, capabilities.min_part_size_bytes)
     if least > size:
         size = -(-least // PIECE_BYTES) * PIECE_BYTES

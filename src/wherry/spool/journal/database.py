@@ -132,8 +132,11 @@ class Database:
             self.close()
 
     @contextmanager
-    def transaction(self, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
-        """All or nothing. After the block the changes are on disk, as far as `durability` asks for."""
+    def transaction(self, *, read_only: bool = False, is_single: bool = False) -> Iterator[sqlite3.Connection]:
+        """All or nothing. After the block the changes are on disk, as far as `durability` asks for.
+
+        `is_single`: the block makes one SELECT and takes all of its rows, which is a transaction by itself.
+        """
         try:
             if self._pid != os.getpid():
                 self._connect()
@@ -143,10 +146,14 @@ class Database:
                     self.close()
                     db = self._connect()
                     self.replacements += 1
+                if is_single:
+                    yield db
+                    return
                 db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db
-                    db.execute("COMMIT")
+                    if db.in_transaction:  # the block may have committed
+                        db.execute("COMMIT")
                 except BaseException:
                     if db.in_transaction:
                         db.execute("ROLLBACK")
@@ -177,6 +184,8 @@ class Database:
                     continue
                 _use_write_ahead_log(db)
                 db.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+                # A statement with triggers keeps the pages that it changes, to undo it alone: in a temporary file, without this.
+                db.execute("PRAGMA temp_store = MEMORY")
                 if not self._checkpoints:
                     db.execute("PRAGMA wal_autocheckpoint = 0")
                 self._migrate(db)

@@ -53,6 +53,11 @@ class Queries(Role):
         """The staged files that unfinished or failed jobs still need."""
         return {row[0] for row in self._rows("SELECT object_id FROM staged")}
 
+    def unneeded(self, object_ids: Iterable[str]) -> list[str]:
+        """Those of the staged files that no unfinished or failed job needs."""
+        with self._transaction(read_only=True) as db:
+            return unneeded(db, object_ids)
+
     def known_objects(self, among: Iterable[str]) -> set[str]:
         """Those of the staged files that some job has or had, in whatever state. It reads all rows."""
         wanted = set(among)
@@ -162,6 +167,11 @@ class Queries(Role):
         """The newest job for this URI at that endpoint, if it is still to be sent: what a reader of the name must see now."""
         with self._transaction(read_only=True) as db:
             return newest_open(db, uri, endpoint)
+
+    def first_open(self, uris: Iterable[str], endpoint: str) -> Job | None:
+        """As newest_open(), of the first of these URIs for which there is one."""
+        with self._transaction(read_only=True) as db:
+            return next((job for uri in uris if (job := newest_open(db, uri, endpoint)) is not None), None)
 
     def newest(self, uri: str, endpoint: str) -> Job | None:
         """The newest upload for this URI at that endpoint, in whatever state."""

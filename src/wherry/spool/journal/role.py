@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from wherry.spool.journal.database import Database
@@ -18,13 +19,13 @@ class Role:
 
     def _rows(self, sql: str, args: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         """What a question brings, as a transaction of its own."""
-        with self._transaction(read_only=True) as db:
+        with self._transaction(read_only=True, is_single=True) as db:
             return db.execute(sql, args).fetchall()
 
     def _row(self, sql: str, args: Sequence[object] = ()) -> Any:
         """The first row of what a question brings, or None."""
-        with self._transaction(read_only=True) as db:
-            return db.execute(sql, args).fetchone()
+        with self._transaction(read_only=True, is_single=True) as db, closing(db.execute(sql, args)) as cursor:
+            return cursor.fetchone()
 
     def _write(self, sql: str, args: Sequence[object] = ()) -> None:
         """Change rows, as a transaction of its own."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from sqlite3 import Connection
 
 from wherry.errors import AlreadyExistsError, JobFailure, JournalError
-from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, packed
+from wherry.spool.journal.database import Database
+from wherry.spool.journal.group_commit import GroupCommit
+from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.spool.journal.journal_time import JournalTime
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.schema import BLOCKER, register, store_row
 from wherry.spool.journal.work import resume
 from wherry.store.registry import endpoint_key
+
+#: Whether an upload of this URI is queued or under way, at whatever endpoint.
+_OF_URI = "SELECT 1 FROM jobs INDEXED BY jobs_open WHERE uri = ? AND state IN ('queued', 'leased') LIMIT 1"
 
 
 class SnapshotGone(JournalError):
@@ -37,13 +44,16 @@ class NewJob:
     token: str
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
     crc32c: int | None = None
-    pieces: tuple[int, ...] = ()  # the CRC32C of each piece of PIECE_BYTES, where it is known
     plan: str | None = None  # of which part of which checkpoint set it is, if it is to be compared with an older one's
     only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
 
 
 class Uploads(Role):
     """The calls of a session."""
+
+    def __init__(self, database: Database, time: JournalTime) -> None:
+        super().__init__(database, time)
+        self._together = GroupCommit(self._transaction)
 
     def store_id(
         self,
@@ -66,39 +76,50 @@ class Uploads(Role):
     def submit(self, owner: str, store_id: int, new: Sequence[NewJob], *, shared: bool = False) -> tuple[list[JobId], list[str]]:
         """Accept jobs, all or none: (their ids, the staged files that nobody needs any more).
 
+        Threads that call at the same time wait for the disk together.
+
         A queued, overwriting job for the same name is superseded by an overwriting one, unless another job requires it.
         `shared`: their staged files are those of other jobs; SnapshotGone if one of these is not open any more.
         AlreadyExistsError for a job that is to be accepted `only_if_free`, if its name is held.
         """
+        return self._together.write(partial(self._submit, owner, store_id, new, shared=shared))
+
+    def _submit(
+        self, owner: str, store_id: int, new: Sequence[NewJob], db: Connection, *, shared: bool
+    ) -> tuple[list[JobId], list[str]]:
         ids: list[JobId] = []
         freed: list[str] = []
-        with self._transaction() as db:
-            store = db.execute("SELECT scheme, options FROM stores WHERE id = ?", (store_id,)).fetchone()
-            if store is None:
-                raise JournalReplaced(f"the journal does not know the store {store_id}: it is a new one")
-            for one in new if shared else ():
-                if db.execute("SELECT 1 FROM staged WHERE object_id = ?", (one.object_id,)).fetchone() is None:
-                    raise SnapshotGone(f"the staged file {one.object_id} is gone")
-            endpoint = endpoint_key(store[0], json.loads(store[1]))
-            for job in new:
-                if job.only_if_free and (holder := newest_open(db, job.uri, endpoint)) is not None:
-                    raise name_is_held(holder)
-                ids.append(self._insert(db, job, owner, store_id, endpoint))
-                _note_requirements(db, job, ids[-1], endpoint)
-                if job.plan is not None:
-                    db.execute("INSERT INTO comparisons (job_id, plan) VALUES (?, ?)", (ids[-1], job.plan))
-                if job.overwrite and job.kind is JobKind.PUT:
-                    freed += self._supersede(db, job.uri, endpoint, ids[-1])
-                db.execute(f"UPDATE jobs SET blocked_by = {BLOCKER} WHERE id = ?", (ids[-1],))
-            return ids, unneeded(db, freed)
+        store = db.execute("SELECT scheme, options FROM stores WHERE id = ?", (store_id,)).fetchone()
+        if store is None:
+            raise JournalReplaced(f"the journal does not know the store {store_id}: it is a new one")
+        for one in new if shared else ():
+            if db.execute("SELECT 1 FROM staged WHERE object_id = ?", (one.object_id,)).fetchone() is None:
+                raise SnapshotGone(f"the staged file {one.object_id} is gone")
+        endpoint, run_s = _endpoint_of(*store), self._time.run_s(db)
+        for job in new:
+            is_alone = db.execute(_OF_URI, (job.uri,)).fetchone() is None
+            if job.only_if_free and not is_alone and (holder := newest_open(db, job.uri, endpoint)) is not None:
+                raise name_is_held(holder)
+            ids.append(self._insert(db, job, owner, store_id, endpoint, run_s))
+            _note_requirements(db, job, ids[-1], endpoint)
+            if job.plan is not None:
+                db.execute("INSERT INTO comparisons (job_id, plan) VALUES (?, ?)", (ids[-1], job.plan))
+            if is_alone and not job.requires:  # nothing to supersede, and nothing to wait for
+                continue
+            if job.overwrite and job.kind is JobKind.PUT:
+                freed += self._supersede(db, job.uri, endpoint, ids[-1])
+            blocker = db.execute(f"SELECT {BLOCKER} FROM jobs WHERE id = ?", (ids[-1],)).fetchone()[0]
+            if blocker is not None:
+                db.execute("UPDATE jobs SET blocked_by = ? WHERE id = ?", (blocker, ids[-1]))
+        return ids, unneeded(db, freed)
 
-    def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str) -> JobId:
-        more = {"kind": job.kind.value, "pieces": packed(job.pieces), "owner": owner, "store_id": store_id, "place": endpoint}
+    def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str, run_s: float) -> JobId:
+        more = {"kind": job.kind.value, "owner": owner, "store_id": store_id, "place": endpoint}
         cursor = db.execute(
             "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
-            " created_s, counted_from_s, crc32c, pieces) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
-            " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c, :pieces)",
-            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": self._time.run_s(db)},
+            " created_s, counted_from_s, crc32c) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
+            " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c)",
+            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": run_s},
         )
         return JobId(cursor.lastrowid or 0)
 
@@ -131,6 +152,10 @@ class Uploads(Role):
         """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
         which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
         return self._discard(which, uri, endpoint)[1]
+
+    def has_failures(self, owner: str) -> bool:
+        """Whether failures() would find any, of checks or of all else."""
+        return self._row("SELECT 1 FROM jobs WHERE owner = ? AND state = 'failed' AND NOT reported LIMIT 1", (owner,)) is not None
 
     def failures(self, owner: str, *, checks: bool = False, mark: bool = True) -> list[JobFailure]:
         """The owner's failures, of `checks` or of all else, that were not reported yet; with `mark` they are from now on."""
@@ -193,6 +218,12 @@ class Uploads(Role):
     def forget(self, job_id: JobId) -> None:
         """Remove a finished check."""
         self._write("DELETE FROM jobs WHERE id = ? AND kind = 'check' AND state NOT IN ('queued', 'leased')", (job_id,))
+
+
+@lru_cache(maxsize=64)
+def _endpoint_of(scheme: str, options: str) -> str:
+    """endpoint_key(), of the options as the journal keeps them."""
+    return endpoint_key(scheme, json.loads(options))
 
 
 def name_is_held(holder: Job) -> AlreadyExistsError:

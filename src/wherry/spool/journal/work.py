@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import struct
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from sqlite3 import Connection
 
 from wherry.config import RetryConfig
@@ -20,10 +23,21 @@ SUSPECT_AFTER = 2
 #: A job that waits for an operator is tried again after this long.
 TRY_AGAIN_S = 300.0
 _FIRST_WAIT_S = 2.0
+#: A file of at most this size takes a worker so little time that it may lease it before it has a place for it.
+SMALL_BYTES = 2**20
+#: Of files of this size a worker has only some at a time, each in many parts, so that others need not wait for their end.
+LARGE_BYTES = 64 * 2**20
 #: More jobs than that need no more workers.
 _MOST_COUNTED = 100
 #: Finished jobs are remembered for a while, for handles and for `status`.
 _KEEP_FINISHED_S = 7 * 86_400.0
+#: A job that was leased, and whether it is plain.
+_LEASED = (
+    f"SELECT {JOB_COLUMNS}, NOT EXISTS (SELECT 1 FROM requirements WHERE job_id = jobs.id)"
+    " AND NOT EXISTS (SELECT 1 FROM comparisons WHERE job_id = jobs.id) FROM jobs WHERE id = ?"
+)
+#: (id, store, size in bytes, how many workers have died on it)
+_Row = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,28 @@ class Requirement:
     #: Where it was compared: the SHA-256 of the file in hex, and the older checkpoint set that has it ('': it was sent).
     sha256: str | None = None
     source: str | None = None
+
+
+@dataclass(frozen=True)
+class Leased:
+    """A job, leased. `is_plain`: it requires nothing and is compared with nothing, so that nobody has to look that up."""
+
+    job: Job
+    is_plain: bool
+
+
+@dataclass(frozen=True)
+class Ack:
+    """How a job was done. `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites.
+
+    `note`: what its user has to be told all the same, kept as its error. `size_bytes`: of its staged file.
+    """
+
+    job_id: JobId
+    etag: str | None = None
+    exclusive: bool | None = None
+    note: str | None = None
+    size_bytes: int = 0
 
 
 class Work(Role):
@@ -89,28 +125,68 @@ class Work(Role):
         `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which workers
         have died: one of them is worked on alone, so that the innocent are not counted with the guilty. `now`: elapsed time.
         """
+        leased = self.lease_many(worker, lease_s, 1, with_stores=with_stores, with_suspects=with_suspects, now=now)
+        return leased[0].job if leased else None
+
+    def lease_many(
+        self,
+        worker: str,
+        lease_s: float,
+        places: int,
+        n_ahead: int = 0,
+        *,
+        with_stores: Iterable[int] | None = None,
+        with_suspects: bool = True,
+        now: float | None = None,
+        most_large: int | None = None,
+    ) -> list[Leased]:
+        """As lease(), but takes several jobs, in the order in which lease() would: one for each of `places`.
+
+        Up to `n_ahead` more are taken while they are small and no worker has died on them: the worker begins them as places
+        get free. A suspect is taken alone. The jobs of one call have different names and require nothing of one another.
+        `most_large`: leave larger files than LARGE_BYTES where they are, and take what comes after them, while the worker has
+        that many.
+        """
         most_lost = (MAX_LEASES_LOST if with_suspects else SUSPECT_AFTER) - 1
         with self._transaction() as db:
             now = self._time.elapsed_s(db) if now is None else now
-            found = [
-                (job_id, store_id)
-                for store_id, until_s in self._stores_to_try(db, with_stores)
-                if until_s <= now
-                for job_id in _next_jobs(db, store_id, most_lost, now)
-            ]
-            if not found:
-                return None
-            job_id, store_id = min(found)
-            db.execute(
+            stores = [store_id for store_id, until_s in self._stores_to_try(db, with_stores) if until_s <= now]
+            waiting = dict(db.execute("SELECT id, refusals FROM stores WHERE waits_for IS NOT NULL").fetchall())
+            n_large = sys.maxsize if most_large is None else max(0, most_large - _n_large(db, worker))
+            rows = heapq.merge(
+                *(
+                    found
+                    for store_id in stores
+                    # A job of a store that waits for an operator finds out alone whether it still has to.
+                    for found in _next_jobs(db, store_id, most_lost, now, 1 if store_id in waiting else places + n_ahead, n_large)
+                ),
+                key=itemgetter(0),
+            )
+            ids: list[int] = []
+            for job_id, store_id, size_bytes, leases_lost in _with_few_large(rows, n_large):
+                if len(ids) >= places and (len(ids) >= places + n_ahead or size_bytes > SMALL_BYTES or leases_lost):
+                    break
+                if leases_lost >= SUSPECT_AFTER and ids:
+                    continue
+                if store_id in waiting:
+                    if (refusals := waiting[store_id]) is None:
+                        continue
+                    waiting[store_id] = None
+                    values = (now + wait_after_s(refusals + 1), store_id)
+                    db.execute("UPDATE stores SET refusals = refusals + 1, due_s = ? WHERE id = ?", values)
+                ids.append(job_id)
+                if leases_lost >= SUSPECT_AFTER:
+                    break
+            if not ids:
+                return []
+            # One statement for each job, of which SQLite keeps the compiled form: to compile it takes longer than to execute it.
+            db.executemany(
                 "UPDATE jobs SET state = 'leased', lease_owner = ?, lease_until_s = ?, attempts = attempts + 1, is_listed = 0,"
                 " waits_for = NULL WHERE id = ?",
-                (worker, now + lease_s, job_id),
+                [(worker, now + lease_s, job_id) for job_id in ids],
             )
-            waits = "SELECT refusals FROM stores WHERE id = ? AND waits_for IS NOT NULL"
-            if (row := db.execute(waits, (store_id,)).fetchone()) is not None:  # this job finds out whether it still has to
-                next_s = now + wait_after_s(row[0] + 1)
-                db.execute("UPDATE stores SET refusals = refusals + 1, due_s = ? WHERE id = ?", (next_s, store_id))
-            return as_job(db.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?", (job_id,)).fetchone())
+            rows_taken = [db.execute(_LEASED, (job_id,)).fetchone() for job_id in ids]
+        return [Leased(as_job(row[:-1]), is_plain=bool(row[-1])) for row in rows_taken]
 
     def requirements(self, job_id: JobId) -> list[Requirement]:
         """What must exist before the job may start; of our own jobs the checksum of the newest version that is done."""
@@ -158,35 +234,40 @@ class Work(Role):
     def ack(
         self, job_id: JobId, worker: str, etag: str | None, *, exclusive: bool | None = None, note: str | None = None
     ) -> list[str]:
-        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more.
+        """The object is in the store and verified: the job is done. Returns the staged files that nobody needs any more."""
+        return self.ack_many(worker, [Ack(job_id, etag, exclusive, note)])
 
-        `exclusive`: whether the store itself saw to it that the name was free; None for a job that overwrites. `note`: what its
-        user has to be told all the same, kept as its error.
-        """
-        return self._finish(
-            job_id, worker, JobState.DONE, "etag = ?, exclusive = ?, error = ?, error_kind = NULL", etag, exclusive, note
-        )
+    def ack_many(self, worker: str, acks: Sequence[Ack]) -> list[str]:
+        """As ack(), for several jobs, all in one transaction. A job whose lease was taken away is left out, the others are done."""
+        freed: list[str] = []
+        with self._transaction() as db:
+            wall_s, elapsed_s = self._time.wall_s(), self._time.elapsed_s(db)
+            ours = "SELECT object_id, store_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?"
+            held = {one.job_id: db.execute(ours, (one.job_id, worker)).fetchone() for one in acks}
+            for one in acks:
+                if held[one.job_id] is not None:
+                    db.execute(
+                        "UPDATE jobs SET state = 'done', etag = ?, exclusive = ?, error = ?, error_kind = NULL, finished_s = ?,"
+                        " ended_s = ?, lease_owner = NULL, lease_until_s = NULL, upload_id = NULL WHERE id = ?",
+                        (one.etag, one.exclusive, one.note, wall_s, elapsed_s, one.job_id),
+                    )
+                    freed.append(held[one.job_id][0])
+                    db.execute("DELETE FROM parts WHERE job_id = ?", (one.job_id,))
+            for store_id in {row[1] for row in held.values() if row is not None}:
+                end_store_wait(db, "id = ?", (store_id,))
+            return unneeded(db, freed)
 
     def fail(self, job_id: JobId, worker: str, error: str, kind: str | None = None) -> None:
         """The job has failed for good; its staged file is kept. `kind`: what kind_of() says of the error."""
-        self._finish(job_id, worker, JobState.FAILED, "error = ?, error_kind = ?", error, kind)
-
-    def _finish(self, job_id: JobId, worker: str, state: JobState, result: str, *values: object) -> list[str]:
         with self._transaction() as db:
-            row = db.execute(
-                "SELECT object_id, store_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?", (job_id, worker)
-            ).fetchone()
-            if row is None:  # the lease was taken away: whoever has the job now reports on it
-                return []
-            db.execute(
-                f"UPDATE jobs SET state = ?, {result}, finished_s = ?, ended_s = ?, lease_owner = NULL, lease_until_s = NULL WHERE id = ?",
-                (state.value, *values, self._time.wall_s(), self._time.elapsed_s(db), job_id),
+            values = (error, kind, self._time.wall_s(), self._time.elapsed_s(db), job_id, worker)
+            cursor = db.execute(
+                "UPDATE jobs SET state = 'failed', error = ?, error_kind = ?, finished_s = ?, ended_s = ?, lease_owner = NULL,"
+                " lease_until_s = NULL WHERE id = ? AND state = 'leased' AND lease_owner = ?",
+                values,
             )
-            end_store_wait(db, "id = ?", (row[1],))
-            if state is JobState.DONE:
-                db.execute("DELETE FROM parts WHERE job_id = ?", (job_id,))
-                db.execute("UPDATE jobs SET upload_id = NULL WHERE id = ?", (job_id,))
-            return unneeded(db, [row[0]]) if state is not JobState.FAILED else []
+            if cursor.rowcount:  # else the lease was taken away: whoever has the job now reports on it
+                end_store_wait(db, "id = (SELECT store_id FROM jobs WHERE id = ?)", (job_id,))
 
     def requeue(
         self,
@@ -287,17 +368,38 @@ class Work(Role):
         return cursor.rowcount
 
 
-def _next_jobs(db: Connection, store_id: int, most_lost: int, now: float) -> list[int]:
-    """The first of a store's jobs that were never given back, and that of the others whose time came first."""
+def _next_jobs(db: Connection, store_id: int, most_lost: int, now: float, most: int, n_large: int) -> Iterator[list[_Row]]:
+    """The first of a store's jobs that were never given back, and those of the others whose time came first: up to `most` of each.
+
+    If more than `n_large` of them are large, the small ones after them are found by walking past the large ones.
+
+    rows: most x (id, store, size in bytes, how many workers have died on it)
+    """
     sql = (
-        "SELECT id FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL AND store_id = ? AND {}"
-        " AND leases_lost <= ? ORDER BY due_s, id LIMIT 1"
+        "SELECT id, store_id, size_bytes, leases_lost FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL"
+        " AND store_id = ? AND {} AND leases_lost <= ? AND size_bytes < ? ORDER BY due_s, id LIMIT ?"
     )
-    rows = (
-        db.execute(sql.format("due_s = 0"), (store_id, most_lost)).fetchone(),
-        db.execute(sql.format("due_s > 0 AND due_s <= ?"), (store_id, now, most_lost)).fetchone(),
-    )
-    return [row[0] for row in rows if row is not None]
+    for due, until_s in (("due_s = 0", ()), ("due_s > 0 AND due_s <= ?", (now,))):
+        found = db.execute(sql.format(due), (store_id, *until_s, most_lost, sys.maxsize, most)).fetchall()
+        large = [row for row in found if row[2] >= LARGE_BYTES]
+        if len(large) > n_large:
+            small = db.execute(sql.format(due), (store_id, *until_s, most_lost, LARGE_BYTES, most)).fetchall()
+            found = sorted([*large[:n_large], *small])
+        yield found
+
+
+def _with_few_large(rows: Iterable[_Row], n_large: int) -> Iterator[_Row]:
+    """Rows as of _next_jobs, without the large ones after so many."""
+    for row in rows:
+        n_large -= row[2] >= LARGE_BYTES
+        if n_large >= 0 or row[2] < LARGE_BYTES:
+            yield row
+
+
+def _n_large(db: Connection, worker: str) -> int:
+    """How many large files a worker is sending."""
+    sql = "SELECT COUNT(*) FROM jobs INDEXED BY jobs_leased WHERE state = 'leased' AND lease_owner = ? AND size_bytes >= ?"
+    return int(db.execute(sql, (worker, LARGE_BYTES)).fetchone()[0])
 
 
 def wait_after_s(n_refusals: int) -> float:

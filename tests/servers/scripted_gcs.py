@@ -17,9 +17,12 @@ from wherry.checksum import crc32c
 from wherry.store import Part, StoredPart
 from wherry.uri import StoreURI
 
+#: Options that say who makes the requests. The fixture `gcs_way` sets them.
+WAY: dict[str, object] = {}
+
 
 def open_gcs(server: GCSServer, bucket: str | None = None, **options: object) -> GCSStore:
-    return GCSStore(StoreURI("gs", bucket or server.bucket), {**server.options, **options})
+    return GCSStore(StoreURI("gs", bucket or server.bucket), {**server.options, **WAY, **options})
 
 
 def verbs(key: str, path: Path) -> dict[str, Callable[[GCSStore], object]]:
@@ -98,4 +101,21 @@ def refusal(status: int, reason: str = "invalid", message: str = "the server's o
 
 
 def anonymous(url: str, **options: object) -> GCSStore:
-    return GCSStore(StoreURI("gs", "bucket"), {"endpoint_url": url, "anonymous": True, **options})
+    return GCSStore(StoreURI("gs", "bucket"), {"endpoint_url": url, "anonymous": True, **WAY, **options})
+
+
+def key_file(token_url: str) -> dict[str, str]:
+    """A service account's key file, with a new key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    pem = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {"type": "service_account", "client_email": "test@example.com", "private_key_id": "1"}
+    return {**account, "private_key": pem.decode(), "token_uri": f"{token_url}/token"}
+
+
+def issued(token: str) -> Any:
+    body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
+    return 200, {"Content-Type": "application/json"}, body

@@ -1,0 +1,98 @@
+"""Requests about single objects: past botocore where that is safe, else by botocore. Both return and raise what boto3 does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wherry.backends.http.wire_errors import UnknownWay
+from wherry.backends.s3.body import Source
+from wherry.backends.s3.direct_requests import Direct, direct_of
+from wherry.backends.s3.early import early_direct
+from wherry.backends.s3.error_table import status_of
+from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options
+
+if TYPE_CHECKING:
+    from wherry.backends.s3.client import Connection
+
+log = logging.getLogger("wherry.s3")
+
+_DENIED = (400, 401, 403)
+
+
+@dataclass
+class Objects:
+    """Requests to one bucket. `connected` gives the client of the moment, and `is_connected` says whether there is one.
+
+    `takes_unsigned`: whether the server is known to take bodies that are not signed. `note` is called for each request that is
+    sent past botocore.
+    """
+
+    connected: Callable[[], Connection]
+    is_connected: Callable[[], bool]
+    bucket: str
+    options: S3Options
+    takes_unsigned: Callable[[], bool]
+    note: Callable[[], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    #: As long as there is no client.
+    _early: Direct | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._early = early_direct(self.options, self.bucket, self.takes_unsigned, self.note, os.environ)
+
+    def ask(
+        self, operation: str, key: str, body: Source | None = None, metadata: Mapping[str, str] | None = None, **given: object
+    ) -> Mapping[str, Any]:
+        """Make a request, by its name in boto3, with what boto3's call would be given."""
+        answer: Mapping[str, Any] | None = None
+        if (early := self._early) is not None and not self.is_connected():
+            try:
+                answer = early.ask(operation, key, body, metadata or {}, given)
+            except Exception as error:
+                if status_of(error) in _DENIED:
+                    self.end_early()
+                raise
+        elif (direct := self._direct(connection := self.connected())) is not None:
+            answer = direct.ask(operation, key, body, metadata or {}, given)
+            connection.direct_is_due |= direct.is_moved
+        if answer is not None:
+            return answer
+        connection = self.connected()
+        call: Callable[..., Mapping[str, Any]] = getattr(connection.client, operation)
+        if body is not None:
+            given["Body"] = body.body()
+        if metadata is not None:
+            given["Metadata"] = dict(metadata)
+        return call(Bucket=self.bucket, Key=key, **given)
+
+    def end_early(self) -> None:
+        """From now on make every request as botocore would have made it."""
+        early, self._early = self._early, None
+        if early is not None:
+            early.client.close()
+
+    def _direct(self, connection: Connection) -> Direct | None:
+        if not connection.direct_is_due:
+            return connection.direct
+        with self._lock:
+            if connection.direct_is_due:
+                if connection.direct is not None:
+                    connection.direct.client.close()
+                connection.direct = self._made(connection)
+                connection.direct_is_due = False
+            return connection.direct
+
+    def _made(self, connection: Connection) -> Direct | None:
+        self.end_early()
+        if self.options.sdk_only or self.bucket.endswith(DIRECTORY_BUCKET):
+            return None
+        try:
+            return direct_of(connection, self.bucket, self.options, self.takes_unsigned, self.note)
+        except UnknownWay as reason:
+            log.info("botocore makes all requests to s3://%s: %s", self.bucket, reason)
+            return None

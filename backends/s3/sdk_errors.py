@@ -1,0 +1,64 @@
+"""botocore's own errors, and those of our requests that got no answer, as ours. Loaded when the first one comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import botocore.exceptions as sdk
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from wherry.backends.http.advice import LOGIN_HINT, OTHER_HOST_HINT, certificate_hint
+from wherry.backends.http.wire_errors import ConnectError, ProxyLoginError, ShortFile, StalledError, TLSError, WireError
+from wherry.backends.s3.error_table import PORTAL_HINT
+from wherry.errors import AccessDeniedError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError, WherryError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+_BAD_SETTINGS = (sdk.ProfileNotFound, sdk.ConfigParseError, sdk.ConfigNotFound, sdk.InvalidConfigError, sdk.NoRegionError)
+_SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
+    (
+        (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.SSOError, sdk.TokenRetrievalError),
+        AccessDeniedError,
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role, or give keys in storage_options",
+    ),
+    ((sdk.CredentialRetrievalError, sdk.MetadataRetrievalError), TransientError, ""),
+    (
+        (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, ConnectError),
+        TransientError,
+        "is the endpoint right and reachable?",
+    ),
+    ((sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, HTTPError, WireError), TransientError, ""),
+)
+
+
+def is_answer(error: Exception) -> TypeIs[sdk.ClientError]:
+    """Whether the error is about an answer of the server's."""
+    return isinstance(error, sdk.ClientError)
+
+
+def without_answer(error: Exception, call: str, part: int | None, server: str, timeout_s: float) -> WherryError | None:
+    """The error for what went wrong before, or in place of, an answer; None for any other error. The rest is for words."""
+    if not isinstance(error, (sdk.BotoCoreError, ResponseParserError, HTTPError, WireError)):
+        return None
+    text = str(error)
+    if isinstance(inner := getattr(error, "kwargs", {}).get("error"), ShortFile):  # while botocore was reading the body
+        return IntegrityError(str(inner))
+    if isinstance(error, (sdk.SSLError, TLSError)) and (hint := certificate_hint(text)):
+        if hint == OTHER_HOST_HINT:  # the bucket's name stands before the server's own, say
+            hint += ", or give the storage option addressing_style='path'"
+        return PermanentError(f"the server's certificate is not trusted: {text}", hint=hint)
+    if isinstance(error, ProxyLoginError) or (
+        isinstance(error, sdk.ProxyConnectionError) and " 407 " in str(error.kwargs.get("error"))
+    ):
+        return AccessDeniedError(f"{text}: it wants a user and a password, or other ones (407)", hint=LOGIN_HINT)
+    if isinstance(error, ResponseParserError):  # it shows the whole answer
+        return TransientError(f"the server's answer cannot be read: {text[:200]!r}", hint=PORTAL_HINT)
+    if isinstance(error, _BAD_SETTINGS):
+        return ConfigError(f"{call}: {text}")
+    if isinstance(error, (sdk.ReadTimeoutError, StalledError)):  # a URLLib3 one too: botocore's is both
+        what = f" of part {part}" if part is not None else ""
+        return TransientError(f"no byte{what} went through for {timeout_s:g} s: {server} is silent")
+    kind, hint = next(((kind, hint) for types, kind, hint in _SDK_RULES if isinstance(error, types)), (PermanentError, ""))
+    return kind(text, hint=hint)
