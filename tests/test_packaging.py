@@ -139,9 +139,21 @@ def test_sdist_mirrors_the_repository(built: Path) -> None:
 
 
 def test_metadata_says_what_wherry_is(metadata: Message) -> None:
-    assert {"s3", "gcs", "torch", "media", "mirror", "wandb", "mlflow", "dev", "dev-extra", "dev-release", "test", "all"} == set(
-        metadata.get_all("Provides-Extra", [])
-    )
+    assert {
+        "s3",
+        "gcs",
+        "torch",
+        "media",
+        "mirror",
+        "wandb",
+        "mlflow",
+        "dev",
+        "dev-extra",
+        "dev-release",
+        "test",
+        "ui",
+        "all",
+    } == set(metadata.get_all("Provides-Extra", []))
     assert ("wherry", wherry.__version__, "Apache-2.0") == (metadata["Name"], metadata["Version"], metadata["License-Expression"])
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from processes import wait_until_quiet
 from results import ROOT, commit, machine, now, save_json
-from sink_program import language_of_sink
 
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?")
 
@@ -44,7 +43,6 @@ class Script:
     goals: Sequence[CellGoal] = ()
     #: A client of the peers that it also measures, where it is installed.
     borrows: str | None = None
-    has_sink: bool = False
 
 
 @dataclass
@@ -58,8 +56,6 @@ class Told:
     is_quiet: bool
     tables: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
-    #: As of a Result.
-    sink: str = "C"
 
 
 SCRIPTS = {
@@ -87,7 +83,6 @@ SCRIPTS = {
         Script(
             "startup",
             "bench_startup.py",
-            has_sink=True,
             quick={"ROUNDS": "3", "IDLE_S": "0", "SIZES_MIB": "1024", "FILES": "500"},
             goals=(
                 CellGoal("first byte of a fresh process: at most 8 x `python -c pass`", "first byte", 2, 8),
@@ -97,7 +92,6 @@ SCRIPTS = {
         Script(
             "training",
             "bench_training.py",
-            has_sink=True,
             quick={
                 "SIZE_MIB": "128",
                 "TRAIN_S": "3",
@@ -122,8 +116,7 @@ def measure_script(script: Script, path: Path, peers: Path, *, quick: bool, wait
         old = Told(**json.loads(path.read_text()))
         if (old.commit, old.machine) == (commit(), machine()) and not old.error:
             return old
-    sink = language_of_sink() if script.has_sink else "C"
-    told = Told(script.name, commit(), machine(), now(), wait_until_quiet(wait_s), sink=sink)
+    told = Told(script.name, commit(), machine(), now(), wait_until_quiet(wait_s))
     with tempfile.TemporaryDirectory() as name:
         record = Path(name) / "record"
         environment = {**os.environ, **(script.quick if quick else {}), "BENCH_RECORD": str(record)}

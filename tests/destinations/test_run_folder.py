@@ -36,6 +36,7 @@ def test_all_kinds_are_readable_files_in_one_folder(tmp_path: Path) -> None:
         "hparams.json",
         "metrics.jsonl",
         "metrics.parquet",
+        "wherry-summary.json",
         "text.jsonl",
         "traces.jsonl",
         "histograms.jsonl",
@@ -65,7 +66,7 @@ def test_the_template_is_filled_when_something_is_logged_first_and_nothing_is_ma
     assert not list(tmp_path.iterdir())
     with Logger(State("late"), run) as logger:
         logger.log_metrics({"loss": 1})
-    assert files_of(tmp_path) == {"late/x/metrics.jsonl", "late/x/metrics.parquet"}
+    assert files_of(tmp_path) == {f"late/x/{name}" for name in ("metrics.jsonl", "metrics.parquet", "wherry-summary.json")}
 
 
 def test_a_bad_template_or_setting_is_found_at_once() -> None:

@@ -39,7 +39,8 @@ def test_a_folder_is_continued_and_steps_may_go_back(tmp_path: Path) -> None:
                 run.log_images(np.full((4, 4), step / 20), "i", step=step)
             run.log_table(["a"], [[first]], "t", first)
         if first == 0:
-            before = {name: (tmp_path / name).read_bytes() for name in files_of(tmp_path) if not name.endswith(".parquet")}
+            growing = {name for name in files_of(tmp_path) if not name.endswith((".parquet", "summary.json"))}
+            before = {name: (tmp_path / name).read_bytes() for name in growing}
     assert [line["step"] for line in lines_of(tmp_path / "metrics.jsonl")] == [*range(8), *range(5, 13)]
     assert len(check_index(tmp_path)) == 16
     assert {"media/images/i/5.png", "media/images/i/5-1.png", "media/images/i/12.png"} <= files_of(tmp_path)
@@ -242,7 +243,7 @@ def test_a_run_that_begins_in_a_child_has_its_folder_there(tmp_path: Path) -> No
     """
     done = run_script(script, tmp_path)
     assert (0, "") == (done.returncode, done.stderr)
-    assert files_of(tmp_path) == {"metrics.jsonl", "metrics.parquet"}
+    assert files_of(tmp_path) == {"metrics.jsonl", "metrics.parquet", "wherry-summary.json"}
 
 
 def test_several_threads_may_log(tmp_path: Path) -> None:
@@ -280,7 +281,8 @@ def test_with_an_option_each_rank_has_its_folder(tmp_path: Path) -> None:
         run = RunFolderLogger(tmp_path, config=RunFolderConfig(rank_zero_only=False))
         with Logger(State("r", rank=rank, world_size=3), run) as logger:
             logger.log_metrics({"rank": rank})
-    assert files_of(tmp_path) == {f"rank{rank}/metrics.{kind}" for rank in range(3) for kind in ("jsonl", "parquet")}
+    names = ("metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    assert files_of(tmp_path) == {f"rank{rank}/{name}" for rank in range(3) for name in names}
 
 
 def test_media_are_uploaded_at_once_and_what_grows_at_the_close_and_each_once(tmp_path: Path) -> None:
@@ -331,7 +333,9 @@ def test_files_of_others_in_the_folder_are_not_uploaded_and_uploads_can_be_off(t
         (tmp_path / "tb/events").write_bytes(b"x")
         with Logger(State("r"), [RunFolderLogger(tmp_path, config=RunFolderConfig(upload=upload)), recorder]) as logger:
             logger.log_metrics({"a": 1})
-        assert {name for name, _ in recorder.uploads} == ({"r/metrics.jsonl", "r/metrics.parquet"} if upload else set())
+        assert {name for name, _ in recorder.uploads} == (
+            {"r/metrics.jsonl", "r/metrics.parquet", "r/wherry-summary.json"} if upload else set()
+        )
 
 
 def test_a_store_gets_the_run_folder(tmp_path: Path) -> None:
@@ -526,4 +530,4 @@ def test_without_its_extra_figures_work_and_media_say_what_to_install(tmp_path: 
     done = run_script(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("pip install 'wherry[media]'") == 2
-    assert files_of(tmp_path) == {"metrics.jsonl", "media/index.jsonl", "media/audio/Audio/0.wav"}
+    assert files_of(tmp_path) == {"metrics.jsonl", "wherry-summary.json", "media/index.jsonl", "media/audio/Audio/0.wav"}

@@ -17,6 +17,7 @@ from wherry.loggers.files.background import Background
 from wherry.loggers.files.json_lines import json_line
 from wherry.loggers.files.media_index import Media
 from wherry.loggers.files.run_files import RunFiles, RunPlace
+from wherry.loggers.files.run_summary import EVERY_S, FIRST_AFTER_S
 from wherry.loggers.logger import Logger
 from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.value_destination import ValueDestination
@@ -70,6 +71,7 @@ class RunFolderLogger(ValueDestination):
     | file | holds |
     | --- | --- |
     | ``hparams.json`` | hyperparameters; later calls replace those of the same name |
+    | ``wherry-summary.json`` | hyperparameters, and the last, least and greatest number of each metric; once a minute |
     | ``metrics.jsonl`` | a line for each log_metrics: ``t`` (s since 1970), ``step``, ``phase`` (eval, predict) and the metrics |
     | ``tables/<name>.jsonl`` | a line for each row: ``t``, ``step`` and the columns |
     | ``metrics.parquet``, ``tables/<name>.parquet`` | the same as Parquet, written at the close |
@@ -90,8 +92,8 @@ class RunFolderLogger(ValueDestination):
     Media, histograms and tables are copied by the call and written by a background thread. flush() returns when they are
     written too, and raises the first error. Each media file appears whole, and before its line in the index.
 
-    The folder of an earlier run is continued. Nothing in it is replaced or removed, except a last line that a killed process
-    left incomplete; steps may go back. While one process writes a folder, calls of other processes raise RuntimeError. If
+    The folder of an earlier run is continued. Nothing that was logged is replaced or removed, except a last line that a killed
+    process left incomplete; steps may go back. While one process writes a folder, calls of other processes raise RuntimeError. If
     somebody removes the folder, the next call makes it again, with the hyperparameters, and logs a warning.
 
     The folder belongs to the process that gets the event INIT, or else to the process that made the logger. A forked child
@@ -122,6 +124,8 @@ class RunFolderLogger(ValueDestination):
         self._mutex = threading.RLock()
         self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
         self._has_logged = False
+        #: When the next summary is due, by `now`; None before the first metrics.
+        self._summary_due_s: float | None = None
         self._finished = self._make_finished()
         call_in_children(self, RunFolderLogger._start_afresh)
 
@@ -143,13 +147,19 @@ class RunFolderLogger(ValueDestination):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a line; `step=None` counts the calls."""
         if run := self._open_run():
-            line = self._line(self._step(step, "metrics"), self._now())
+            now_s = self._now()
+            line = self._line(self._step(step, "metrics"), now_s)
             for key, value in metrics.items():
                 if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
                     value = to_float(value)
                 is_free = type(key) is str and key not in _OURS and key not in line  # asked at every call
                 line[key if is_free else free_name(str(key), _OURS, line)] = value
             run.lines("metrics.jsonl").append(json_line(line))
+            if self._summary_due_s is None:
+                self._summary_due_s = now_s + FIRST_AFTER_S
+            elif now_s >= self._summary_due_s:
+                self._summary_due_s = now_s + EVERY_S
+                self._background.submit(partial(self._write_summary, run, "live"))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Add a line for each; a large array is written as its shape only."""
@@ -236,6 +246,7 @@ class RunFolderLogger(ValueDestination):
                 stack.callback(run.close)
                 stack.callback(self._finished.finish, in_haste=logger is not None and logger.error is not None)
                 stack.callback(lambda: self._finished.add((run.name_of(path), path) for path in run.all_but_media()))
+                stack.callback(self._write_summary, run, "finished")
                 if self._config.parquet:
                     stack.callback(run.write_parquet)
                 stack.callback(run.flush)
@@ -270,6 +281,9 @@ class RunFolderLogger(ValueDestination):
 
     def _is_taking(self) -> bool:
         return self._open_run() is not None
+
+    def _write_summary(self, run: RunFiles, state: str) -> None:
+        run.write_summary(self._known_state().run_name, state, self._now())
 
     def _line(self, step: int, t: float) -> dict[str, object]:
         line: dict[str, object] = {"t": t, "step": step}
@@ -330,6 +344,7 @@ class RunFolderLogger(ValueDestination):
         self._place.start_afresh()
         self._finished = self._make_finished()
         self._has_logged = False
+        self._summary_due_s = None
 
 
 def _write_table(run: RunFiles, table: Table, line: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from wherry.loggers.files.folder_lock import FolderLock
 from wherry.loggers.files.json_lines import JsonLines, warn_removed
 from wherry.loggers.files.media_index import MediaIndex
 from wherry.loggers.files.parquet import write_parquet
+from wherry.loggers.files.run_summary import SUMMARY, MetricsFold, fold_of, parse_object, parse_summary, summary_bytes
 from wherry.loggers.values.safe_name import safe_name
 from wherry.loggers.values.text import format_json
 from wherry.posix.atomic_write import AtomicFiles
@@ -23,7 +25,7 @@ log = logging.getLogger("wherry")
 
 _INDEX = "media/index.jsonl"
 _CHILDREN = "children"
-_FILES = ("hparams.json", "metrics.jsonl", "metrics.parquet", "text.jsonl", "traces.jsonl", "histograms.jsonl", _INDEX)
+_FILES = ("hparams.json", SUMMARY, "metrics.jsonl", "metrics.parquet", "text.jsonl", "traces.jsonl", "histograms.jsonl", _INDEX)
 
 
 class RunFiles:
@@ -45,6 +47,7 @@ class RunFiles:
         self._merged: dict[Path, dict[str, object]] = {}  # what merge_json() has written, in the order of the first calls
         #: Files that went with a removed folder, for which there was one warning.
         self._gone: set[Path] = set()
+        self._fold: MetricsFold | None = None
         self.media = MediaIndex(root / "media", self.lines(_INDEX), self._whole)
         self._whole.sweep()
 
@@ -84,6 +87,26 @@ class RunFiles:
                 with self._whole.temporary(".parquet") as temporary:
                     if write_parquet(source, temporary):
                         self._whole.replace(temporary, destination)
+
+    def write_summary(self, name: str, state: str, now_s: float) -> None:
+        """Replace the summary by one of what the files hold now; without metrics and hyperparameters do nothing.
+
+        It goes on with the summary that an earlier process left. For one thread at a time.
+        """
+        path, metrics, hparams = self.root / SUMMARY, self.root / "metrics.jsonl", self.root / "hparams.json"
+        if not metrics.exists() and not hparams.exists():
+            return
+        if self._fold is None:
+            self._fold = fold_of((parse_summary(path.read_bytes()) if path.exists() else None) or {})
+        self._fold.read_on(metrics)  # outside of the lock, as an old file may be long
+        size_bytes = _size_bytes(self.root) if state == "finished" else 0
+        with self._mutex:
+            self._keep_folder()
+            settings = self._merged.get(hparams)
+            if settings is None:
+                settings = (parse_object(hparams.read_bytes()) if hparams.exists() else None) or {}
+            summary = summary_bytes(self._fold, name=name, state=state, written_s=now_s, hparams=settings, size_bytes=size_bytes)
+            self._whole.write(path, summary)
 
     def all_but_media(self) -> list[Path]:
         """The files that are finished at the end of the run, and those of children. Other files are not the run's."""
@@ -195,6 +218,16 @@ def _new_folder(parent: Path) -> Path:
         folder = parent / f"{os.getpid()}-{next(numbers)}"
     folder.mkdir()
     return folder
+
+
+def _size_bytes(root: Path) -> int:
+    """The bytes of all files; of those that vanish meanwhile none."""
+    found = 0
+    for base, _, names in os.walk(root):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found += os.stat(os.path.join(base, name)).st_size
+    return found
 
 
 def _object(path: Path) -> dict[str, object]:

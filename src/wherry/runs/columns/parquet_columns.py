@@ -1,0 +1,187 @@
+"""Single columns of a Parquet file in a store: the footer, then the ranges of the columns that are asked for, side by side."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from wherry.errors import IntegrityError
+from wherry.posix.thread_pool import map_at_once
+from wherry.runs.columns.points import Points
+from wherry.runs.objects.place import Place
+from wherry.store import ObjectMeta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The footer of 100 columns x 20 row groups takes 200 kB; mostly one request brings it.
+_FOOTER_BYTES = 512 * 2**10
+#: A hostile footer may say anything of its own size.
+_MOST_FOOTER_BYTES = 64 * 2**20
+_AT_ONCE = 32
+_OURS = ("t", "step", "phase")
+
+
+class RangeFile(io.RawIOBase):
+    """An object as a file for reading, of which some ranges are in memory; any other is fetched when it is read."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size_bytes: int) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size_bytes = size_bytes
+        self._at = 0
+        #: (start, bytes).
+        self.ranges: list[tuple[int, bytes]] = []
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Bytes from here on."""
+        end = self._size_bytes if size is None or size < 0 else min(self._size_bytes, self._at + size)
+        if end <= self._at:
+            return b""
+        start, self._at = self._at, end
+        for first, data in self.ranges:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        return self._fetch(start, end)
+
+
+class ParquetColumns:
+    """The columns of one Parquet file of metrics. Any thread may call; pyarrow is needed. IntegrityError if it is damaged."""
+
+    def __init__(self, place: Place, meta: ObjectMeta, pool: Executor) -> None:
+        self._place = place
+        self._meta = meta
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._footer: bytes | None = None
+        self._metadata: Any = None
+
+    @property
+    def keys(self) -> list[str]:
+        """The metrics: columns of numbers."""
+        import pyarrow as pa
+
+        schema = self._opened().schema.to_arrow_schema()
+        return [
+            field.name
+            for field in schema
+            if field.name not in _OURS
+            and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type) or pa.types.is_boolean(field.type))
+        ]
+
+    @property
+    def n_rows(self) -> int:
+        """How many lines it was made of."""
+        return int(self._opened().num_rows)
+
+    def points(self, key: str) -> Points | None:
+        """One metric, by reading its column and those of steps and times; None if it has none."""
+        import numpy as np
+
+        metadata = self._opened()
+        names = set(metadata.schema.to_arrow_schema().names)
+        if key not in names or key in _OURS:
+            return None
+        columns = self._read([name for name in ("t", "step", key) if name in names])
+        value = columns[key]
+        there = ~columns[f"{key} is null"].astype(np.bool_)
+        n = len(value)
+        step = columns["step"].astype(np.int64) if "step" in columns else np.arange(n, dtype=np.int64)
+        t = columns["t"] if "t" in columns else np.full(n, np.nan)
+        return Points(step[there], t[there], value[there])
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        return self._place.fetch(self._meta, start, end)
+
+    def _opened(self) -> Any:
+        """The footer, read once."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self._lock:
+            if self._metadata is None:
+                try:
+                    self._metadata = pq.read_metadata(self._with_footer())
+                except (pa.ArrowException, OSError, ValueError) as error:
+                    raise self._damaged(error) from error
+            return self._metadata
+
+    def _with_footer(self) -> RangeFile:
+        size_bytes = self._meta.size_bytes
+        if self._footer is None:
+            start = max(0, size_bytes - _FOOTER_BYTES)
+            footer = self._fetch(start, size_bytes)
+            needed = int.from_bytes(footer[-8:-4], "little") + 8  # Apache Parquet format: footer, its length, "PAR1"
+            if needed > len(footer):
+                if needed > min(size_bytes, _MOST_FOOTER_BYTES):
+                    raise self._damaged(f"its footer would have {needed} bytes")
+                footer = self._fetch(size_bytes - needed, size_bytes)
+            self._footer = footer
+        file = RangeFile(self._fetch, size_bytes)
+        file.ranges.append((size_bytes - len(self._footer), self._footer))
+        return file
+
+    def _read(self, names: list[str]) -> dict[str, NDArray[Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        metadata = self._opened()
+        file = self._with_footer()
+        wanted = [
+            (start, start + chunk.total_compressed_size)
+            for group in range(metadata.num_row_groups)
+            for chunk in map(metadata.row_group(group).column, range(metadata.num_columns))
+            if chunk.path_in_schema in names and 0 <= (start := _start(chunk)) <= self._meta.size_bytes
+        ]
+        wanted = [(start, min(end, self._meta.size_bytes)) for start, end in wanted]
+        found = map_at_once(self._pool, self._fetch, wanted, at_once=_AT_ONCE)
+        file.ranges += [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
+        try:
+            table = pq.ParquetFile(file, metadata=metadata).read(columns=names, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._damaged(error) from error
+        arrays: dict[str, NDArray[Any]] = {}
+        for name in names:
+            column = table.column(name)
+            arrays[f"{name} is null"] = column.is_null().to_numpy()
+            arrays[name] = _numbers(column, 0 if name == "step" else float("nan"))
+        return arrays
+
+    def _damaged(self, why: object) -> IntegrityError:
+        return IntegrityError(f"this Parquet file cannot be read: {why}", operation="read", uri=self._meta.key)
+
+
+def _start(chunk: Any) -> int:
+    """Where a column's pages begin: its dictionary, if it has one, comes first."""
+    offsets = (chunk.data_page_offset, chunk.dictionary_page_offset)
+    return min(int(one) for one in offsets if one is not None)
+
+
+def _numbers(column: Any, missing: float) -> NDArray[Any]:
+    """As float64, or int64 for the steps."""
+    import pyarrow as pa
+
+    kind = pa.int64() if missing == 0 else pa.float64()
+    found: NDArray[Any] = column.cast(kind, safe=False).fill_null(missing).to_numpy()
+    return found

@@ -1,0 +1,192 @@
+"""Filters and orders of rows, as the command line and the page take them: ``lr<1e-3 and loss<2``, ``-val/loss``.
+
+A filter is read by Python's own parser, and only what is in the table below is taken from what it finds; nothing is ever
+evaluated as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
+
+from wherry.errors import ConfigError
+from wherry.runs.records import KeySummary, RunRow
+
+_MOST_CHARACTERS = 2000
+_FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "lag_s", "size_bytes", "cost_per_day_usd", "trouble")
+#: What may stand behind a metric's name.
+_ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan")
+_ABSENT = object()
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.In: lambda one, other: isinstance(one, str) and isinstance(other, str) and one in other,
+}
+_Value = Callable[[RunRow], object]
+_REMEDY = "write comparisons such as lr<1e-3 and loss<2 or state=='live', and odd names as key('my loss')"
+
+
+class Where:
+    """A filter of rows. ConfigError for a text that is none, which names the bad part.
+
+    Names are fields of a row (`state`, `age_s`), hyperparameters (`model.depth`) and metrics: `loss` is its last number,
+    `loss.min`, `loss.max` and `loss.last_step` say what their names say. A name that a row lacks makes a comparison false.
+    Other names are written ``key('my loss')``::
+
+        Where("lr < 1e-3 and val/loss.min < 2 and not state == 'lost'")
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        #: The names in it, in their order: what a table should show.
+        self.names: list[str] = []
+        if len(text) > _MOST_CHARACTERS:
+            raise ConfigError(f"the filter has {len(text)} characters: at most {_MOST_CHARACTERS} are allowed")
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+            self._test = self._condition(tree.body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            at = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
+            raise ConfigError(f"the filter {text!r} cannot be read{at}: {_REMEDY}") from None
+
+    def __call__(self, row: RunRow) -> bool:
+        """Whether the row passes."""
+        return self._test(row)
+
+    def _refuse(self, node: ast.AST) -> ConfigError:
+        part = ast.get_source_segment(self.text.strip(), node) or type(node).__name__
+        return ConfigError(f"the filter {self.text!r} has the part {part!r}, which is none of a filter: {_REMEDY}")
+
+    def _condition(self, node: ast.expr) -> Callable[[RunRow], bool]:
+        match node:
+            case ast.BoolOp(op=op, values=values):
+                parts = [self._condition(one) for one in values]
+                which = all if isinstance(op, ast.And) else any
+                return lambda row: which(part(row) for part in parts)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                inner = self._condition(operand)
+                return lambda row: not inner(row)
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                values_ = [self._value(one) for one in (left, *comparators)]
+                tests = [_COMPARISONS.get(type(op)) for op in ops]
+                known = [test for test in tests if test is not None]
+                if len(known) < len(tests):
+                    raise self._refuse(node)
+                return lambda row: _holds(known, [value(row) for value in values_])
+        raise self._refuse(node)
+
+    def _value(self, node: ast.expr) -> _Value:
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return lambda row: value
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
+                signed = -number if isinstance(sign, ast.USub) else number
+                return lambda row: signed
+            case ast.Call(func=ast.Name(id="key"), args=[ast.Constant(value=str() as name)], keywords=[]):
+                return self._named(name)
+        if (name_ := _name(node)) is None:
+            raise self._refuse(node)
+        return self._named(name_)
+
+    def _named(self, name: str) -> _Value:
+        if name not in self.names:
+            self.names.append(name)
+        return lambda row: value_of(row, name)
+
+
+def _name(node: ast.expr) -> str | None:
+    """``val/loss.min``, which Python takes for a division and an attribute."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=inner, attr=name):
+            left = _name(inner)
+            return None if left is None else f"{left}.{name}"
+        case ast.BinOp(op=ast.Div(), left=one, right=other):
+            parts = _name(one), _name(other)
+            return None if None in parts else "/".join(part for part in parts if part)
+    return None
+
+
+def _holds(tests: Iterable[Callable[[Any, Any], bool]], values: list[object]) -> bool:
+    return all(_compared(test, *pair) for test, *pair in zip(tests, values, values[1:]))  # noqa: B905  one test fewer than values
+
+
+def _compared(test: Callable[[Any, Any], bool], one: object, other: object) -> bool:
+    if one is _ABSENT or other is _ABSENT:
+        return False
+    try:
+        return bool(test(one, other))
+    except TypeError:  # a text and a number
+        return False
+
+
+def flat(hparams: Mapping[str, object], above: str = "", depth: int = 0) -> dict[str, object]:
+    """Hyperparameters by dotted names: ``model.depth``. Eight levels deep at most, what lies deeper stays as it is."""
+    found: dict[str, object] = {}
+    for name, value in hparams.items():
+        if isinstance(value, Mapping) and value and depth < 8:
+            found |= flat(value, f"{above}{name}.", depth + 1)
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
+def value_of(row: RunRow, name: str) -> object:
+    """What a name stands for in a row: a field of it, a hyperparameter, or a metric's last number; `ABSENT` if it has none."""
+    if name in _FIELDS:
+        value = getattr(row, name)
+        return _ABSENT if value is None else value
+    if (hparams := row.hparams) and (name.partition(".")[0] in hparams or name in hparams):
+        found = hparams.get(name, _ABSENT)
+        found = flat(hparams).get(name, _ABSENT) if found is _ABSENT or isinstance(found, Mapping) else found
+        if found is not _ABSENT:
+            return found
+    return _metric(row.metrics, name)
+
+
+def is_there(value: object) -> bool:
+    """Whether value_of() has found something."""
+    return value is not _ABSENT
+
+
+def _metric(metrics: Mapping[str, KeySummary], name: str) -> object:
+    found, aspect = metrics.get(name), "last"
+    if found is None:
+        name, _, aspect = name.rpartition(".")
+        found = metrics.get(name) if aspect in _ASPECTS else None
+    value = None if found is None else getattr(found, aspect)
+    return _ABSENT if value is None else value
+
+
+def sort_rows(rows: Iterable[RunRow], key: str) -> list[RunRow]:
+    """By a name that `Where` knows; with a ``-`` before it the greatest first. Rows without it come last, in their order."""
+    is_falling = key.startswith("-")
+    name = key[1:] if is_falling else key
+    if not name:
+        raise ConfigError("the name to sort by is empty: give a hyperparameter, a metric or a column, such as -val/loss")
+    valued = [(value_of(row, name), row) for row in rows]
+    numbers = [(value, row) for value, row in valued if _is_number(value)]
+    texts = [(str(value), row) for value, row in valued if is_there(value) and not _is_number(value)]
+    numbers.sort(key=lambda one: one[0], reverse=is_falling)
+    texts.sort(key=lambda one: one[0], reverse=is_falling)
+    return [row for _, row in (*numbers, *texts)] + [row for value, row in valued if not is_there(value)]
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and value == value
+
+
+def differing(rows: Iterable[RunRow]) -> list[str]:
+    """The hyperparameters that are not the same in all rows, by their dotted names, in the order in which they are found."""
+    flats = [flat(row.hparams) for row in rows if row.hparams]
+    names = dict.fromkeys(name for one in flats for name in one)
+    return [name for name in names if len({repr(one.get(name, _ABSENT)) for one in flats}) > 1]

@@ -1,0 +1,335 @@
+"""Run: one run, whatever it is made of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, StoreError
+from wherry.mirror.format.layout import key_for
+from wherry.runs.checkpoint_rows import checkpoints_of
+from wherry.runs.columns.metrics import Metrics
+from wherry.runs.log_files import log_of
+from wherry.runs.looks import (
+    LIST_ENDED_EVERY_S,
+    LIST_EVERY_S,
+    LIST_LOCAL_EVERY_S,
+    PER_HOUR,
+    Follower,
+    LookBudget,
+    next_due_s,
+)
+from wherry.runs.media import check_path, histograms_in, media_in, rows_of_table, tables_in, texts_in
+from wherry.runs.objects.contents import Contents, contents_of, folder_key, root_of, uri_of
+from wherry.runs.objects.discovery import Found, Walk
+from wherry.runs.objects.disk_cache import DiskCache
+from wherry.runs.objects.logical_file import LogicalFile
+from wherry.runs.objects.place import Place
+from wherry.runs.records import (
+    CheckpointRow,
+    Histogram,
+    LogChunk,
+    MediaItem,
+    RunRow,
+    RunState,
+    Series,
+    TableInfo,
+    TextItem,
+    Truth,
+    UploadsView,
+    WriterState,
+)
+from wherry.runs.row import read_hparams, row_of
+from wherry.runs.upload_view import uploads_of
+
+_T = TypeVar("_T")
+MOST_READ_BYTES = 64 * 2**20
+#: Tables are read up to here, from their beginnings.
+_MOST_TABLE_BYTES = 32 * 2**20
+#: The logs that are followed beside the metrics: who reads more of them waits for the listing.
+_MOST_FOLLOWED = 4
+_WRITERS: dict[RunState, WriterState] = {"live": "alive", "finished": "finished", "lost": "lost", "unknown": "unknown"}
+
+
+class Run:
+    """One run, from `Runs.run()`. Any thread may call; what was read is kept until refresh() finds something new.
+
+    StoreError: a store cannot be read just now, or refuses it.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        found: Found,
+        run_id: str,
+        *,
+        columns: DiskCache,
+        pool: Executor,
+        filling: Executor,
+        now: Callable[[], float] = time.time,
+        spool: Path | None = None,
+    ) -> None:
+        self.id = run_id
+        self.uri = uri_of(place, found)
+        self._place = place
+        self._found = found
+        self._pool = pool
+        self._now = now
+        self._spool = spool
+        self._lock = threading.RLock()
+        self._contents: Contents | None = None
+        self._row = RunRow(run_id, run_id, self.uri)
+        self._metrics = Metrics(place, columns, pool, filling)
+        self._budget = LookBudget(PER_HOUR, now)
+        self._followers: list[Follower] = []
+        self._list_s = 0.0
+        self._seen: object = None
+        self._kept: dict[str, object] = {}
+
+    @property
+    def row(self) -> RunRow:
+        """Its row, as of the last look."""
+        self._known()
+        return self._row
+
+    # what is new
+
+    def refresh(self) -> bool:
+        """Look for what is new, if it is time to, in as few requests as can be; True if something is. Call it as often as you
+        like.
+
+        A store that does not answer is no error: what is known stays, and truth() says how old it is.
+        """
+        with self._lock:
+            now_s = self._now()
+            try:
+                if self._contents is None or (now_s >= self._list_s and self._budget.take(2)):
+                    self._list()
+                else:
+                    self._look()
+            except StoreError as error:
+                self._list_s = now_s + LIST_EVERY_S / 4
+                self._metrics.trouble["store"] = error.message
+            else:
+                self._metrics.trouble.pop("store", None)
+            seen = self._signature()
+            is_new, self._seen = seen != self._seen, seen
+            return is_new
+
+    @property
+    def next_look_s(self) -> float:
+        """In how many seconds refresh() may find something; before that it asks nobody."""
+        with self._lock:
+            return max(0.0, next_due_s(self._followers, self._list_s) - self._now())
+
+    def _signature(self) -> object:
+        contents = self._contents
+        files = (
+            () if contents is None else tuple((name, one.size_bytes, len(one.segments)) for name, one in contents.files.items())
+        )
+        states = () if contents is None else tuple(sorted(contents.writers(self._now()).items()))
+        return files, states, self._metrics.version, self._metrics.tail_only, self._row.state
+
+    def _list(self) -> None:
+        """Look at all of the run: one listing, and the manifests that have changed."""
+        root = root_of(self._place, self._found)
+        walk = Walk(self._place.store, key_for(root, "") if root else "")
+        self._found = replace(self._found, objects=list(walk), is_cut=bool(walk.cut))
+        contents = contents_of(self._place, self._found, pool=self._pool)
+        self._row = row_of(self._place, self._found, self.id, self._now())
+        self._take(contents)
+        every_s = LIST_EVERY_S if self._row.state == "live" else LIST_ENDED_EVERY_S
+        self._list_s = self._now() + (LIST_LOCAL_EVERY_S if self._place.is_local else every_s)
+
+    def _take(self, contents: Contents) -> None:
+        self._contents = contents
+        self._kept.clear()
+        self._metrics.update(contents)
+        self._followers = [] if self._place.is_local or self._row.state != "live" else self._followed(contents)
+
+    def _followed(self, contents: Contents) -> list[Follower]:
+        names = [part.name("metrics.jsonl") for part in contents.parts]
+        names += [name for name in contents.files if name.endswith((".log", ".txt", "index.jsonl"))]
+        root = root_of(self._place, self._found)
+        followers: list[Follower] = []
+        for name in dict.fromkeys(names):
+            found = contents.files.get(name)
+            if found is not None and found.segments and len(followers) < _MOST_FOLLOWED:
+                follower = Follower(root, found, LogicalFile(self._place, found).size_bytes)
+                follower.expect(self._now())
+                followers.append(follower)
+        return followers
+
+    def _look(self) -> None:
+        """Look for the next segments of those files for which one is due."""
+        contents = self._contents
+        assert contents is not None
+        below = f"{self._found.path}/" if self._found.path else ""
+        files = dict(contents.files)
+        for follower in self._followers:
+            now_s = self._now()
+            if now_s < follower.due_s or not self._budget.take():
+                continue
+            segment = follower.look(self._place.store, now_s)
+            if segment is None:
+                continue
+            known = follower.assembly
+            if known.segments[-1].end is None:  # compressed: now it is known where it ends
+                last = replace(known.segments[-1], length_bytes=segment.start - known.segments[-1].start)
+                known = replace(known, segments=(*known.segments[:-1], last))
+            follower.assembly = replace(known, segments=(*known.segments, segment))
+            follower.end = LogicalFile(self._place, follower.assembly).size_bytes
+            follower.expect(now_s)
+            files[known.path[len(below) :]] = follower.assembly
+        if files != contents.files:
+            newest_s = max((one.segments[-1].modified_s or 0.0 for one in files.values() if one.segments), default=0.0)
+            self._contents = replace(contents, files=files, newest_s=max(contents.newest_s or 0.0, newest_s))
+            self._kept.clear()
+            self._metrics.update(self._contents)
+
+    def _known(self) -> Contents:
+        with self._lock:
+            if self._contents is None:
+                self._list()
+            assert self._contents is not None
+            return self._contents
+
+    def _read(self, call: Callable[[Contents], _T]) -> _T:
+        """Call it; once more, after a new look, if an object is gone or replaced by now: a mirror seals, a file is begun anew."""
+        try:
+            return call(self._known())
+        except BucketNotFoundError:
+            raise
+        except (NotFoundError, IntegrityError):
+            with self._lock:
+                self._list()
+            return call(self._known())
+
+    def _kept_or(self, what: str, call: Callable[[Contents], _T]) -> _T:
+        """What call() has returned since the last news."""
+        contents = self._known()
+        if what not in self._kept:
+            found = self._read(call)
+            if self._contents is not contents:
+                return found
+            self._kept[what] = found
+        return self._kept[what]  # type: ignore[return-value]
+
+    # what there is
+
+    def truth(self) -> Truth:
+        """How true all that is shown is, by what was read so far."""
+        contents, now_s = self._known(), self._now()
+        writers = set(contents.writers(now_s).values())
+        state: WriterState = _WRITERS[self._row.state]
+        if writers:
+            state = "alive" if "alive" in writers else "lost" if "lost" in writers else "finished"
+        step, t = self._metrics.last
+        notes = [f"{path}: {why}" for path, why in (*contents.broken.items(), *contents.trouble.items())]
+        notes += [f"{path}: segments are missing before its last ones" for path in contents.gaps]
+        notes += [
+            f"{one.writer} has closed with {one.unsent_bytes} bytes unsent"
+            for one in contents.manifests.values()
+            if one.state == "incomplete"
+        ]
+        notes += self._metrics.trouble.values()
+        is_damaged = any("CRC32C" in note for note in notes)
+        return Truth(
+            complete_to_step=step,
+            newest_point_age_s=None if t is None else max(0.0, now_s - t),
+            writer=state,
+            segments_missing=len(contents.gaps) + len(contents.broken),
+            checksums_verified=False if is_damaged else self._metrics.is_checked,
+            notes=tuple(notes),
+        )
+
+    def keys(self) -> list[str]:
+        """The names of the metrics, sorted; at most 20,000."""
+        self._known()
+        return self._metrics.keys
+
+    def series(self, key: str, *, whole: bool = False) -> Series:
+        """The points of one metric. NotFoundError for a key that is not there.
+
+        Of a long file only the last points are returned at first (`tail_only`), while a thread reads the others: then refresh()
+        says True. With `whole` the call waits for them. Needs numpy; a finished run with a Parquet file is read from that if
+        pyarrow is installed.
+        """
+        self._known()
+        known = self.row.metrics.get(key)
+        return self._metrics.series(key, n_total=None if known is None or known.is_partial else known.n_points, whole=whole)
+
+    def hparams(self) -> Mapping[str, object]:
+        """The hyperparameters as they were logged; those of later attempts replace earlier ones."""
+
+        def read(contents: Contents) -> Mapping[str, object]:
+            found: dict[str, object] = {}
+            for part in contents.parts:
+                if not part.label:
+                    found |= read_hparams(self._place, contents, part)
+            return found
+
+        return self._kept_or("hparams", read)
+
+    def media(self, key: str | None = None, step: int | None = None) -> list[MediaItem]:
+        """The files of the media index, of one name and one step if they are given; none whose path leaves the run."""
+        found = self._kept_or("media", lambda contents: media_in(self._place, contents))
+        return [one for one in found if key in (None, one.key) and step in (None, one.step)]
+
+    def read_file(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Bytes of one file of the run, at most 64 MiB a call. NotFoundError; ConfigError for a path that leaves the run."""
+        name = check_path(path)
+        if offset < 0 or (size is not None and size < 0):
+            raise ConfigError(f"offset={offset!r}, size={size!r}: neither may be negative")
+        end = offset + min(MOST_READ_BYTES if size is None else size, MOST_READ_BYTES)
+
+        def read(contents: Contents) -> bytes:
+            if (assembly := contents.files.get(name)) is not None:
+                return LogicalFile(self._place, assembly).read(offset, end)
+            if not self._found.is_cut:
+                raise NotFoundError("the run has no such file", operation="read", uri=f"{self.uri}/{name}")
+            # The listing was cut short in a large folder: the object may be there.
+            meta = self._place.store.head(key_for(folder_key(self._place, self._found), name))
+            return self._place.fetch(meta, min(offset, meta.size_bytes), min(end, meta.size_bytes))
+
+        return self._read(read)
+
+    def tables(self) -> list[TableInfo]:
+        """The logged tables."""
+        return tables_in(self._known())
+
+    def table_rows(self, name: str, *, first: int = 0, n_rows: int = 100) -> tuple[list[str], list[list[object]]]:
+        """The columns of a table, and `n_rows` of its rows from the `first` on; of a long table those of its first 32 MiB."""
+        for table in self.tables():
+            if table.name == name:
+                return rows_of_table(self.read_file(table.path, 0, _MOST_TABLE_BYTES), max(0, first), n_rows)
+        raise NotFoundError(f"no table is called {name!r}", operation="read", uri=self.uri)
+
+    def texts(self) -> list[TextItem]:
+        """The logged texts, in order."""
+        return self._kept_or("texts", lambda contents: texts_in(self._place, contents))
+
+    def histograms(self, key: str | None = None) -> list[Histogram]:
+        """The logged histograms, in order."""
+        return self._kept_or(f"histograms {key}", lambda contents: histograms_in(self._place, contents, key))
+
+    def log(self, rank: int | None = None, *, after: int | None = None, max_bytes: int = 256 * 1024) -> LogChunk:
+        """The end of a rank's log (None: the first that there is), or what comes `after` an offset that an earlier call gave."""
+        return self._read(lambda contents: log_of(self._place, contents, rank, after, max_bytes))
+
+    def system(self) -> list[str]:
+        """The metrics below ``system/``, those of other ranks included."""
+        return [key for key in self.keys() if key.startswith("system/") or "/system/" in key]
+
+    def checkpoints(self) -> Sequence[CheckpointRow]:
+        """The checkpoint sets, from the oldest to the newest. Asks the store at each call."""
+        return checkpoints_of(self._place, self._found, self._now())
+
+    def uploads(self) -> UploadsView:
+        """What is on its way to the store."""
+        return uploads_of(self._known(), self._place.uri.uri_for(folder_key(self._place, self._found)), self._now(), self._spool)

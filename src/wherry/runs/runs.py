@@ -1,0 +1,155 @@
+"""Runs: all runs below one or several prefixes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from wherry.errors import ConfigError, NotFoundError
+from wherry.mirror.reader.reader import find_mirror
+from wherry.posix.thread_pool import DaemonThreadPool, result_of
+from wherry.runs.objects.discovery import Found, runs_of
+from wherry.runs.objects.disk_cache import DiskCache, default_folder
+from wherry.runs.objects.place import Place, open_place
+from wherry.runs.objects.reading_store import Tally
+from wherry.runs.records import RunRow, Usage
+from wherry.runs.row import row_of
+from wherry.runs.run import Run
+from wherry.store.options import MOST_IN_FLIGHT
+from wherry.uri import StoreURI, parse_uri
+
+
+class Runs:
+    """All runs below `uris`: a prefix of runs, a single run or a folder; any URI that wherry opens::
+
+        with Runs("s3://my-bucket/runs") as runs:
+            for row in runs.rows():
+                print(row.id, row.state, row.metrics["loss"].min)
+
+    `cache_dir`: where what was read is kept, 2 GiB at most; None: ``$XDG_CACHE_HOME/wherry``, else ``~/.cache/wherry``. `options`
+    are storage options, those of all URIs. Any thread may call. Nothing can be written to a store.
+
+    ConfigError for a wrong URI or option; MissingExtraError.
+    """
+
+    def __init__(
+        self,
+        *uris: str | os.PathLike[str],
+        cache_dir: Path | None = None,
+        options: Mapping[str, object] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if not uris:
+            raise ConfigError("no URI was given: name a prefix of runs, such as s3://my-bucket/runs, or a folder")
+        self._now = now
+        self._tally = Tally()
+        self._scratch = tempfile.TemporaryDirectory(prefix="wherry-runs-")
+        self._cache = DiskCache((cache_dir or default_folder()) / "runs")
+        self._pool = DaemonThreadPool(MOST_IN_FLIGHT, "wherry-runs")
+        #: Parses in the background what takes long; the pool of rows would be in its way.
+        self._filling = DaemonThreadPool(1, "wherry-columns")
+        self._lock = threading.RLock()
+        self._known: dict[str, tuple[Place, Found]] = {}
+        self._runs: dict[str, Run] = {}
+        self._is_closed = False
+        self._places = [
+            open_place(parse_uri(uri), options or {}, tally=self._tally, cache=self._cache, scratch=Path(self._scratch.name))
+            for uri in uris
+        ]
+
+    @property
+    def uris(self) -> list[str]:
+        """The URIs that were given, in their full form."""
+        return [str(place.uri) for place in self._places]
+
+    def rows(self) -> Iterator[RunRow]:
+        """Yield the runs as they are known, in no order: one listing a URI, then 32 requests at a time.
+
+        What cannot be read of one run is its row's `trouble`. StoreError if the listing itself fails; NotFoundError for a bucket
+        or a local folder that is not there.
+        """
+        waiting: deque[Future[RunRow]] = deque()
+        for run_id, place, found in self._found():
+            waiting.append(self._pool.submit(row_of, place, found, run_id, self._now()))
+            while waiting and waiting[0].done():
+                yield result_of(waiting.popleft())
+        while waiting:
+            yield result_of(waiting.popleft())
+
+    def _found(self) -> Iterator[tuple[str, Place, Found]]:
+        """All runs, each with an id that no other has."""
+        taken: set[str] = set()
+        for number, place in enumerate(self._places, 1):
+            for where, found in _runs_in(place):
+                run_id = plain = found.folder or where.uri.prefix.rpartition("/")[2] or where.uri.root
+                while run_id in taken:
+                    run_id, number = f"{number}:{plain}", number + 1
+                taken.add(run_id)
+                with self._lock:
+                    self._known[run_id] = where, found
+                yield run_id, where, found
+
+    def run(self, run_id: str) -> Run:
+        """One run, by the `id` of its row; the same object each time. NotFoundError."""
+        with self._lock:
+            if run_id in self._runs:
+                return self._runs[run_id]
+            known = self._known.get(run_id)
+        if known is None:
+            known = next(((place, found) for one, place, found in self._found() if one == run_id), None)
+        if known is None:
+            shown = ", ".join(self.uris)
+            raise NotFoundError(
+                f"no run is called {run_id!r}", operation="read", uri=shown, hint=f"wherry runs {shown} lists them"
+            )
+        place, found = known
+        with self._lock:
+            made = Run(place, found, run_id, columns=self._cache, pool=self._pool, filling=self._filling, now=self._now)
+            return self._runs.setdefault(run_id, made)
+
+    def usage(self) -> Usage:
+        """What this reader has asked of the stores so far, and its price."""
+        return self._tally.usage()
+
+    def close(self) -> None:
+        """End what is under way, and free connections. No call may follow; closing again is fine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        for pool in (self._pool, self._filling):
+            pool.shutdown(cancel_futures=True)
+        for place in self._places:
+            place.close()
+        self._scratch.cleanup()
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _runs_in(place: Place) -> Iterator[tuple[Place, Found]]:
+    """The runs below a place's URI; if there are none, those of the mirror that the URI is inside of."""
+    is_empty = True
+    for found in runs_of(place.store, place.uri.prefix):
+        is_empty = False
+        yield place, found
+    prefix = place.uri.prefix
+    if not is_empty or not prefix or (above := find_mirror(place.store, f"{prefix}/x")) in (None, prefix):
+        return
+    assert above is not None
+    outer = replace(place, uri=StoreURI(place.uri.scheme, place.uri.root, above))
+    wanted = prefix[len(above) :].strip("/")
+    for found in runs_of(place.store, above):
+        if found.folder == wanted or found.folder.startswith(f"{wanted}/"):
+            yield outer, found
