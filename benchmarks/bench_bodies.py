@@ -1,8 +1,8 @@
 """Bodies to and from S3: our own requests, the same store by botocore alone, and what bare Python sockets take.
 
-The server is sink.c (built by cc), which costs next to nothing; over TLS a terminator in Python before it, which costs much, so
-that only the CPU time of the client means something there. All rows have the same sizes, threads and checksums (CRC32C of all
-bytes, both ways), and are run one after the other in each round. Rows of peers are there if they are installed.
+The server is the sink (sink_program.py), which costs next to nothing; over TLS a terminator in Python before it, which costs
+much, so that only the CPU time of the client means something there. All rows have the same sizes, threads and checksums
+(CRC32C of all bytes, both ways), and are run one after the other in each round. Rows of peers are there if they are installed.
 $SIZE_MIB (1024), $TLS_SIZE_MIB (256), $FILES (2000) and $ROUNDS (5) make it shorter.
 """
 
@@ -26,6 +26,7 @@ import google_crc32c
 import psutil
 from botocore.config import Config as BotoConfig
 from measure import MIB, machine, make_file, spread, table
+from sink_program import HERE, sink_program
 
 from servers.real import tls_terminator
 from wherry import AgentConfig, Config, Uploader
@@ -54,8 +55,8 @@ Take = Callable[[int, int], object]
 def sink() -> Iterator[int]:
     """Build the server and run it; its port."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["cc", "-O2", "-pthread", str(Path(__file__).with_name("sink.c")), "-o", f"{folder}/sink"], check=True)
-        with subprocess.Popen([f"{folder}/sink", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        command = [*sink_program(Path(folder)), "0"]
+        with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             try:

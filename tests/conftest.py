@@ -70,11 +70,13 @@ def juicefs_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["direct", "sdk_only"])
-def gcs_way(request: pytest.FixtureRequest) -> None:
-    """Has a module's tests run by our own requests to GCS, and by the library's."""
-    from servers.scripted_gcs import WAY
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Has a module's tests run by our own requests to S3 and GCS, and by the libraries'."""
+    from servers.way import WAY
 
     WAY["sdk_only"] = request.param
+    yield
+    WAY.clear()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,10 +149,21 @@ assert counts.failed == 0, journal.queries.jobs(states=["failed"])
 """
 
 
-def kill(process: psutil.Process) -> None:
-    """SIGKILL, and wait until it is dead."""
-    process.send_signal(signal.SIGKILL)
-    wait_until(lambda: is_dead(process), what="a killed process to die")
+def family(pid: int) -> list[psutil.Process]:
+    """The process of that number and all below it; none if it is gone."""
+    try:
+        head = psutil.Process(pid)
+        return [head, *head.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(*processes: psutil.Process) -> None:
+    """SIGKILL, and wait until they are dead. Some may be gone already: workers die with their agent."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+    wait_until(lambda: all(is_dead(process) for process in processes), what="killed processes to die")
 
 
 def is_dead(process: psutil.Process) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from servers import tls
+from servers.way import WAY
 from wherry.backends.s3.digests import encode_crc32c
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -324,4 +325,4 @@ def lax_server(*flaws: Flaw, certificates: tls.Certificates | None = None) -> It
 
 def store_at(port: int, scheme: str = "http", **options: object) -> S3Store:
     keys = {"aws_access_key_id": "KEY", "aws_secret_access_key": "SECRET"}
-    return S3Store(StoreURI("s3", "bucket"), {"endpoint_url": f"{scheme}://127.0.0.1:{port}", **keys, **options})
+    return S3Store(StoreURI("s3", "bucket"), {"endpoint_url": f"{scheme}://127.0.0.1:{port}", **keys, **WAY, **options})

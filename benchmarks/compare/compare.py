@@ -29,6 +29,7 @@ from processes import wait_until_quiet
 from report import markdown, markdown_of_script
 from results import Found, Result, commit, load, machine, now
 from scripts import SCRIPTS, measure_script
+from sink_program import language_of_sink
 from sinks import Target, real_server, real_server_over_tls, sink
 
 from servers.real import fast_folder
@@ -42,14 +43,20 @@ NAMES = [*TABLES, *SCRIPTS]
 
 def begun(table: Table, path: Path) -> Result:
     """What is there of the table and can be gone on with, else an empty one."""
-    fresh = Result(table.name, table.heading, table.do, table.size_bytes, table.n_files, commit(), machine(), now())
+    what = (table.name, table.heading, table.do, table.size_bytes, table.n_files)
+    fresh = Result(*what, commit(), machine(), now(), sink_of(table))
     if path.exists():
         old = load(path)
-        same = ("size_bytes", "n_files", "commit", "machine")
+        same = ("size_bytes", "n_files", "commit", "machine", "sink")
         if all(getattr(old, name) == getattr(fresh, name) for name in same):
             return old
     fresh.rows = [Found(row.name, is_ours=row.is_ours) for row in table.rows]
     return fresh
+
+
+def sink_of(table: Table) -> str:
+    """What its sink is written in; C where it has none, which needs no note."""
+    return "C" if table.where == "seaweedfs" else language_of_sink(tls=table.where == "tls")
 
 
 def server_of(table: Table, folder: Path) -> AbstractContextManager[Target]:

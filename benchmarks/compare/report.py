@@ -44,7 +44,8 @@ def markdown_of_script(told: Told) -> str:
     if found:
         text += [line_of(["goal", "found", ""]), "| --- | --- | --- |", *map(line_of, found), ""]
     quiet = "quiet machine" if told.is_quiet else "**not quiet: other work went on when this began**"
-    return "\n".join([*text, f"{told.started}, commit {told.commit}, {machine_of(told.machine)}; {quiet}.", ""])
+    where = machine_of(told.machine) + sink_note(told.sink)
+    return "\n".join([*text, f"{told.started}, commit {told.commit}, {where}; {quiet}.", ""])
 
 
 def goals_of_script(told: Told) -> list[list[str]]:
@@ -53,6 +54,10 @@ def goals_of_script(told: Told) -> list[list[str]]:
 
 def machine_of(at: dict[str, Any]) -> str:
     return f"{at['cores']} cores ({at['processor']}), {at['memory_gib']} GiB, kernel {at['kernel']}, Python {at['python']}"
+
+
+def sink_note(language: str) -> str:
+    return "" if language == "C" else f", sink in {language}: it takes more of the processors than that in C"
 
 
 def line_of(cells: Sequence[str]) -> str:
@@ -122,4 +127,5 @@ def conditions(result: Result) -> str:
         if loud * 10 <= every
         else f"**not quiet: others took processor time beside {loud} of {every} measurements**"
     )
-    return f"{n} rounds, medians [min-max], {result.started}, commit {result.commit}, {machine_of(result.machine)}; {quiet}."
+    where = machine_of(result.machine) + sink_note(result.sink)
+    return f"{n} rounds, medians [min-max], {result.started}, commit {result.commit}, {where}; {quiet}."

@@ -49,6 +49,8 @@ class Result:
     commit: str
     machine: dict[str, Any]
     started: str
+    #: What the server was written in: that in Python takes more of the processors that the clients need.
+    sink: str = "C"
     rows: list[Found] = field(default_factory=list)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 
 from processes import wait_until_quiet
 from results import ROOT, commit, machine, now, save_json
+from sink_program import language_of_sink
 
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?")
 
@@ -43,6 +44,7 @@ class Script:
     goals: Sequence[CellGoal] = ()
     #: A client of the peers that it also measures, where it is installed.
     borrows: str | None = None
+    has_sink: bool = False
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Told:
     is_quiet: bool
     tables: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
+    #: As of a Result.
+    sink: str = "C"
 
 
 SCRIPTS = {
@@ -83,6 +87,7 @@ SCRIPTS = {
         Script(
             "startup",
             "bench_startup.py",
+            has_sink=True,
             quick={"ROUNDS": "3", "IDLE_S": "0", "SIZES_MIB": "1024", "FILES": "500"},
             goals=(
                 CellGoal("first byte of a fresh process: at most 8 x `python -c pass`", "first byte", 2, 8),
@@ -92,6 +97,7 @@ SCRIPTS = {
         Script(
             "training",
             "bench_training.py",
+            has_sink=True,
             quick={
                 "SIZE_MIB": "128",
                 "TRAIN_S": "3",
@@ -116,7 +122,8 @@ def measure_script(script: Script, path: Path, peers: Path, *, quick: bool, wait
         old = Told(**json.loads(path.read_text()))
         if (old.commit, old.machine) == (commit(), machine()) and not old.error:
             return old
-    told = Told(script.name, commit(), machine(), now(), wait_until_quiet(wait_s))
+    sink = language_of_sink() if script.has_sink else "C"
+    told = Told(script.name, commit(), machine(), now(), wait_until_quiet(wait_s), sink=sink)
     with tempfile.TemporaryDirectory() as name:
         record = Path(name) / "record"
         environment = {**os.environ, **(script.quick if quick else {}), "BENCH_RECORD": str(record)}

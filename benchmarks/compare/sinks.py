@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +12,10 @@ from typing import Any
 
 import boto3
 from clients.contract import Endpoint
+from sink_program import HERE, sink_program
 
 from servers.real import S3Server, seaweedfs, tls_terminator
 from servers.tls import make_certificates
-
-SOURCE = Path(__file__).resolve().parent.parent / "sink.c"
 
 
 @dataclass(frozen=True)
@@ -46,18 +44,6 @@ class Target:
         )
 
 
-def build(folder: Path) -> tuple[Path, bool]:
-    """The sink as a program, and whether it speaks TLS (where OpenSSL's headers are)."""
-    program = folder / "sink"
-    if shutil.which("cc") is None:
-        raise SystemExit("cc is needed to build benchmarks/sink.c: apt-get install gcc libssl-dev")
-    command = ["cc", "-O2", "-pthread", str(SOURCE), "-o", str(program)]
-    with_tls = subprocess.run([*command, "-DTLS", "-lssl", "-lcrypto"], capture_output=True, check=False)
-    if with_tls.returncode:
-        subprocess.run(command, check=True)
-    return program, not with_tls.returncode
-
-
 def ask(port: int, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", path)
@@ -68,15 +54,12 @@ def ask(port: int, path: str) -> str:
 
 @contextmanager
 def sink(folder: Path, *, tls: bool = False) -> Iterator[Target]:
-    program, speaks_tls = build(folder)
-    if tls and not speaks_tls:
-        raise SystemExit("OpenSSL's headers are needed for the tables over TLS: apt-get install libssl-dev")
-    command, authority = [str(program), "0"], None
+    command, authority = [*sink_program(folder, tls=tls), "0"], None
     if tls:
         files = make_certificates(folder)
         command += [str(files.chain), str(files.key)]
         authority = str(files.authority)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from servers.way import WAY
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.pages import Pages
 from wherry.backends.s3.store import S3Store
 from wherry.errors import PermanentError, StoreError, TransientError
 from wherry.store import MultipartStore
 from wherry.uri import StoreURI
+
+pytestmark = pytest.mark.usefixtures("way")
 
 #: (status, headers, body) of the answer to a request, by its number and its target.
 Says = Callable[[int, str], tuple[int, dict[str, str], bytes]]
@@ -67,9 +70,9 @@ def obstinate(says: Says) -> Iterator[Obstinate]:
 def opened(scheme: str, port: int) -> MultipartStore:
     url = f"http://127.0.0.1:{port}"
     if scheme == "gs":
-        return GCSStore(StoreURI("gs", "bucket"), {"endpoint_url": url, "token": "token"})
+        return GCSStore(StoreURI("gs", "bucket"), {"endpoint_url": url, "token": "token", **WAY})
     keys = {"aws_access_key_id": "KEY", "aws_secret_access_key": "SECRET"}
-    return S3Store(StoreURI("s3", "bucket"), {"endpoint_url": url, **keys})
+    return S3Store(StoreURI("s3", "bucket"), {"endpoint_url": url, **keys, **WAY})
 
 
 CALLS: dict[str, Callable[[MultipartStore, Path], object]] = {

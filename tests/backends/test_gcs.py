@@ -16,8 +16,9 @@ from gate import wait_until
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import CutAnswer, Extend, When, fault_proxy
 from servers.real import Server, tls_terminator
-from servers.scripted_gcs import VERBS, WAY, anonymous, issued, key_file, open_gcs, refusal, scripted, verbs
+from servers.scripted_gcs import VERBS, anonymous, issued, key_file, open_gcs, refusal, scripted, verbs
 from servers.tls import make_certificates
+from servers.way import WAY
 from wherry.backends.gcs.client import connect
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.store import GCSStore
@@ -40,11 +41,11 @@ from wherry.store import Part, PutOptions
 from wherry.store.registry import backend_for, open_store
 from wherry.uri import StoreURI
 
-pytestmark = pytest.mark.usefixtures("gcs_way")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(scope="module")
-def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         yield server
 

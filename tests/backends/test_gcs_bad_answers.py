@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from servers import tls
-from servers.scripted_gcs import WAY, refusal
+from servers.scripted_gcs import refusal
+from servers.way import WAY
 from servers.wire import Peer, answering, say, secured, wire
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, ConfigError, PermanentError, StoreError, TransientError
 from wherry.uri import StoreURI
 
-pytestmark = pytest.mark.usefixtures("gcs_way")
+pytestmark = pytest.mark.usefixtures("way")
 MIB = 2**20
 DATA = b"0123456789"
 STORED = json.dumps({"name": "key", "size": "10", "generation": "1"}).encode()

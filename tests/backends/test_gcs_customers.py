@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from servers.gcs_server import GCSServer, strict_gcs
-from servers.scripted_gcs import WAY, open_gcs
+from servers.scripted_gcs import open_gcs
+from servers.way import WAY
 from servers.wire import Peer, wire
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.store import GCSStore
@@ -19,13 +20,13 @@ from wherry.errors import ConfigError, PermanentError, StoreError
 from wherry.store import Part, PutOptions
 from wherry.uri import StoreURI
 
-pytestmark = pytest.mark.usefixtures("gcs_way")
+pytestmark = pytest.mark.usefixtures("way")
 KEY = base64.b64encode(b"k" * 32).decode()
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         server.make_bucket("requester-pays")
         yield server

@@ -16,7 +16,8 @@ import pytest
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import Answer, When, fault_proxy
 from servers.real import Server
-from servers.scripted_gcs import WAY, anonymous, open_gcs, refusal, scripted, verbs
+from servers.scripted_gcs import anonymous, open_gcs, refusal, scripted, verbs
+from servers.way import WAY
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.errors import (
@@ -30,11 +31,11 @@ from wherry.errors import (
 from wherry.store import TEMPORARY_MARK, Part, PutOptions, StoredPart
 from wherry.uri import StoreURI
 
-pytestmark = pytest.mark.usefixtures("gcs_way")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(scope="module")
-def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         yield server
 

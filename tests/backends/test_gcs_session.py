@@ -16,7 +16,7 @@ import pytest
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import Action, Answer, BlackHole, CutAnswer, DropAnswer, Reset, When, fault_proxy, gcs_error
 from servers.real import Server
-from servers.scripted_gcs import WAY
+from servers.way import WAY
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c, crc32c_of_file
 from wherry.errors import (
@@ -37,11 +37,11 @@ CHUNK = 256 * 1024
 SESSION = "^/upload/.*upload_id="
 
 
-pytestmark = pytest.mark.usefixtures("gcs_way")
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(scope="module")
-def server(gcs_way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
+def server(way: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GCSServer]:
     with strict_gcs(tmp_path_factory.mktemp("strict")) as server:
         yield server
 

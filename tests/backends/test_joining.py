@@ -14,6 +14,7 @@ from servers.features import features_of
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import DropAnswer, Reset, When, fault_proxy, gcs_error
 from servers.real import S3Server, fast_folder
+from servers.way import WAY
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -25,6 +26,8 @@ from wherry.uri import StoreURI
 
 PATIENT = RetryConfig(call_deadline_s=60, first_wait_s=0, longest_wait_s=0)
 MIB = 2**20
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def get(store: MultipartStore, key: str, folder: Path) -> bytes:
 
 
 def test_gcs_joins_more_than_two_levels_of_compositions_hold(gcs_server: GCSServer, tmp_path: Path) -> None:
-    with GCSStore(StoreURI("gs", gcs_server.bucket), gcs_server.options) as store:
+    with GCSStore(StoreURI("gs", gcs_server.bucket), {**gcs_server.options, **WAY}) as store:
         names = put(store, tmp_path, b"one", b"two!", prefix="levels")
         order = [n % 3 % 2 for n in range(32 * 32 + 1)]
         whole = b"".join((b"one", b"two!")[n] for n in order)
@@ -65,7 +68,7 @@ def test_a_join_on_gcs_gets_over_trouble_at_any_request(
     """Three compositions, the final one, and three deletions."""
     prefix = f"trouble{tmp_path}"
     with fault_proxy("127.0.0.1", gcs_server.port, [When("", "joined", action, nth=nth)]) as proxy:
-        options = {**gcs_server.options, "endpoint_url": proxy.url}
+        options = {**gcs_server.options, **WAY, "endpoint_url": proxy.url}
         with GCSStore(StoreURI("gs", gcs_server.bucket), options) as store:
             names = put(store, tmp_path, b"one", b"two!", prefix=prefix)
             sources = names * 17
@@ -81,7 +84,7 @@ def test_a_second_join_on_gcs_removes_what_a_killed_one_has_left(gcs_server: GCS
     """Killed, as far as the store can tell: none of its deletions arrived."""
     whole = b"onetwo!" * 17
     with fault_proxy("127.0.0.1", gcs_server.port, [When("DELETE", "", gcs_error(500, "backendError"), times=3)]) as proxy:
-        options = {**gcs_server.options, "endpoint_url": proxy.url}
+        options = {**gcs_server.options, **WAY, "endpoint_url": proxy.url}
         with GCSStore(StoreURI("gs", gcs_server.bucket), options) as store:
             names = put(store, tmp_path, b"one", b"two!", prefix="killed")
             with pytest.raises(TransientError):
@@ -100,7 +103,7 @@ def test_a_join_on_s3_gets_over_trouble_at_any_request(
     prefix = f"trouble{tmp_path}"
     method, _, pattern = target.rpartition(".*")
     with fault_proxy("127.0.0.1", seaweedfs_server.port, [When(method, f"joined.*{pattern}", action)]) as proxy:
-        uri, options = StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, "endpoint_url": proxy.url}
+        uri, options = StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY, "endpoint_url": proxy.url}
         with S3Store(uri, options) as store:
             store.assume(features_of(seaweedfs_server))
             contents = (b"a" * (5 * MIB), b"b" * (5 * MIB + 1), b"end")
@@ -118,7 +121,7 @@ def test_a_join_that_failed_keeps_no_connection(seaweedfs_server: S3Server, tmp_
     gc.collect()
     gc.disable()
     try:
-        with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        with S3Store(StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}) as store:
             store.assume(features_of(seaweedfs_server))
             (there,) = put(store, tmp_path, b"a" * (5 * MIB), prefix="kept")
             with contextlib.suppress(NotFoundError):
@@ -130,9 +133,9 @@ def test_a_join_that_failed_keeps_no_connection(seaweedfs_server: S3Server, tmp_
 
 
 def test_an_s3_server_that_was_not_tried_joins_nothing(seaweedfs_server: S3Server) -> None:
-    with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}) as store:
         assert store.capabilities.min_joined_bytes is None
         with pytest.raises(PermanentError, match="min_joined_bytes"):
             store.join("a", ["b"], 1)
-    with S3Store(StoreURI("s3", "bucket"), {"region": "us-east-1", "anonymous": True}) as amazons:
+    with S3Store(StoreURI("s3", "bucket"), {"region": "us-east-1", "anonymous": True, **WAY}) as amazons:
         assert 5 * MIB == amazons.capabilities.min_joined_bytes

@@ -18,6 +18,7 @@ from lax_s3 import Flaw, lax_server, store_at
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server
 from servers.scripted_gcs import anonymous, open_gcs, scripted
+from servers.way import WAY
 from wherry.backends.s3.client import Connection
 from wherry.backends.s3.listing import start_in_any_order
 from wherry.backends.s3.store import S3Store
@@ -67,8 +68,9 @@ def check_requests(store: ObjectStore, prefix: str) -> None:
     assert ([], 0) == counted(store, prefix, f"{prefix[:-1]}0")
 
 
+@pytest.mark.usefixtures("way")
 def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3Server, file: Path) -> None:
-    where = StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options
+    where = StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}
     with S3Store(*where) as store, InOrder(*where) as in_order:
         prefix = fill(store, file)
         check_requests(store, prefix)
@@ -83,11 +85,13 @@ def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3
         store.delete_many([prefix + name for name in NAMES])
 
 
+@pytest.mark.usefixtures("way")
 def test_listing_of_gcs_after_the_last_key_takes_one_request(tmp_path: Path, file: Path) -> None:
     with strict_gcs(tmp_path) as server, open_gcs(server) as store:
         check_requests(store, fill(store, file))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("flaws", [(), ("refuses to start after a key",)])
 def test_s3_server_that_ignores_or_refuses_the_key_is_listed_whole(flaws: tuple[Flaw, ...], file: Path) -> None:
     """And in any order, as this one does it."""
@@ -98,6 +102,7 @@ def test_s3_server_that_ignores_or_refuses_the_key_is_listed_whole(flaws: tuple[
         assert any("start-after=run" in head for head in server.heads)
 
 
+@pytest.mark.usefixtures("way")
 def test_directory_bucket_is_not_asked_to_start_after_a_key(file: Path) -> None:
     """StartAfter is "not supported for directory buckets" ("ListObjectsV2", API Reference)."""
     with lax_server() as server, store_at(server.server_port) as store:
@@ -108,6 +113,7 @@ def test_directory_bucket_is_not_asked_to_start_after_a_key(file: Path) -> None:
         assert not any("start-after" in head for head in server.heads)
 
 
+@pytest.mark.usefixtures("way")
 def test_gcs_server_that_ignores_the_key_is_listed_whole() -> None:
     items = [{"name": f"run/{name}", "size": "1", "generation": "1"} for name in ("a", "b", "c")]
     page = json.dumps({"items": items}).encode()

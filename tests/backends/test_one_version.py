@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, Kept, lax_server, store_at
+from servers.way import WAY
 from wherry.backends.fsspec.store import FsspecStore
 from wherry.backends.gcs.store import GCSStore
 from wherry.backends.local.store import LocalStore
@@ -42,6 +43,7 @@ def kept(data: bytes) -> Kept:
     return Kept(data, {"ETag": f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}-2"'})
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("says_etag", [True, False])
 def test_ranges_of_two_versions_are_not_mixed_by_an_s3_server_that_ignores_if_match(tmp_path: Path, says_etag: bool) -> None:
     """Nor by one whose answers to GET have no ETag."""
@@ -105,12 +107,13 @@ def lax_gcs(says_generation: bool) -> Iterator[LaxGCS]:
             thread.join()
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("says_generation", [True, False])
 def test_ranges_of_two_versions_are_not_mixed_by_a_gcs_server_that_ignores_conditions(
     tmp_path: Path, says_generation: bool
 ) -> None:
     with lax_gcs(says_generation) as server:
-        options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "anonymous": True}
+        options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "anonymous": True, **WAY}
         with GCSStore(StoreURI("gs", "bucket"), options) as store:
             replaced = FaultyStore(store, [Fault("get", nth=3, act=lambda: server.put(NEW))])
             assert fetch(replaced, "a", tmp_path) == NEW

@@ -56,10 +56,12 @@ class CopiesOnly(LocalStore):
 Opening = Callable[[], MultipartStore]
 
 
-@pytest.fixture(params=["session", "compose", "local"])
+@pytest.fixture(params=["session", "session, sdk_only", "compose", "compose, sdk_only", "local"])
 def opening(request: pytest.FixtureRequest, server: GCSServer) -> Opening:
+    upload, _, way = request.param.partition(", ")
+
     def gcs() -> MultipartStore:
-        return GCSStore(StoreURI("gs", server.bucket), {**server.options, "upload": request.param})
+        return GCSStore(StoreURI("gs", server.bucket), {**server.options, "upload": upload, "sdk_only": bool(way)})
 
     return (lambda: CopiesOnly(StoreURI("file", ""), {})) if request.param == "local" else gcs
 

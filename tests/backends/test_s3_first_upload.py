@@ -12,6 +12,7 @@ import pytest
 
 from lax_s3 import Flaw, Kept, LaxServer, lax_server, store_at
 from servers.proxy import Answer, Do, When, fault_proxy
+from servers.way import WAY
 from support import CALLER, end_agent, leased_job, wait_until
 from wherry import Uploader
 from wherry.checksum import crc32c
@@ -24,6 +25,8 @@ from wherry.transfer.upload import Sender
 DATA = b"0123456789"
 PREFIX = "run/.wherry-tmp-probe-1/"
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -35,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 @contextmanager
 def uploader_to(port: int, folder: Path, config: Config = CALLER) -> Iterator[Uploader]:
     keys = {"aws_access_key_id": "KEY", "aws_secret_access_key": "SECRET"}
-    options = {"endpoint_url": f"http://127.0.0.1:{port}", **keys}
+    options = {"endpoint_url": f"http://127.0.0.1:{port}", **keys, **WAY}
     with Uploader("s3://bucket/run", storage_options=options, spool=folder, config=config) as uploader:
         yield uploader
 

@@ -59,6 +59,8 @@ def opened(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
     prefix = f"two-writers/{uuid.uuid4().hex}"
     store: ObjectStore
     options: dict[str, Any]
+    name, _, way = name.partition(", ")
+    sdk_only = {"sdk_only": bool(way)}
     if name in ("local", "fsspec file"):
         kind = LocalStore if name == "local" else FsspecStore
         with kind(StoreURI("file", ""), {}) as store:
@@ -68,16 +70,16 @@ def opened(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
             yield store, prefix
     elif name.startswith("strict GCS"):
         with strict_gcs(folder) as gcs:
-            options = {**gcs.options, "upload": "session" if name.endswith("session") else "compose"}
+            options = {**gcs.options, **sdk_only, "upload": "session" if name.endswith("session") else "compose"}
             with GCSStore(StoreURI("gs", gcs.bucket), options) as store:
                 yield store, prefix
     elif name == "fake-gcs-server":
         fake = request.getfixturevalue("fake_gcs_server")
-        with GCSStore(StoreURI("gs", fake.bucket), {"endpoint_url": fake.url, "anonymous": True}) as store:
+        with GCSStore(StoreURI("gs", fake.bucket), {"endpoint_url": fake.url, "anonymous": True, **sdk_only}) as store:
             yield store, prefix
     else:
         s3 = request.getfixturevalue("seaweedfs_server")
-        with S3Store(StoreURI("s3", s3.bucket), s3.options) as store:
+        with S3Store(StoreURI("s3", s3.bucket), {**s3.options, **sdk_only}) as store:
             store.assume(features_of(s3))  # what an S3 server honours has to be found out first
             yield store, prefix
 
@@ -92,13 +94,19 @@ def opened(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
         ("memory", complete),
         ("fsspec file", put),
         ("fsspec memory", put),
-        ("strict GCS", put),
-        ("strict GCS", complete),
-        ("strict GCS session", complete),
-        ("fake-gcs-server", put),
-        ("SeaweedFS", put),
+        *(
+            (name + way, attempt)
+            for name, attempt in (
+                ("strict GCS", put),
+                ("strict GCS", complete),
+                ("strict GCS session", complete),
+                ("fake-gcs-server", put),
+                ("SeaweedFS", put),
+            )
+            for way in ("", ", sdk_only")
+        ),
     ],
-    ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else value.__name__,
+    ids=lambda value: value.replace(", ", "-").replace(" ", "_") if isinstance(value, str) else value.__name__,
 )
 def test_of_two_writers_of_a_new_name_exactly_one_wins_each_time(
     name: str, attempt: Attempt, n_rounds: int, tmp_path: Path, request: pytest.FixtureRequest

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
 from checkpoint_sets.oracle import SetOracle
+from gate import family, kill
 from mirror_chaos import Nursery
 from wherry.agent.launch import run_agent
 from wherry.agent.set_jobs import SetPlan, commit_set
@@ -358,12 +357,7 @@ class Game:
 
     def _end_agent(self, spool: Path) -> None:
         if (spool / "agent.lock").exists() and (pid := pid_of_agent(Spool(spool))) is not None:
-            workers = []
-            with suppress(psutil.NoSuchProcess):
-                workers = psutil.Process(pid).children()
-            self.home.kill(pid)
-            for worker in workers:
-                self.home.wait(worker.pid)
+            kill(*family(pid))
 
     def _let_agents_end(self) -> None:
         """Give those that live a while: what they commit late is no worse."""

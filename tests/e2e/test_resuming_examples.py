@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
-from gate import is_dead
+from gate import family, kill
 from programs import Program
 from support import end_agent, wait_until
 from wherry.spool.presence import pid_of_agent
@@ -37,13 +34,8 @@ def start(name: str, folder: Path, spool: Path, steps: int) -> Program[bytes]:
 def kill_all(program: Program[bytes], spool: Path) -> None:
     """SIGKILL to the launcher, the ranks, and the agent with its workers."""
     agent = pid_of_agent(Spool(spool)) if spool.is_dir() else None
-    heads = [psutil.Process(pid) for pid in (program.pid, agent) if pid is not None and psutil.pid_exists(pid)]
-    processes = [*heads, *(child for head in heads for child in head.children(recursive=True))]
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):  # workers die with their agent
-            process.send_signal(signal.SIGKILL)
+    kill(*family(program.pid), *(family(agent) if agent is not None else ()))
     program.wait(60)
-    wait_until(lambda: all(is_dead(process) for process in processes), what="the killed to be dead")
 
 
 def losses(folder: Path) -> dict[int, str]:

@@ -8,10 +8,9 @@ import signal
 import sqlite3
 from pathlib import Path
 
-import psutil
 import pytest
 
-from gate import Gate, is_dead, kill, wait_until
+from gate import Gate, family, is_dead, kill, wait_until
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
@@ -158,10 +157,9 @@ def _batter(gate: Gate, n: int, rounds: int, seed: int) -> None:
     assert -signal.SIGKILL == code, output
     for _ in range(rounds):
         with gate.script(KEEP_AGENT) as keeper:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                agent = gate.agent()
-                wait_until(lambda: dice.random() < 0.1, what="a random instant")
-                victims = [agent, *agent.children()]
+            agent = gate.agent()
+            wait_until(lambda: dice.random() < 0.1, what="a random instant")
+            if victims := family(agent.pid):
                 kill(dice.choice(victims))
             keeper.kill()
     gate.drain()

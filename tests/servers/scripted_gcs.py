@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from servers.gcs_server import GCSServer
+from servers.way import WAY
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c
 from wherry.store import Part, StoredPart
 from wherry.uri import StoreURI
-
-#: Options that say who makes the requests. The fixture `gcs_way` sets them.
-WAY: dict[str, object] = {}
 
 
 def open_gcs(server: GCSServer, bucket: str | None = None, **options: object) -> GCSStore:
