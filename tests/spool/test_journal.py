@@ -218,7 +218,7 @@ def test_a_job_waits_for_what_it_requires_in_its_own_place_only(journal: Journal
     (data,) = submit(journal, new_job("data"))
     (marker,), _ = journal.uploads.submit("me", elsewhere, [new_job("marker", requires=("data",))])
     assert [None] == [one.state for one in journal.work.requirements(marker)]
-    assert [data, marker] == [lease(journal).id, lease(journal).id]
+    assert {data, marker} == {lease(journal).id, lease(journal).id}
 
 
 def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> None:

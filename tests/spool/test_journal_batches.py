@@ -11,7 +11,8 @@ import pytest
 from support import SETTINGS, new_job, store_id
 from wherry.spool.journal.jobs import JobId, JobKind, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal
-from wherry.spool.journal.work import LARGE_BYTES, SMALL_BYTES, Ack
+from wherry.spool.journal.order import LARGE_BYTES
+from wherry.spool.journal.work import SMALL_BYTES, Ack
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ def test_failed_jobs_hold_their_part_of_the_budget(journal: Journal) -> None:
 def test_counts_of_one_owner_leave_out_the_others_and_checks(journal: Journal) -> None:
     submit(journal, new_job("a", size_bytes=5), new_job("b", size_bytes=6))
     submit(journal, new_job("c", size_bytes=7), owner="other")
-    submit(journal, new_job("check", kind=JobKind.CHECK))
     lease(journal)
+    submit(journal, new_job("check", kind=JobKind.CHECK))
     counts = journal.queries.counts("me")
     assert (1, 1, 11) == (counts.queued, counts.leased, counts.bytes_queued)
     assert 18 == journal.queries.counts().bytes_queued

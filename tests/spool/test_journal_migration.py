@@ -155,7 +155,10 @@ def test_a_journal_of_version_4_gets_the_table_of_what_is_compared(tmp_path: Pat
     (old,), _ = journal.uploads.submit("owner", store_id, [new])
     journal.close()
     with closing(sqlite3.connect(path)) as db:
-        db.executescript("DROP TRIGGER comparisons_forgotten; DROP TABLE comparisons; PRAGMA user_version = 4;")
+        db.executescript(
+            "DROP TRIGGER comparisons_forgotten; DROP TABLE comparisons; DROP INDEX jobs_urgent;"
+            "ALTER TABLE jobs DROP COLUMN is_urgent; PRAGMA user_version = 4;"
+        )
     journal = Journal(path)
     (compared,), _ = journal.uploads.submit("owner", store_id, [replace(new, key="b", uri="file:///b", plan="{}")])
     assert (None, ("{}", None, None)) == (journal.comparisons.asked(old), journal.comparisons.asked(compared))
@@ -165,9 +168,9 @@ def test_a_journal_of_version_4_gets_the_table_of_what_is_compared(tmp_path: Pat
 
 def test_a_journal_of_a_later_version_is_refused_and_left_as_it_is(path: Path) -> None:
     db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 6")
+    db.execute("PRAGMA user_version = 7")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"has format 6, this wherry knows 5: finish it with the version that wrote it"):
+    with pytest.raises(JournalError, match=r"has format 7, this wherry knows 6: finish it with the version that wrote it"):
         opened(path)
     assert before == path.read_bytes()

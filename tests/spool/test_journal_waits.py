@@ -159,12 +159,12 @@ def test_what_waits_is_said_with_its_reason_error_and_next_try(journal: Journal,
 
 def test_other_reasons_to_wait_are_told_apart(journal: Journal) -> None:
     older, newer, required = submit(journal, "a", "a", "b", overwrite=False)
-    marker = submit(journal, "marker", requires=("b",))[0]
-    locked_store = store_id(journal, "locked", secret_names=("key",))
-    (locked,), _ = journal.uploads.submit("me", locked_store, [new_job("x", root="s3://locked")])
     job = journal.work.lease("w", 60.0)
     assert job is not None
     journal.work.requeue(job.id, "w", wait_s=50.0, error="reset", kind="TransientError")
+    marker = submit(journal, "marker", requires=("b",))[0]
+    locked_store = store_id(journal, "locked", secret_names=("key",))
+    (locked,), _ = journal.uploads.submit("me", locked_store, [new_job("x", root="s3://locked")])
     waits = journal.overview.waits([older, newer, required, marker, locked])
     assert [Reason.RETRY, Reason.OLDER, Reason.TURN, Reason.REQUIRED, Reason.SECRETS] == [wait.reason for wait in waits.values()]
     assert (older, required) == (waits[newer].blocked_by, waits[marker].blocked_by)

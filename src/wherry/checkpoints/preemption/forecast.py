@@ -49,8 +49,9 @@ def forecast(queries: Queries, owner: str, left_s: float) -> Forecast:
     rate = throughput(queries.sent(owner, _MEASURED)) or throughput(queries.sent(None, _MEASURED))
     counts = queries.counts(owner)
     jobs = [job for job in queries.jobs(states=[JobState.QUEUED, JobState.LEASED], checks=False) if job.kind is JobKind.PUT]
-    own = [job for job in jobs if job.owner == owner]
-    before = sum(job.size_bytes for job in jobs if own and job.owner != owner and job.id < own[-1].id)
+    # As they are leased: the urgent ones first, whatever was handed over before them.
+    own = sorted((job for job in jobs if job.owner == owner), key=lambda job: (not job.schedule.is_urgent, job.id))
+    before = sum(job.size_bytes for job in jobs if own and job.owner != owner and job.id < max(one.id for one in own))
     sent_already = max(0, sum(job.size_bytes for job in own) - counts.bytes_queued)
     arriving, late = _divided(own, (rate or 0.0) * left_s - before + sent_already)
     return Forecast(left_s, counts.bytes_queued + before, rate, arriving, late)

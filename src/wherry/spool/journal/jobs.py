@@ -76,12 +76,14 @@ class JobKind(str, Enum):
 @dataclass(frozen=True)
 class Schedule:
     """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its
-    deadline counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`).
+    deadline counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`). `is_urgent`: whether it
+    goes before others (see `wherry.spool.journal.order`).
     """
 
     leases_lost: int = 0
     counted_from_s: float = 0.0
     due_s: float = 0.0
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from wherry.spool.journal.overview import Overview
 from wherry.spool.journal.parts import Parts
 from wherry.spool.journal.queries import Queries
 from wherry.spool.journal.role import Role
-from wherry.spool.journal.schema import SCHEMA, VERSION, from_version_3, from_version_4
+from wherry.spool.journal.schema import SCHEMA, VERSION, from_version_3, from_version_4, from_version_5
 from wherry.spool.journal.submit import Uploads
 from wherry.spool.journal.work import Work
 
@@ -48,7 +48,7 @@ class Journal:
     ) -> None:
         self.path = path
         self._time = time_ = JournalTime(clock or Clock())
-        migrations = {3: lambda db: from_version_3(db, time_.wall_s()), 4: from_version_4}
+        migrations = {3: lambda db: from_version_3(db, time_.wall_s()), 4: from_version_4, 5: from_version_5}
         self._database = Database(path, SCHEMA, VERSION, durability, checkpoints=checkpoints, migrations=migrations)
         self.uploads = self._role(Uploads)
         self.work = self._role(Work)

@@ -223,9 +223,9 @@ def as_job(row: Sequence[Any]) -> Job:
     """The job of a row of JOB_COLUMNS."""
     own: dict[str, Any] = dict(zip(_OWN, row, strict=False))
     own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": bool(own["overwrite"])}
-    leases_lost, counted_from_s, due_s, finished_s, etag, superseded_by, exclusive = row[len(_OWN) :]
+    leases_lost, counted_from_s, due_s, is_urgent, finished_s, etag, superseded_by, exclusive = row[len(_OWN) :]
     end = End(finished_s, etag, superseded_by, None if exclusive is None else bool(exclusive))
-    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s), end=end)
+    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s, bool(is_urgent)), end=end)
 
 
 def _after(prefix: str) -> str:

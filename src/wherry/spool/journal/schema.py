@@ -17,7 +17,7 @@ from wherry.spool.journal.database import run_script
 from wherry.spool.journal.journal_time import TIME_SCHEMA
 from wherry.spool.journal.parts import PARTS_SCHEMA
 
-VERSION = 5
+VERSION = 6
 _OPEN = "('queued', 'leased')"
 _NEEDED = "('queued', 'leased', 'failed')"  # states in which a job's staged file is kept
 
@@ -55,7 +55,8 @@ CREATE TABLE jobs (
     is_listed INTEGER NOT NULL DEFAULT 0,  -- its worker knows which parts the store holds: others may send the missing ones
     exclusive INTEGER,           -- without overwrite, when done: whether the store itself saw to it that the name was free
     error TEXT, error_kind TEXT, -- of the last attempt that failed: the words, and see kind_of()
-    superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0
+    superseded_by INTEGER, reported INTEGER NOT NULL DEFAULT 0,
+    is_urgent INTEGER NOT NULL DEFAULT 0   -- see wherry.spool.journal.order
 );
 CREATE TABLE requirements (
     job_id INTEGER NOT NULL, key TEXT NOT NULL, after_job INTEGER,
@@ -74,9 +75,13 @@ CREATE TABLE held (              -- the sum of their sizes
 );
 INSERT INTO held VALUES (1, 0);
 """
+_URGENT_INDEX = (
+    "CREATE INDEX jobs_urgent ON jobs (store_id, due_s, id) WHERE is_urgent AND state = 'queued' AND blocked_by IS NULL;"
+)
 _INDEXES = f"""
 CREATE INDEX jobs_open ON jobs (uri, id) WHERE state IN {_OPEN};
 CREATE INDEX jobs_ready ON jobs (store_id, due_s, id) WHERE state = 'queued' AND blocked_by IS NULL;
+{_URGENT_INDEX}
 CREATE INDEX jobs_leased ON jobs (lease_owner) WHERE state = 'leased';
 CREATE INDEX jobs_blocked ON jobs (blocked_by) WHERE blocked_by IS NOT NULL;
 CREATE INDEX jobs_waiting ON jobs (store_id) WHERE waits_for IS NOT NULL;
@@ -226,6 +231,13 @@ def from_version_3(db: Connection, now_s: float) -> None:
 def from_version_4(db: Connection) -> None:
     """Bring a journal of version 4, which compares no uploads, into this form, within the transaction that is open."""
     run_script(db, COMPARISONS_SCHEMA)
+    from_version_5(db)
+
+
+def from_version_5(db: Connection) -> None:
+    """Bring a journal of version 5 into this form. There no job is urgent: those in it keep the order of their calls."""
+    db.execute("ALTER TABLE jobs ADD COLUMN is_urgent INTEGER NOT NULL DEFAULT 0")
+    db.execute(_URGENT_INDEX)
 
 
 def register(db: Connection, row: tuple[int, str, str, str, str], settings: str) -> None:

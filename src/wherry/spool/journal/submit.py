@@ -13,6 +13,7 @@ from wherry.spool.journal.database import Database
 from wherry.spool.journal.group_commit import GroupCommit
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal_time import JournalTime
+from wherry.spool.journal.order import LARGE_BYTES
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.schema import BLOCKER, register, store_row
@@ -117,9 +118,9 @@ class Uploads(Role):
         more = {"kind": job.kind.value, "owner": owner, "store_id": store_id, "place": endpoint}
         cursor = db.execute(
             "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
-            " created_s, counted_from_s, crc32c) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
-            " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c)",
-            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": run_s},
+            " created_s, counted_from_s, crc32c, is_urgent) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
+            " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c, :is_urgent)",
+            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": run_s, "is_urgent": _is_urgent(job)},
         )
         return JobId(cursor.lastrowid or 0)
 
@@ -236,6 +237,11 @@ def name_is_held(holder: Job) -> AlreadyExistsError:
     )
 
 
+def _is_urgent(job: NewJob) -> bool:
+    """See `wherry.spool.journal.order`. What it requires becomes so as well."""
+    return job.size_bytes >= LARGE_BYTES or job.kind is not JobKind.PUT or bool(job.requires)
+
+
 def _note_requirements(db: Connection, job: NewJob, job_id: JobId, endpoint: str) -> None:
     for uri, key in job.requires:
         after = db.execute(
@@ -244,6 +250,8 @@ def _note_requirements(db: Connection, job: NewJob, job_id: JobId, endpoint: str
             (uri, endpoint, job_id),
         ).fetchone()
         db.execute("INSERT OR REPLACE INTO requirements VALUES (?, ?, ?)", (job_id, key, after[0] if after is not None else None))
+        if after is not None:
+            db.execute("UPDATE jobs SET is_urgent = 1 WHERE id = ? AND NOT is_urgent", after)
 
 
 def _which(ids: Sequence[JobId] | None) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from sqlite3 import Connection
 
 from wherry.config import RetryConfig
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState, WaitsFor, packed
+from wherry.spool.journal.order import in_order, n_large_of
 from wherry.spool.journal.queries import JOB_COLUMNS, as_job, listed, unneeded
 from wherry.spool.journal.role import Role
 
@@ -25,8 +24,6 @@ TRY_AGAIN_S = 300.0
 _FIRST_WAIT_S = 2.0
 #: A file of at most this size takes a worker so little time that it may lease it before it has a place for it.
 SMALL_BYTES = 2**20
-#: Of files of this size a worker has only some at a time, each in many parts, so that others need not wait for their end.
-LARGE_BYTES = 64 * 2**20
 #: More jobs than that need no more workers.
 _MOST_COUNTED = 100
 #: Finished jobs are remembered for a while, for handles and for `status`.
@@ -36,8 +33,6 @@ _LEASED = (
     f"SELECT {JOB_COLUMNS}, NOT EXISTS (SELECT 1 FROM requirements WHERE job_id = jobs.id)"
     " AND NOT EXISTS (SELECT 1 FROM comparisons WHERE job_id = jobs.id) FROM jobs WHERE id = ?"
 )
-#: (id, store, size in bytes, how many workers have died on it)
-_Row = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -121,6 +116,7 @@ class Work(Role):
         now: float | None = None,
     ) -> Job | None:
         """Take the next job that may start: its time has come, no older job of its name is open, what it requires is finished.
+        Of several the next is said by `wherry.spool.journal.order`.
 
         `with_stores` are those that this worker can open (it has their secrets); None: all. Suspects are jobs on which workers
         have died: one of them is worked on alone, so that the innocent are not counted with the guilty. `now`: elapsed time.
@@ -152,18 +148,10 @@ class Work(Role):
             now = self._time.elapsed_s(db) if now is None else now
             stores = [store_id for store_id, until_s in self._stores_to_try(db, with_stores) if until_s <= now]
             waiting = dict(db.execute("SELECT id, refusals FROM stores WHERE waits_for IS NOT NULL").fetchall())
-            n_large = sys.maxsize if most_large is None else max(0, most_large - _n_large(db, worker))
-            rows = heapq.merge(
-                *(
-                    found
-                    for store_id in stores
-                    # A job of a store that waits for an operator finds out alone whether it still has to.
-                    for found in _next_jobs(db, store_id, most_lost, now, 1 if store_id in waiting else places + n_ahead, n_large)
-                ),
-                key=itemgetter(0),
-            )
+            n_large = sys.maxsize if most_large is None else max(0, most_large - n_large_of(db, worker))
+            most = {store_id: 1 if store_id in waiting else places + n_ahead for store_id in stores}
             ids: list[int] = []
-            for job_id, store_id, size_bytes, leases_lost in _with_few_large(rows, n_large):
+            for job_id, store_id, size_bytes, leases_lost, _ in in_order(db, most, most_lost, now, n_large):
                 if len(ids) >= places and (len(ids) >= places + n_ahead or size_bytes > SMALL_BYTES or leases_lost):
                     break
                 if leases_lost >= SUSPECT_AFTER and ids:
@@ -366,40 +354,6 @@ class Work(Role):
             )
             db.execute("DELETE FROM totals WHERE n = 0")
         return cursor.rowcount
-
-
-def _next_jobs(db: Connection, store_id: int, most_lost: int, now: float, most: int, n_large: int) -> Iterator[list[_Row]]:
-    """The first of a store's jobs that were never given back, and those of the others whose time came first: up to `most` of each.
-
-    If more than `n_large` of them are large, the small ones after them are found by walking past the large ones.
-
-    rows: most x (id, store, size in bytes, how many workers have died on it)
-    """
-    sql = (
-        "SELECT id, store_id, size_bytes, leases_lost FROM jobs INDEXED BY jobs_ready WHERE state = 'queued' AND blocked_by IS NULL"
-        " AND store_id = ? AND {} AND leases_lost <= ? AND size_bytes < ? ORDER BY due_s, id LIMIT ?"
-    )
-    for due, until_s in (("due_s = 0", ()), ("due_s > 0 AND due_s <= ?", (now,))):
-        found = db.execute(sql.format(due), (store_id, *until_s, most_lost, sys.maxsize, most)).fetchall()
-        large = [row for row in found if row[2] >= LARGE_BYTES]
-        if len(large) > n_large:
-            small = db.execute(sql.format(due), (store_id, *until_s, most_lost, LARGE_BYTES, most)).fetchall()
-            found = sorted([*large[:n_large], *small])
-        yield found
-
-
-def _with_few_large(rows: Iterable[_Row], n_large: int) -> Iterator[_Row]:
-    """Rows as of _next_jobs, without the large ones after so many."""
-    for row in rows:
-        n_large -= row[2] >= LARGE_BYTES
-        if n_large >= 0 or row[2] < LARGE_BYTES:
-            yield row
-
-
-def _n_large(db: Connection, worker: str) -> int:
-    """How many large files a worker is sending."""
-    sql = "SELECT COUNT(*) FROM jobs INDEXED BY jobs_leased WHERE state = 'leased' AND lease_owner = ? AND size_bytes >= ?"
-    return int(db.execute(sql, (worker, LARGE_BYTES)).fetchone()[0])
 
 
 def wait_after_s(n_refusals: int) -> float:
