@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from wherry.errors import IntegrityError, NotFoundError
 from wherry.posix.thread_pool import DaemonThreadPool, first_done
 from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
 from wherry.store.retry import call_with_retry
+from wherry.transfer.concurrency import Concurrency
 from wherry.transfer.resume import Partial, Version, forget_partial, partial_beside, temporary_beside
 
 log = logging.getLogger("wherry.transfer.download")
@@ -162,6 +164,7 @@ class _Fetch:
         self._partial = partial
         self._version = partial.version
         self._in_flight = in_flight
+        self._concurrency = Concurrency(in_flight)
         self._retry = retry
         self._stop = threading.Event()
         self.crcs: dict[int, int] = {}
@@ -277,16 +280,18 @@ class _Fetch:
                 self.crcs[number] = call(number)
                 done(number)  # an object of one range is judged as a whole
             return
-        waiting, running = deque(numbers), dict[Future[int], int]()
+        waiting, running = deque(numbers), dict[Future[tuple[int, float]], int]()
         pool = DaemonThreadPool(min(len(numbers), self._in_flight), "wherry-get")
         try:
             while waiting or running:
-                while waiting and len(running) < self._in_flight:
+                while waiting and len(running) < self._concurrency.limit:
                     number = waiting.popleft()
-                    running[pool.submit(call, number)] = number
+                    running[pool.submit(_timed, call, number)] = number
                 for future in first_done(running):
                     number = running.pop(future)
-                    self.crcs[number] = future.result()
+                    self.crcs[number], busy_s = future.result()
+                    start, end = self._version.range(number)
+                    self._concurrency.add(end - start, busy_s, len(running))
                     waiting.extendleft(reversed(done(number)))
         except BaseException:
             self._stop.set()  # after an error or Ctrl-C no range is begun; calls under way end with their range
@@ -323,6 +328,12 @@ class _Fetch:
     def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise CancelledError
+
+
+def _timed(call: Callable[[int], int], number: int) -> tuple[int, float]:
+    """What `call` returns, and the seconds of a processor that it took."""
+    begun_s = time.thread_time()
+    return call(number), time.thread_time() - begun_s
 
 
 def _require_same(before: ObjectMeta, after: ObjectMeta, uri: str) -> None:
