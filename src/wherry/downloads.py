@@ -128,6 +128,10 @@ class Reader(ABC):
         """Describe the object `name`, or the upload of it that is still queued; NotFoundError if there is neither."""
         return self.view().head(self.uri.key_for(check_name(name)))
 
+    def has_accepted(self, name: str) -> bool:
+        """Whether this spool knows of an upload as `name`, whatever became of it; those of the last week are known."""
+        return self.journal.queries.newest(self.uri_for(name), self._endpoint) is not None
+
     def exists(self, name: str) -> bool:
         """Whether the object is in the store or on its way there. "Forbidden" and a missing bucket raise errors."""
         try:

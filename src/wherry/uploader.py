@@ -173,14 +173,14 @@ class Uploader(Reader):
         return self._accepted(name, ids)
 
     def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = (), plan: str | None = None) -> SpoolWriter:
-        """Open a new binary file in the spool for writing; closing it hands it over as `name`::
+        """Open a binary file for writing, which replaces an object `name` unless `mode` is ``"xb"``; closing it hands it over::
 
             with uploader.open("model.pt") as file:
                 torch.save(model.state_dict(), file)
 
-        ``"wb"`` overwrites. ``"xb"`` does not, and raises AlreadyExistsError while this spool has another upload of the name.
-        The writer's `handle` is the upload. An exception inside its ``with`` block discards the file. `plan` is for checkpoint
-        sets.
+        ``"wb"`` overwrites, as in Python, and put() does not. ``"xb"`` never does, and raises AlreadyExistsError while this spool
+        has another upload of the name. The file lies in the spool. The writer's `handle` is the upload. An exception inside its
+        ``with`` block discards the file. `plan` is for checkpoint sets.
         """
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):

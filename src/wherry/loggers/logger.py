@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
+from wherry.loggers.call_limits import CallLimits
 from wherry.loggers.capture.exit_hooks import before_exit, before_exit_while_alive
 from wherry.loggers.failures import raise_first
+from wherry.loggers.handles import UploadHandles, handle_of
 from wherry.loggers.legacy.old_names import Data, OldLoggerNames
 from wherry.loggers.log_methods import LogMethods
 from wherry.loggers.route import Destination, Listener, Route
@@ -25,10 +27,13 @@ from wherry.loggers.run.settings import config_as_dict
 from wherry.loggers.run.state import State, check_run_name
 from wherry.loggers.values.deep_copy import deep_copy
 from wherry.loggers.warn_once import WarnOnce
+from wherry.spool.handle import UploadHandle
 from wherry.spool.shared_snapshots import shared_snapshots
 
 _Self = TypeVar("_Self", bound="Logger")
 _Kind = TypeVar("_Kind")
+#: Makes a call; the text names it.
+_Make = Callable[[str, Callable[[], object]], object]
 _CALLS = tuple(name for name in vars(LogMethods) if name.startswith("log_"))
 #: What metric() logs can be taken by any of these, see LoggerDestination.log_metric().
 _METRIC_CALLS = ("log_metric", "log_metrics", "log_text", "log_traces")
@@ -58,8 +63,13 @@ class Logger(LogMethods, OldLoggerNames):
     Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events reach it on every rank. Log
     calls for a destination that is not ready are kept and replayed in order (`LoggerDestination.is_ready`).
 
-    `backends` is the name that Composer 0.3 gave to `destinations`.
+    `backends` is the name that Composer 0.3 gave to `destinations`. With `call_limits` the training does not wait longer for a
+    destination that hangs: that is reported as an error of the call, and the destination is left out until the call returns. Then
+    each destination is called in a thread of its own.
     """
+
+    #: False in a subclass whose owner closes it when the program ends.
+    closes_at_exit = True
 
     def __init__(
         self,
@@ -68,6 +78,7 @@ class Logger(LogMethods, OldLoggerNames):
         callbacks: Listener | Sequence[Listener] | None = None,
         *,
         backends: Destination | Sequence[Destination] | None = None,
+        call_limits: CallLimits | None = None,
     ) -> None:
         self.state = state
         given = (*_as_tuple(destinations), *_as_tuple(backends))
@@ -76,7 +87,7 @@ class Logger(LogMethods, OldLoggerNames):
         #: The exception that ended the ``with`` block or the program; None if there was none. For those who are being closed.
         self.error: BaseException | None = None
         self._warnings = WarnOnce()
-        self._routes = tuple(Route(destination, self._warnings) for destination in self.destinations)
+        self._routes = tuple(Route(destination, self._warnings, call_limits) for destination in self.destinations)
         self._serving = {what: tuple(route for route in self._routes if route.serves(what)) for what in _CALLS}
         self._serving_metric = tuple(route for route in self._routes if route.serves(*_METRIC_CALLS))
         #: Destinations of Composer 0.3 override log_metric() alone. What log_metrics() is given reaches them through it.
@@ -85,7 +96,9 @@ class Logger(LogMethods, OldLoggerNames):
         self._has_begun = False
         self._closed = False
         self._close_by_s: float | None = None
-        self._forget_exit = before_exit_while_alive(self, Logger._close_at_exit)
+        self._forget_exit: Callable[[], object] = lambda: None
+        if self.closes_at_exit:
+            self._forget_exit = before_exit_while_alive(self, Logger._close_at_exit)
         self._called: set[str] = set()
 
     @property
@@ -155,27 +168,36 @@ class Logger(LogMethods, OldLoggerNames):
         """Whether upload_file() reaches any destination that uploads."""
         return any(destination.can_upload_files() for destination in self.destinations)
 
-    def upload_file(self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def upload_file(
+        self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> UploadHandle | UploadHandles | None:
         """Have every destination that uploads (`can_upload_files`) take the file, on every rank; it may be changed afterwards.
 
         Both names are templates with the fields of `State.name_fields`; ConfigError for an unknown field. A destination that
         `formats_names` gets the template of the remote name, the others get it filled.
-        """
-        self._upload(LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
 
-    def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool) -> None:
+        Returns the handle of the upload, as the destination returned it, or one for all of them; None if no destination took the
+        file, or those that did return none.
+        """
+        return self._upload(LogLevel.FIT, remote_file_name, file_path, overwrite=overwrite)
+
+    def _upload(
+        self, level: LogLevel, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool
+    ) -> UploadHandle | UploadHandles | None:
         path = Path(self.state.fill(os.fspath(file_path)))
         filled = self.state.fill(remote_file_name)
         able = [route for route in self._routes if route.takes_files(path)]
         if not able:
             self._warnings.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
         errors: list[Exception] = []
+        returned: list[object] = []
         with shared_snapshots():
             for route in able:
                 name = remote_file_name if route.destination.formats_names else filled
-                route.upload(self.state, level, name, path, overwrite, errors)
+                returned.append(route.upload(self.state, level, name, path, overwrite, errors))
         self._close_first("upload_file")
         self._raise(errors)
+        return handle_of(returned)
 
     def run_event(self, event: Event | str | Enum) -> None:
         """Call the method of the event on all callbacks, then on all destinations; at INIT on the destinations first, so that the
@@ -229,11 +251,11 @@ class Logger(LogMethods, OldLoggerNames):
             else:
                 self._warnings.once((id(callback), what), f"{type(callback).__name__}.{what} failed: {error}", error)
 
-        def rounds(who: Listener, failed: Callable[[str, Exception], object]) -> Callable[[], object]:
-            return partial(next, self._close_in_rounds(who, failed), None)
+        def rounds(who: Listener, make: _Make, failed: Callable[[str, Exception], object]) -> Callable[[], object]:
+            return partial(next, self._close_in_rounds(who, make, failed), None)
 
-        callbacks = [rounds(one, partial(callback_failed, one)) for one in self.callbacks]
-        destinations = [rounds(one.destination, partial(one.failed, errors=errors)) for one in self._routes]
+        callbacks = [rounds(one, lambda _, call: call(), partial(callback_failed, one)) for one in self.callbacks]
+        destinations = [rounds(one.destination, one.make, partial(one.failed, errors=errors)) for one in self._routes]
         replay: Callable[[], object] = partial(self._wake, errors, even_if_not_ready=True)
         try:
             with ExitStack() as calls:  # makes all of its calls, also after a KeyboardInterrupt, the last that was added first
@@ -245,14 +267,14 @@ class Logger(LogMethods, OldLoggerNames):
             raise
         self._raise(errors)
 
-    def _close_in_rounds(self, who: Listener, failed: Callable[[str, Exception], object]) -> Iterator[None]:
-        """Call close(); at the next step post_close(), if close() did not raise."""
+    def _close_in_rounds(self, who: Listener, make: _Make, failed: Callable[[str, Exception], object]) -> Iterator[None]:
+        """Have `make` call close(); at the next step post_close(), if close() did not raise."""
         what = "close"
         try:
-            who.close(self.state, self)
+            make(what, partial(who.close, self.state, self))
             yield
             what = "post_close"
-            who.post_close()
+            make(what, who.post_close)
         except Exception as error:
             failed(what, error)
 
@@ -277,7 +299,7 @@ class Logger(LogMethods, OldLoggerNames):
 
     def _close_first(self, what: str) -> None:
         """Be the first exit function again: at the first call `what` a library such as wandb may have registered its own."""
-        if what not in self._called and self._has_begun and not self._closed:
+        if self.closes_at_exit and what not in self._called and self._has_begun and not self._closed:
             self._called.add(what)
             self._forget_exit()
             self._forget_exit = before_exit(self._close_at_exit)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
+from wherry.loggers.call_limits import CallLimits, LimitedCalls
 from wherry.loggers.legacy.old_names import leads_to_old_name
 from wherry.loggers.run.event import Event
 from wherry.loggers.run.level import LogLevel
@@ -72,9 +73,11 @@ class Route:
 
     States: closed, until is_ready() returns True: log calls are kept, as deep copies, in the order of their arrival. Open: log
     calls are made at once. Disabled, after an error if `on_error` is "disable": neither log calls nor events are made.
+
+    With `limits`, a call that takes too long is an error, and the caller goes on; see `LimitedCalls`.
     """
 
-    def __init__(self, destination: Destination, warnings: WarnOnce) -> None:
+    def __init__(self, destination: Destination, warnings: WarnOnce, limits: CallLimits | None = None) -> None:
         if destination.on_error not in get_args(OnError):
             raise ConfigError(
                 f"{type(destination).__name__}.on_error is {destination.on_error!r}: use one of {get_args(OnError)}"
@@ -83,6 +86,7 @@ class Route:
         self.is_open = not self.serves("is_ready")
         self.is_disabled = False
         self._warnings = warnings
+        self._limited = None if limits is None else LimitedCalls(type(destination).__name__, limits, warnings.each)
         self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
         self._is_replaying = False
         self._lock = ChildLock()  # re-entered when a destination logs while it is being called
@@ -122,20 +126,25 @@ class Route:
             self._warnings.once((id(self), "takes no files"), text)
         return False
 
-    def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> None:
-        """Hand a file over, by the method that the destination overrides."""
+    def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> object:
+        """Hand a file over, by the method that the destination overrides. What that returns; None after an error."""
         arguments: tuple[object, ...] = (state, name, path)
         upload: Callable[..., object] = self.destination.upload_file
         if leads_to_old_name(upload):  # it has a parameter for the level
             arguments, upload = (state, level, name, path), self.destination.log_file_artifact
-        self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
+        return self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
 
-    def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> None:
-        """Call the destination. `what` names the call in messages."""
+    def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> object:
+        """Call the destination. `what` names the call in messages. What it returns; None after an error."""
         try:
-            call()
+            return self.make(what, call)
         except Exception as error:
             self.failed(what, error, errors)
+            return None
+
+    def make(self, what: str, call: Callable[[], object]) -> object:
+        """Call the destination, within the limits if there are any. Raises what it raises, and StuckError."""
+        return call() if self._limited is None else self._limited.make(what, call)
 
     def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
         """Treat an error as `on_error` of the destination says. UploadFailed and AlreadyExistsError are always raised: a
@@ -171,7 +180,7 @@ class Route:
 
     def _is_ready(self, state: State, errors: list[Exception]) -> bool:
         try:
-            return self.destination.is_ready(state)
+            return bool(self.make("is_ready", partial(self.destination.is_ready, state)))
         except Exception as error:
             self.failed("is_ready", error, errors)
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from wherry.errors import JobFailure, UploadFailed, upload_failed
 from wherry.spool.journal.jobs import Job, JobId, JobState
@@ -12,6 +12,11 @@ from wherry.store import ObjectMeta
 
 #: The state of a folder is that of its least finished file.
 _LEAST_FINISHED = (JobState.LEASED, JobState.QUEUED, JobState.FAILED, JobState.DISCARDED, JobState.SUPERSEDED, JobState.DONE)
+
+
+def least_finished(states: Iterable[JobState]) -> JobState:
+    """The state of several uploads together."""
+    return min(states, key=_LEAST_FINISHED.index)
 
 
 class UploadHandle:
@@ -62,7 +67,7 @@ class UploadHandle:
         if self._made is not None:
             return JobState.DONE
         states = {job.state for job in self._journal.queries.jobs(ids=self.ids)} or {JobState.FAILED}  # see result()
-        return min(states, key=_LEAST_FINISHED.index)
+        return least_finished(states)
 
     @property
     def is_exclusive(self) -> bool | None:

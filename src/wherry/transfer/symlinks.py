@@ -6,6 +6,7 @@ from the bucket's root; a name below the destination's prefix is understood, too
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from wherry.checksum import crc32c
@@ -59,6 +60,15 @@ def resolve(store: ObjectStore, uri: StoreURI, name: str) -> str:
             )
         target = _target(store, uri, pointer)
         candidates = tuple(dict.fromkeys((uri.key_for(target), *([target] if uri.holds(target) else []))))
+
+
+def read_pointer(path: str | os.PathLike[str]) -> str | None:
+    """The name in a local file that is going to be a symlink object; None if it cannot be read or holds no name."""
+    try:
+        with open(path, "rb") as file:
+            return check_name(file.read(_MAX_TARGET_BYTES + 1).decode().strip().lstrip("/"))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return None
 
 
 def read_text(store: ObjectStore, key: str, max_bytes: int) -> str:

@@ -26,7 +26,7 @@ from wherry.loggers.run.level import LogLevel, to_level
 from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.values.checks import check_amounts, check_counts
 from wherry.loggers.values.tables import check_table
-from wherry.loggers.values.text import format_json, format_log_data_value
+from wherry.loggers.values.text import format_json, format_log_data_value, pandas_json
 from wherry.loggers.warn_once import WarnOnce
 
 _Self = TypeVar("_Self", bound="FileLogger")
@@ -51,6 +51,9 @@ class FileConfig:
     every_n_batches: int = 1
     #: "json": strict JSON with six significant digits. "composer": Composer's format, in which 3e-6 is 0.0000.
     values: Literal["json", "composer"] = "json"
+    #: "composer": each line as Composer's FileLogger writes it, a line for each metric; it includes values="composer". For
+    #: programs that read such files.
+    lines: Literal["wherry", "composer"] = "wherry"
     #: Whether only rank 0 has a file. By default each rank has one, as what the others print can show why a run hangs.
     rank_zero_only: bool = False
     #: Whether ranks other than 0 also write metrics, settings, tables and texts, which are usually the same on all ranks.
@@ -65,6 +68,8 @@ class FileConfig:
         check_amounts(self, "roll_size_bytes", may_be_zero=True)
         if self.values not in ("json", "composer"):
             raise ConfigError(f"FileConfig.values is {self.values!r}: use 'json' or 'composer'")
+        if self.lines not in ("wherry", "composer"):
+            raise ConfigError(f"FileConfig.lines is {self.lines!r}: use 'wherry' or 'composer'")
 
 
 class FileLogger(LoggerDestination):
@@ -123,7 +128,9 @@ class FileLogger(LoggerDestination):
         if not filled or filled.endswith("/") or ".." in Path(filled).parts:
             raise ConfigError(f"FileLogger's filename {filename!r} names no file below its folder")
         self._pid = os.getpid()
-        self._format = format_json if self._config.values == "json" else format_log_data_value
+        self._is_composers = self._config.lines == "composer"
+        is_json = self._config.values == "json" and not self._is_composers
+        self._format = format_json if is_json else format_log_data_value
         self._logger: Logger | None = None
         self._remote_name = ""
         self._is_named = False
@@ -166,23 +173,31 @@ class FileLogger(LoggerDestination):
 
     def log_hyperparameters(self, hyperparameters: Mapping[str, object]) -> None:
         """Write a line for each."""
-        self._write("[hyperparameter]: ", *(f"{name}: {self._format(value)}" for name, value in hyperparameters.items()))
+        end = " " if self._is_composers else ""
+        self._write("[hyperparameter]: ", *(f"{name}: {self._format(value)}{end}" for name, value in hyperparameters.items()))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write one line with all metrics; `step=None` counts the calls."""
-        if metrics:
+        if metrics and self._is_composers:
+            lines = (f"{name}: {self._format(value)} " for name, value in metrics.items())
+            self._write(f"[metric]{self._at(step).replace('step', 'batch')}: ", *lines)
+        elif metrics:
             self._write(f"[metric]{self._at(step)}: ", self._format(metrics))
 
     def log_table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], name: str = "Table", step: int | None = None
     ) -> None:
         """Write the table as one line of JSON, whatever the config says. ValueError for rows of another length than `columns`."""
+        if self._is_composers:
+            self._write("[table]: ", f"{name}: {pandas_json(columns, check_table(columns, rows, name))}")
+            return
         table = {"name": name, "columns": [str(column) for column in columns], "data": check_table(columns, rows, name)}
         self._write(f"[table]{self._at(step)}: ", format_json(table))
 
     def log_traces(self, traces: Mapping[str, object]) -> None:
         """Write a line for each."""
-        self._write("[trace]: ", *(f"{name}: {self._format(value)}" for name, value in traces.items()))
+        space = "" if self._is_composers else " "
+        self._write("[trace]: ", *(f"{name}:{space}{self._format(value)}" for name, value in traces.items()))
 
     def log_text(self, text: str, name: str = "Text", step: int | None = None) -> None:
         """Write each line of the text, with the name before it."""
@@ -234,6 +249,8 @@ class FileLogger(LoggerDestination):
     def _write(self, prefix: str, *lines: str) -> None:
         self._check_open()
         if lines and not self._is_off:
+            if self._is_composers:  # which writes a value of several lines as such, each with the prefix
+                lines = tuple(part for line in lines for part in line.splitlines())
             # printable: nothing that was logged controls the terminal in which the file is shown
             self._capture.add("".join(printable(prefix + line, keep="\t") + "\n" for line in lines))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from wherry.errors import MissingExtraError
+from wherry.loggers.run.timestamp import Timestamp
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.checks import check_counts
 from wherry.loggers.values.deep_copy import deep_copy
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
     from wherry.loggers.values.canonical import HistogramData
 
 _T = TypeVar("_T")
+#: Of what is logged without a state.
+_START = Timestamp()
 
 
 @dataclass(frozen=True)
 class InMemoryConfig:
     """How much an InMemoryLogger keeps. ConfigError for values that make no sense."""
 
-    #: How many of the newest values of a metric are kept; None: all. A value takes 16 bytes: a million steps of 20 metrics
-    #: are 320 MB.
+    #: How many of the newest values of a metric are kept; None: all. A value takes 24 bytes, and each batch 300 for its
+    #: timestamp: a million steps of 20 metrics are 780 MB.
     max_points: int | None = None
     #: How many of the newest tables, images, texts and so on of a name are kept; None: all. Images are large, and nobody looks
     #: at a thousand. An image that was logged as float32 takes four times its final size until it is read.
@@ -58,6 +61,15 @@ class Kept(Generic[_T]):
     value: _T
 
 
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """What is kept of a metric; all three have the same length. Metrics of one batch share their timestamp."""
+
+    steps: array[int]
+    values: array[float]
+    timestamps: list[Timestamp]
+
+
 class InMemoryLogger(ValueDestination):
     """Keeps copies of everything, in one form a kind (see `values/canonical.py`)::
 
@@ -65,7 +77,8 @@ class InMemoryLogger(ValueDestination):
         memory.log_metrics({"loss": 0.5}, step=1)
         memory.series("loss").values  # array([0.5])
 
-    Metrics are read by series(), `most_recent_values` and to_pandas(). Anything else is read by `hyperparameters`, `traces`,
+    Metrics are read by series(), `most_recent_values` and to_pandas(), or as Composer's class of this name shows them: by `data`,
+    get_timeseries() and `most_recent_timestamps`. Anything else is read by `hyperparameters`, `traces`,
     `tables`, `images`, `texts`, `histograms`, `audio`, `videos` and `point_clouds`: name -> list of `Kept`, oldest first.
     Reading works after the close too, and returns copies of the lists. Any thread may call. Images, sounds and videos are
     checked and copied when they are logged, and converted when they are first read.
@@ -79,7 +92,7 @@ class InMemoryLogger(ValueDestination):
         super().__init__()
         self._config = config or InMemoryConfig()
         self._lock = ChildLock()
-        self._points: dict[str, tuple[array[int], array[float]]] = {}  # of each metric the steps and the values
+        self._points: dict[str, _Points] = {}
         self._hyperparameters: dict[str, object] = {}
         self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
 
@@ -101,20 +114,47 @@ class InMemoryLogger(ValueDestination):
             if key not in self._points:
                 raise KeyError(f"no metric {key!r} was logged; there are {', '.join(map(repr, self._points)) or 'none'}")
             last = slice(-self._config.max_points if self._config.max_points else None, None)
-            steps, values = self._points[key]
-            return Series(np.array(steps[last], np.int64), np.array(values[last], np.float64))
+            points = self._points[key]
+            return Series(np.array(points.steps[last], np.int64), np.array(points.values[last], np.float64))
 
     @property
     def most_recent_values(self) -> dict[str, float]:
         """The last value of each metric."""
         with self._lock:
-            return {key: values[-1] for key, (_, values) in self._points.items()}
+            return {key: points.values[-1] for key, points in self._points.items()}
 
     @property
     def most_recent_steps(self) -> dict[str, int]:
         """The step of the last value of each metric."""
         with self._lock:
-            return {key: steps[-1] for key, (steps, _) in self._points.items()}
+            return {key: points.steps[-1] for key, points in self._points.items()}
+
+    @property
+    def most_recent_timestamps(self) -> dict[str, Timestamp]:
+        """When the last value of each metric was logged."""
+        with self._lock:
+            return {key: points.timestamps[-1] for key, points in self._points.items()}
+
+    @property
+    def data(self) -> dict[str, list[tuple[Timestamp, float]]]:
+        """Of each metric when it was logged and its values, oldest first; copies, which are made at each call."""
+        most = self._config.max_points or 0
+        with self._lock:
+            pairs = {key: list(zip(points.timestamps, points.values, strict=True)) for key, points in self._points.items()}
+        return {key: kept[-most:] for key, kept in pairs.items()}
+
+    def get_timeseries(self, metric: str) -> dict[str, NDArray[Any]]:
+        """A metric's values under its own name, and for each count of a `Timestamp` (epoch, batch ...) its value at that time.
+
+        All arrays have one length. ValueError for a metric that was never logged.
+        """
+        import numpy as np
+
+        if metric not in (data := self.data):
+            raise ValueError(f"no metric {metric!r} was logged; there are {', '.join(map(repr, data)) or 'none'}")
+        counts = [asdict(timestamp) for timestamp, _ in data[metric]]
+        times = {name: np.array([each[name] for each in counts], np.int64) for name in counts[0]}
+        return {metric: np.array([value for _, value in data[metric]], np.float64), **times}
 
     @property
     def hyperparameters(self) -> dict[str, object]:
@@ -240,12 +280,15 @@ class InMemoryLogger(ValueDestination):
     def _add_point(self, key: str, step: int, value: float) -> None:
         most = self._config.max_points
         with self._lock:
-            steps, values = self._points.setdefault(key, (array("q"), array("d")))
-            steps.append(step)
-            values.append(value)
-            if most is not None and len(steps) >= 2 * most:  # once in `most` calls, so that moving the rest costs little
-                del steps[:-most]
-                del values[:-most]
+            points = self._points.get(key)
+            if points is None:
+                points = self._points[key] = _Points(array("q"), array("d"), [])
+            points.steps.append(step)
+            points.values.append(value)
+            points.timestamps.append(_START if self._state is None else self._state.timestamp)
+            if most is not None and len(points.steps) >= 2 * most:  # once in `most` calls, so that moving the rest costs little
+                for kept in (points.steps, points.values, points.timestamps):
+                    del kept[:-most]
 
     def _keep(self, kind: str, name: str, step: int, value: object) -> None:
         with self._lock:

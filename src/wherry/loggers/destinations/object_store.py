@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from wherry.config import Config
 from wherry.errors import ConfigError, StoreError
 from wherry.loggers.destination import LoggerDestination
-from wherry.loggers.run.state import State, sample_state
+from wherry.loggers.run.state import State, escaped, sample_state
+from wherry.transfer.symlinks import SYMLINK_SUFFIX, read_pointer
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
@@ -106,20 +107,35 @@ class ObjectStoreLogger(LoggerDestination):
         `state` may be None outside a trainer. Without `overwrite`, an existing object of the name is kept and the upload fails.
         With `move`, the file is moved away instead of copied, whatever its size. Returns a handle to wait on. Raises as
         `Uploader.put` does.
+
+        A file ``NAME.symlink`` is sent after the upload that it names, and not at all if that has failed, so that it never leads
+        to an object that is not there. Its text is a remote name, as in Composer; `name_format` is put around that, too.
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
+        requires: list[str] = []
+        if name.endswith(SYMLINK_SUFFIX) and (target := read_pointer(file_path)) is not None:
+            named = self.remote_name(escaped(target))
+            requires = [named] if self.uploader.has_accepted(named) else []
+            if named != target:
+                return self._upload_text(named, name, overwrite=overwrite, requires=requires)
         try:
-            return self.uploader.put(file_path, name, overwrite=overwrite, move=move)
+            return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires)
         except FileNotFoundError as error:
             if isinstance(error, StoreError) or os.path.exists(file_path):  # another file is missing
                 raise
             raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
 
-    def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
-        """Open a new file for writing, which is uploaded when it is closed, so that a checkpoint is written only once.
+    def _upload_text(self, text: str, name: str, *, overwrite: bool, requires: list[str]) -> UploadHandle:
+        with self.uploader.folder() as folder:
+            (folder / "text").write_text(text)
+            return self.uploader.put(folder / "text", name, overwrite=overwrite, move=True, requires=requires)
 
-        ``"wb"`` overwrites, ``"xb"`` does not (see `Uploader.open`).
+    def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
+        """Open a file for writing, which replaces an object of its name unless `mode` is ``"xb"``; closing it uploads it.
+
+        So a checkpoint is written only once. upload_file() does not overwrite by default, and this does, as Python's open() does.
+        See `Uploader.open`.
         """
         return self.uploader.open(self.remote_name(remote_file_name), mode)
 

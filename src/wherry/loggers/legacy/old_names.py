@@ -107,7 +107,7 @@ class OldLoggerNames(ABC):
         """Whether upload_file() reaches any destination that uploads."""
 
     @abstractmethod
-    def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | PathLike[str], *, overwrite: bool) -> None: ...
+    def _upload(self, level: LogLevel, remote_file_name: str, file_path: str | PathLike[str], *, overwrite: bool) -> object: ...
 
     def file_artifact(
         self, log_level: str | int | LogLevel, artifact_name: str, file_path: str | PathLike[str], *, overwrite: bool = False

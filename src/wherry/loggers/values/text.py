@@ -67,6 +67,19 @@ def format_json(data: object, /, *, significant_digits: int | None = 6) -> str:
     return text
 
 
+def pandas_json(columns: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """A table as ``DataFrame.to_json(orient="split", index=False)`` writes it: ASCII, escaped slashes, ten decimals."""
+    table = {"columns": [str(column) for column in columns], "data": [[_as_in_pandas(value) for value in row] for row in rows]}
+    return json.dumps(table, separators=(",", ":")).replace("/", "\\/")
+
+
+def _as_in_pandas(value: object) -> object:
+    plain = _plain(value, None, ())
+    if isinstance(plain, float):
+        return round(plain, 10)
+    return None if plain in ("NaN", "Infinity", "-Infinity") and not isinstance(value, str) else plain
+
+
 def markdown_table(columns: Sequence[object], rows: Sequence[Sequence[object]], *, max_rows: int | None = None) -> str:
     """A table of rows: n x len(columns). Rows after `max_rows` are left out, and their number is said.
 

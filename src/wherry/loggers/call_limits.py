@@ -1,0 +1,96 @@
+"""CallLimits: how long a training loop waits for one call of a destination, and what becomes of calls that take longer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+
+from wherry.errors import ConfigError, WherryError
+from wherry.posix.thread_pool import DaemonThreadPool
+
+#: The calls that wait for uploads, which takes as long as it takes: each destination has its own limit for that.
+_CALLS_THAT_WAIT = frozenset({"fit_end", "eval_standalone_end", "predict_end", "close", "post_close"})
+#: Ctrl-C that strikes just before a wait begins is noticed by the interpreter only when that wait ends.
+_LOOK_S = 0.5
+
+#: The ids of the LimitedCalls in whose calls this code runs. A destination that logs while it is called is called in the same
+#: thread, which would wait for itself otherwise.
+_around: ContextVar[frozenset[int]] = ContextVar("wherry_limited_calls_around", default=frozenset())
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """How long a destination's call may take before the training goes on without it, in seconds::
+
+        Logger(state, destinations, call_limits=CallLimits(call_s=60.0))
+
+    ConfigError for values that make no sense.
+    """
+
+    #: A log call, an event, or taking a snapshot of a file. 100 GB are copied within this time on a fast disk.
+    call_s: float = 300.0
+    #: The calls at the end of training, evaluation and prediction, and the close. They wait for uploads that make progress, and
+    #: ObjectStoreLogger gives up by itself (`Config.give_up_s`, 1,800 s without progress), so this is for those that hang.
+    end_s: float = 7200.0
+
+    def __post_init__(self) -> None:
+        for name in ("call_s", "end_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ConfigError(f"CallLimits.{name} is {value!r}: it must be a number of seconds above 0")
+
+
+class StuckError(WherryError, TimeoutError):
+    """A destination's call has taken longer than its limit and still runs, so the training goes on without the destination."""
+
+
+class LimitedCalls:
+    """Makes the calls of one destination in a thread of its own, one at a time, and waits for each as `limits` say.
+
+    States: free; busy, while a call runs within its limit; stuck, from then on until that call returns. While it is stuck no
+    call is made: StuckError for a file, which is lost to this destination, and None for all others.
+    """
+
+    def __init__(self, name: str, limits: CallLimits, warn: Callable[[str], object]) -> None:
+        self._name = name
+        self._limits = limits
+        self._warn = warn
+        self._pool = DaemonThreadPool(1, f"wherry-{name}")
+        self._pid = os.getpid()
+        self._stuck: tuple[str, float, Future[object]] | None = None
+
+    def make(self, what: str, call: Callable[[], object]) -> object:
+        """Make the call and return what it returns; raises what it raises, and StuckError when its time is up."""
+        if id(self) in _around.get() or os.getpid() != self._pid:  # a forked child has no such thread
+            return call()
+        if self._stuck is not None and not self._is_free_again(*self._stuck):
+            if what != "upload_file":
+                return None
+            raise StuckError(f"{self._name} does not get the file, as its {self._stuck[0]}() has not returned yet")
+        limit_s = self._limits.end_s if what in _CALLS_THAT_WAIT else self._limits.call_s
+        context = copy_context()
+        context.run(_around.set, _around.get() | {id(self)})
+        began_s = time.monotonic()
+        future: Future[object] = self._pool.submit(context.run, call)
+        while not wait((future,), min(_LOOK_S, max(0.0, began_s + limit_s - time.monotonic()))).done:
+            if time.monotonic() >= began_s + limit_s:
+                self._stuck = what, began_s, future
+                raise StuckError(
+                    f"it has not returned within {limit_s:g} s. The training goes on without {self._name} until it returns: "
+                    "look at what it waits for (a disk, a server), or give it more time with CallLimits"
+                )
+        return future.result()
+
+    def _is_free_again(self, what: str, began_s: float, future: Future[object]) -> bool:
+        if not future.done():
+            return False
+        self._stuck = None
+        error = future.exception()
+        end = "returned" if error is None else f"failed ({error!r})"
+        took_s = time.monotonic() - began_s
+        self._warn(f"{self._name}.{what} has {end} after up to {took_s:.0f} s: {self._name} is called again from now on")
+        return True

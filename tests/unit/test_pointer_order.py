@@ -1,0 +1,66 @@
+"""A symlink object is sent after the upload that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support import caller, file_of
+from wherry import UploadFailed
+from wherry.loggers import ObjectStoreLogger, State
+
+
+def store(folder: Path, name_format: str = "{remote_file_name}") -> ObjectStoreLogger:
+    return ObjectStoreLogger(
+        folder / "bucket", spool=folder / "spool", config=caller(), check=False, name_format=name_format, state=State("run")
+    )
+
+
+def pointer(folder: Path, text: str) -> Path:
+    path = folder / "latest.symlink"
+    path.write_text(text)
+    return path
+
+
+def test_a_pointer_leads_to_its_upload(tmp_path: Path) -> None:
+    with store(tmp_path) as log:
+        log.upload_file(None, "ep1.pt", file_of(tmp_path / "ep1.pt", 10))
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep1.pt"), overwrite=True)
+        log.uploader.flush()
+        log.download_file("latest", tmp_path / "down")
+    assert (tmp_path / "ep1.pt").read_bytes() == (tmp_path / "down").read_bytes()
+
+
+def test_a_pointer_to_an_upload_that_failed_is_not_moved(tmp_path: Path) -> None:
+    file_of(tmp_path / "bucket" / "ep2.pt", 5)
+    with pytest.raises(UploadFailed, match=r"latest\.symlink"), store(tmp_path) as log:
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep1.pt"), overwrite=True).wait()
+        with pytest.raises(UploadFailed):
+            log.upload_file(None, "ep2.pt", file_of(tmp_path / "ep2.pt", 10)).wait()
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep2.pt"), overwrite=True)
+    assert "ep1.pt" == (tmp_path / "bucket/latest.symlink").read_text()
+
+
+def test_a_pointer_to_what_this_spool_never_sent_is_sent_at_once(tmp_path: Path) -> None:
+    with store(tmp_path) as log:
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "elsewhere/ep1.pt\n")).wait(60.0)
+    assert "elsewhere/ep1.pt\n" == (tmp_path / "bucket/latest.symlink").read_text()
+
+
+def test_the_name_in_a_pointer_has_the_same_name_format(tmp_path: Path) -> None:
+    with store(tmp_path, "{run_name}/{remote_file_name}") as log:
+        log.upload_file(None, "ep1.pt", file_of(tmp_path / "ep1.pt", 10))
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep1.pt"))
+        log.uploader.flush()
+        log.download_file("latest", tmp_path / "down")
+    assert "run/ep1.pt" == (tmp_path / "bucket/run/latest.symlink").read_text()
+    assert (tmp_path / "ep1.pt").read_bytes() == (tmp_path / "down").read_bytes()
+
+
+def test_a_file_that_is_no_pointer_is_sent_as_it_is(tmp_path: Path) -> None:
+    content = b"\xff\x00 no name"
+    (tmp_path / "x.symlink").write_bytes(content)
+    with store(tmp_path) as log:
+        log.upload_file(None, "x.symlink", tmp_path / "x.symlink").wait(60.0)
+    assert content == (tmp_path / "bucket/x.symlink").read_bytes()
