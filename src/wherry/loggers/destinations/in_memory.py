@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from wherry.errors import MissingExtraError
+from wherry.loggers.destinations.timed_points import Points, TimedPoints
 from wherry.loggers.run.timestamp import Timestamp
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values.checks import check_counts
@@ -61,16 +62,7 @@ class Kept(Generic[_T]):
     value: _T
 
 
-@dataclass(frozen=True, eq=False)
-class _Points:
-    """What is kept of a metric; all three have the same length. Metrics of one batch share their timestamp."""
-
-    steps: array[int]
-    values: array[float]
-    timestamps: list[Timestamp]
-
-
-class InMemoryLogger(ValueDestination):
+class InMemoryLogger(TimedPoints, ValueDestination):
     """Keeps copies of everything, in one form a kind (see `values/canonical.py`)::
 
         memory = InMemoryLogger()
@@ -91,8 +83,9 @@ class InMemoryLogger(ValueDestination):
     def __init__(self, *, config: InMemoryConfig | None = None) -> None:
         super().__init__()
         self._config = config or InMemoryConfig()
+        self._most_points = self._config.max_points
         self._lock = ChildLock()
-        self._points: dict[str, _Points] = {}
+        self._points: dict[str, Points] = {}
         self._hyperparameters: dict[str, object] = {}
         self._kept: dict[str, dict[str, deque[Kept[Any]]]] = {}  # kind -> name -> oldest first
 
@@ -128,33 +121,6 @@ class InMemoryLogger(ValueDestination):
         """The step of the last value of each metric."""
         with self._lock:
             return {key: points.steps[-1] for key, points in self._points.items()}
-
-    @property
-    def most_recent_timestamps(self) -> dict[str, Timestamp]:
-        """When the last value of each metric was logged."""
-        with self._lock:
-            return {key: points.timestamps[-1] for key, points in self._points.items()}
-
-    @property
-    def data(self) -> dict[str, list[tuple[Timestamp, float]]]:
-        """Of each metric when it was logged and its values, oldest first; copies, which are made at each call."""
-        most = self._config.max_points or 0
-        with self._lock:
-            pairs = {key: list(zip(points.timestamps, points.values, strict=True)) for key, points in self._points.items()}
-        return {key: kept[-most:] for key, kept in pairs.items()}
-
-    def get_timeseries(self, metric: str) -> dict[str, NDArray[Any]]:
-        """A metric's values under its own name, and for each count of a `Timestamp` (epoch, batch ...) its value at that time.
-
-        All arrays have one length. ValueError for a metric that was never logged.
-        """
-        import numpy as np
-
-        if metric not in (data := self.data):
-            raise ValueError(f"no metric {metric!r} was logged; there are {', '.join(map(repr, data)) or 'none'}")
-        counts = [asdict(timestamp) for timestamp, _ in data[metric]]
-        times = {name: np.array([each[name] for each in counts], np.int64) for name in counts[0]}
-        return {metric: np.array([value for _, value in data[metric]], np.float64), **times}
 
     @property
     def hyperparameters(self) -> dict[str, object]:
@@ -282,7 +248,7 @@ class InMemoryLogger(ValueDestination):
         with self._lock:
             points = self._points.get(key)
             if points is None:
-                points = self._points[key] = _Points(array("q"), array("d"), [])
+                points = self._points[key] = Points(array("q"), array("d"), [])
             points.steps.append(step)
             points.values.append(value)
             points.timestamps.append(_START if self._state is None else self._state.timestamp)

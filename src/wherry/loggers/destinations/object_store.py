@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -11,12 +12,15 @@ from wherry.config import Config
 from wherry.errors import ConfigError, StoreError
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.run.state import State, escaped, sample_state
+from wherry.spool.writer_notes import Writer, other_writer
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, read_pointer
 
 if TYPE_CHECKING:
     from wherry.loggers.logger import Logger
     from wherry.spool.handle import UploadHandle
     from wherry.spool.spool_file import SpoolWriter
+
+log = logging.getLogger("wherry")
 
 _Self = TypeVar("_Self", bound="ObjectStoreLogger")
 
@@ -59,6 +63,8 @@ class ObjectStoreLogger(LoggerDestination):
             raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")
         self._name_format = name_format
         self._state = state or State()
+        self._has_a_run = state is not None
+        self._is_told = False
         self._check_is_due = check
         self._error: BaseException | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
@@ -81,6 +87,29 @@ class ObjectStoreLogger(LoggerDestination):
 
     def _see(self, state: State | None) -> None:
         self._state = state or self._state
+        self._has_a_run = self._has_a_run or state is not None
+
+    def _tell_of_another_run(self, name: str) -> None:
+        """Warn once if another run writes this name, or another process writes as this run."""
+        run, rank = self._state.run_name, self._state.rank
+        if self._is_told or not (run and self._has_a_run):
+            return
+        uri = self.uploader.uri_for(name)
+        # Names with the run's own name in them are many, and only a namesake can write them.
+        what = f"{self.uploader.uri} {run} {rank}" if run in uri else uri
+        other = other_writer(self.uploader.spool, what, Writer(run, rank, self.uploader.owner))
+        if other is None:
+            return
+        self._is_told = True
+        if other.run == run:
+            log.warning(
+                "another process uploads as run %r, rank %d, as well, to %s: give each run a name", run, rank, self.uploader.uri
+            )
+        else:
+            words = (
+                "run %r overwrites %s, which run %r has written: put {run_name} into the name, or into name_format, to keep both"
+            )
+            log.warning(words, run, uri, other.run)
 
     @property
     def on_failure(self) -> str:
@@ -108,17 +137,23 @@ class ObjectStoreLogger(LoggerDestination):
         With `move`, the file is moved away instead of copied, whatever its size. Returns a handle to wait on. Raises as
         `Uploader.put` does.
 
+        Names stay as they are given, so that a new run finds ``model.pt``. Where two runs of one spool overwrite one name, each
+        gets a warning, once.
+
         A file ``NAME.symlink`` is sent after the upload that it names, and not at all if that has failed, so that it never leads
-        to an object that is not there. Its text is a remote name, as in Composer; `name_format` is put around that, too.
+        to an object that is not there. Its text is a name below the URI; where the spool knows only an upload
+        with `name_format` around that, the object's text is the whole name.
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
+        if overwrite:
+            self._tell_of_another_run(name)
         requires: list[str] = []
         if name.endswith(SYMLINK_SUFFIX) and (target := read_pointer(file_path)) is not None:
-            named = self.remote_name(escaped(target))
-            requires = [named] if self.uploader.has_accepted(named) else []
-            if named != target:
-                return self._upload_text(named, name, overwrite=overwrite, requires=requires)
+            names = (target, self.remote_name(escaped(target)))
+            requires = [each for each in names if self.uploader.has_accepted(each)][:1]
+            if requires and requires != [target]:
+                return self._upload_text(requires[0], name, overwrite=overwrite, requires=requires)
         try:
             return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires)
         except FileNotFoundError as error:
