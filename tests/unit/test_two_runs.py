@@ -10,9 +10,9 @@ from support import caller, file_of
 from wherry.loggers import ObjectStoreLogger, State
 
 
-def store(folder: Path, run: str, **options: int) -> ObjectStoreLogger:
+def store(folder: Path, run: str, rank: int) -> ObjectStoreLogger:
     return ObjectStoreLogger(
-        folder / "bucket", spool=folder / "spool", config=caller(), check=False, state=State(run, world_size=2, **options)
+        folder / "bucket", spool=folder / "spool", config=caller(), check=False, state=State(run, rank=rank, world_size=2)
     )
 
 

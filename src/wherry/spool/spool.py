@@ -10,6 +10,7 @@ agent.log           what they had to say
 reserve             room for the journal that accepting may not use (wherry.spool.reserve)
 endpoints.json      what servers were found to honour (wherry.store.server_features)
 downloads/          notes of the folders into which something was downloaded
+writers/            notes of which run wrote a name last (wherry.spool.writer_notes)
 restores/           where the processes of this machine meet that restore one checkpoint (wherry.checkpoints.restoring.fan_out)
 quarantine/         damaged journals with the staged files they described; never deleted by us
 """
