@@ -108,7 +108,8 @@ class Run:
         with self._lock:
             now_s = self._now()
             try:
-                if self._contents is None or (now_s >= self._list_s and self._budget.take(2)):
+                is_due = now_s >= self._list_s and (self._place.is_local or self._budget.take(2))
+                if self._contents is None or is_due:
                     self._list()
                 else:
                     self._look()

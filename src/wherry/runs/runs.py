@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from wherry.errors import ConfigError, NotFoundError
+from wherry.mirror.format.layout import FOLDER
 from wherry.mirror.reader.reader import find_mirror
 from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.runs.objects.discovery import Found, runs_of
@@ -60,10 +61,9 @@ class Runs:
         self._known: dict[str, tuple[Place, Found]] = {}
         self._runs: dict[str, Run] = {}
         self._is_closed = False
-        self._places = [
-            open_place(parse_uri(uri), options or {}, tally=self._tally, cache=self._cache, scratch=Path(self._scratch.name))
-            for uri in uris
-        ]
+        self._options = dict(options or {})
+        self._outers: dict[str, Place] = {}
+        self._places = [self._open(parse_uri(uri)) for uri in uris]
 
     @property
     def uris(self) -> list[str]:
@@ -88,7 +88,7 @@ class Runs:
         """All runs, each with an id that no other has."""
         taken: set[str] = set()
         for number, place in enumerate(self._places, 1):
-            for where, found in _runs_in(place):
+            for where, found in self._runs_in(place):
                 run_id = plain = found.folder or where.uri.prefix.rpartition("/")[2] or where.uri.root
                 while run_id in taken:
                     run_id, number = f"{number}:{plain}", number + 1
@@ -96,6 +96,32 @@ class Runs:
                 with self._lock:
                     self._known[run_id] = where, found
                 yield run_id, where, found
+
+    def _runs_in(self, place: Place) -> Iterator[tuple[Place, Found]]:
+        """The runs below a place's URI, which may lie inside of a mirror: then only all of that one is whole."""
+        prefix = place.uri.prefix
+        above = _mirror_above(place)
+        if above is None:
+            for found in runs_of(place.store, prefix):
+                yield place, found
+            return
+        outer = self._outer(place, StoreURI(place.uri.scheme, place.uri.root, above))
+        wanted = prefix[len(above) :].strip("/")
+        for found in runs_of(outer.store, above):
+            if found.folder == wanted or found.folder.startswith(f"{wanted}/"):
+                yield outer, found
+
+    def _outer(self, place: Place, uri: StoreURI) -> Place:
+        """The place of a mirror that a URI lies in; of local folders each has a store of its own."""
+        if not place.is_local:
+            return replace(place, uri=uri)
+        with self._lock:
+            if str(uri) not in self._outers:
+                self._outers[str(uri)] = self._open(uri)
+            return self._outers[str(uri)]
+
+    def _open(self, uri: StoreURI) -> Place:
+        return open_place(uri, self._options, tally=self._tally, cache=self._cache, scratch=Path(self._scratch.name))
 
     def run(self, run_id: str) -> Run:
         """One run, by the `id` of its row; the same object each time. NotFoundError."""
@@ -127,7 +153,7 @@ class Runs:
             self._is_closed = True
         for pool in (self._pool, self._filling):
             pool.shutdown(cancel_futures=True)
-        for place in self._places:
+        for place in (*self._places, *self._outers.values()):
             place.close()
         self._scratch.cleanup()
 
@@ -138,18 +164,14 @@ class Runs:
         self.close()
 
 
-def _runs_in(place: Place) -> Iterator[tuple[Place, Found]]:
-    """The runs below a place's URI; if there are none, those of the mirror that the URI is inside of."""
-    is_empty = True
-    for found in runs_of(place.store, place.uri.prefix):
-        is_empty = False
-        yield place, found
+def _mirror_above(place: Place) -> str | None:
+    """The prefix of the mirror that a URI lies inside of; None if it lies in none, or is that of one."""
     prefix = place.uri.prefix
-    if not is_empty or not prefix or (above := find_mirror(place.store, f"{prefix}/x")) in (None, prefix):
-        return
-    assert above is not None
-    outer = replace(place, uri=StoreURI(place.uri.scheme, place.uri.root, above))
-    wanted = prefix[len(above) :].strip("/")
-    for found in runs_of(place.store, above):
-        if found.folder == wanted or found.folder.startswith(f"{wanted}/"):
-            yield outer, found
+    if not prefix:
+        return None
+    if place.is_local:
+        folders = Path("/", prefix).parents
+        found = next((str(one).strip("/") for one in folders if (one / FOLDER).is_dir()), None)
+    else:
+        found = find_mirror(place.store, f"{prefix}/x")
+    return None if found == prefix else found

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Executor
 from importlib.util import find_spec
 
-from wherry.errors import NotFoundError, StoreError
+from wherry.errors import IntegrityError, NotFoundError, StoreError
 from wherry.runs.columns.metrics_file import MetricsFile
 from wherry.runs.columns.parquet_columns import ParquetColumns
 from wherry.runs.columns.points import Points
@@ -61,15 +61,27 @@ class Metrics:
         if whole is not None and is_large and find_spec("pyarrow") is not None and not _is_stale(whole, contents, part):
             if self._parquet.get(part, ("",))[0] == version_of(whole):
                 return False
-            self._parquet[part] = version_of(whole), ParquetColumns(self._place, whole, self._pool)
-            self._files.pop(part, None)
-            return True
+            if self._take_parquet(part, whole, has_lines=lines is not None):
+                return True
         self._parquet.pop(part, None)
         if lines is None:
             return False
         if part not in self._files:
             self._files[part] = MetricsFile(self._place, self._columns, self._filling.submit)
         return self._files[part].update(lines)
+
+    def _take_parquet(self, part: Part, whole: ObjectMeta, *, has_lines: bool) -> bool:
+        """Read the footer; False if it is damaged, and the lines are there."""
+        columns = ParquetColumns(self._place, whole, self._pool)
+        try:
+            assert columns.n_rows >= 0
+        except IntegrityError:
+            if not has_lines:
+                raise
+            return False
+        self._parquet[part] = version_of(whole), columns
+        self._files.pop(part, None)
+        return True
 
     @property
     def keys(self) -> list[str]:

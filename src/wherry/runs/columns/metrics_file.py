@@ -145,7 +145,7 @@ class MetricsFile:
                 return False
             before = self._parsed_to
             self._parse(min(file.size_bytes, _next_cut(self._parsed_to)))
-            if self._parsed_to == before and _next_cut(before) >= file.size_bytes:  # an unfinished line is all that is left
+            if self._parsed_to == before:  # an unfinished line is all that is left
                 self._end_tail()
                 return False
             return True

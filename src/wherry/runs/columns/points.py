@@ -100,9 +100,16 @@ class ColumnsFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        try:
+            self._read_head(file)
+        except (ValueError, KeyError, TypeError) as error:
+            file.close()
+            raise ValueError(f"this is no file of columns: {error}") from error
+
+    def _read_head(self, file: BinaryIO) -> None:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if not 0 < length <= _MOST_HEAD_BYTES:
-            raise ValueError("this is no file of columns")
+            raise ValueError(f"its head would have {length} bytes")
         head = json.loads(file.read(length))
         self._base = _LENGTH_BYTES + length
         self._n_lines: int = head["n_lines"]

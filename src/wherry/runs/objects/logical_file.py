@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator, Sequence
 
 from wherry.mirror.format.layout import Assembly, Segment
 from wherry.mirror.reader.reader import blocks
 from wherry.runs.objects.place import Place, version_of
 from wherry.store import ObjectMeta
+
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 class LogicalFile:
@@ -76,7 +80,23 @@ class LogicalFile:
         data = self._place.recent.get(name)
         if data is None and self._place.cache is not None:
             data = self._place.cache.get(name)
-        return next(self._fetched([segment])) if data is None else data
+        if data is None:
+            data = next(self._fetched([segment]))
+        self.is_checked = self.is_checked and self._is_vouched_for(segment, data)
+        return data
+
+    def _is_vouched_for(self, segment: Segment, data: bytes) -> bool:
+        """Whether the store has a checksum of it: what was fetched was compared with that one. Costs no request that is paid.
+
+        An etag that is an MD5 is that of the stored bytes, which only an uncompressed segment's are.
+        """
+        if segment.crc32c is not None:
+            return True
+        if self._place.is_local:
+            return self._place.store.head(segment.key).crc32c is not None
+        if segment.compression is not None:
+            return segment.etag is not None and _MD5.fullmatch(segment.etag) is not None
+        return segment.etag == hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     def _prefetch(self, segments: Sequence[Segment]) -> None:
         """Bring those into the caches that are not there, side by side."""

@@ -1,0 +1,204 @@
+"""Metrics come back as they were logged: from lines in chunks, from their end first, and from Parquet by ranges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry.runs.columns.metrics as metrics_module
+import wherry.runs.columns.metrics_file as metrics_file
+from mirrors import Rig
+from wherry.backends.local.store import LocalStore
+from wherry.loggers.destinations.run_folder import RunFolderLogger
+from wherry.mirror import MirrorConfig
+from wherry.runs import Runs
+from wherry.runs.columns.points import Columns, ColumnsFile
+from wherry.uri import parse_uri
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Runs]]:
+    made: list[Runs] = []
+
+    def open_runs(*uris: str | Path, **more: Any) -> Runs:
+        made.append(Runs(*uris, cache_dir=tmp_path / "cache", **more))
+        return made[-1]
+
+    yield open_runs
+    for runs in made:
+        runs.close()
+
+
+def lines(n: int, first: int = 0) -> str:
+    """Metrics of `n` steps: one in each line, one in every third, one that is now and then no number."""
+    made = []
+    for step in range(first, first + n):
+        line: dict[str, object] = {"t": 1e9 + step, "step": step, "loss": step / 7}
+        if step % 3 == 0:
+            line["val/acc"] = step * 2
+        line["odd"] = "NaN" if step % 5 == 0 else "Infinity" if step % 5 == 1 else step
+        made.append(json.dumps(line))
+    return "".join(f"{one}\n" for one in made)
+
+
+def check(run: Any, n: int) -> None:
+    """That the run has the `n` steps of lines()."""
+    loss, acc, odd = (run.series(key, whole=True) for key in ("loss", "val/acc", "odd"))
+    assert (loss.n_total, loss.tail_only) == (n, False)
+    assert (loss.step == np.arange(n)).all()
+    assert (loss.value == np.arange(n) / 7).all()
+    assert (loss.t == 1e9 + np.arange(n)).all()
+    assert (acc.step == np.arange(0, n, 3)).all()
+    assert (np.isnan(odd.value) == (np.arange(n) % 5 == 0)).all()
+    assert np.isposinf(odd.value[np.arange(n) % 5 == 1]).all()
+
+
+def test_columns_come_back_from_their_file(tmp_path: Path) -> None:
+    columns = Columns()
+    columns.add(lines(100).encode())
+    (tmp_path / "columns").write_bytes(columns.to_bytes())
+    with ColumnsFile(open(tmp_path / "columns", "rb")) as kept:
+        assert set(kept.keys) == {"loss", "val/acc", "odd"}
+        assert kept.last == (99, 1e9 + 99)
+        for key in kept.keys:
+            one, other = columns.points(key), kept.points(key)
+            assert one is not None
+            assert other is not None
+            for name in ("step", "t", "value"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert kept.points("nothing") is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 100, (5).to_bytes(8, "little") + b"hello"])
+def test_a_damaged_file_of_columns_is_refused(damage: bytes, tmp_path: Path) -> None:
+    (tmp_path / "columns").write_bytes(damage)
+    with pytest.raises((ValueError, KeyError)):
+        ColumnsFile(open(tmp_path / "columns", "rb"))  # noqa: SIM115
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 2 kB, so that little data has many."""
+    monkeypatch.setattr(metrics_file, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(metrics_file, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(metrics_file, "_OVERHANG_BYTES", 10)
+    monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_long_file_shows_its_end_first_and_then_all(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+    folder = tmp_path / "runs/a"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text(lines(500))
+    run = opened(tmp_path / "runs").run("a")
+    early = run.series("loss")
+    assert early.step[-1] == 499
+    assert early.tail_only == (len(early.step) < 500)
+    check(run, 500)
+    for n in (510, 511, 700, 1500):  # it grows: a little, and by many chunks
+        (folder / "metrics.jsonl").write_text(lines(n))
+        run._list_s = 0.0
+        assert run.refresh()
+        check(run, n)
+    again = opened(tmp_path / "runs").run("a")  # another process: from the cache, where it helps
+    check(again, 1500)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_are_kept_over_an_emptied_cache(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+    folder = tmp_path / "runs/a"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text(lines(300))
+    run = opened(tmp_path / "runs").run("a")
+    run.series("loss", whole=True)
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    check(run, 300)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.usefixtures("small_chunks")
+def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path: Path, opened: Callable[..., Runs]) -> None:
+    uri = parse_uri(tmp_path / "bucket/r")
+    rig = Rig(tmp_path, MirrorConfig(compression=compression, segment_bytes=700), store=LocalStore(uri, {}), uri=uri)
+    now = rig.clock.wall
+    for at in range(0, 400, 40):
+        rig.write("metrics.jsonl", lines(40, at))
+        rig.flush()
+    runs = opened(tmp_path / "bucket", now=now)
+    run = runs.run("r")
+    check(run, 400)
+    assert run.truth().checksums_verified is True
+    rig.write("metrics.jsonl", lines(40, 400))
+    rig.flush()
+    run._list_s = 0.0
+    assert run.refresh()
+    check(run, 440)
+    rig.close()
+    run._list_s = 0.0
+    run.refresh()
+    assert run.truth().writer == "finished"
+    check(run, 440)
+    check(opened(tmp_path / "bucket", now=now).run("r"), 440)
+
+
+def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+    uri = parse_uri(tmp_path / "bucket/all")
+    rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
+    for name in ("a", "b"):
+        rig.write(f"{name}/metrics.jsonl", lines(30))
+        rig.write(f"{name}/hparams.json", json.dumps({"name": name}))
+    rig.flush()
+    now = rig.clock.wall
+    rows = {row.id: row for row in opened(tmp_path / "bucket/all", now=now).rows()}
+    assert {name: (row.state, row.hparams) for name, row in rows.items()} == {
+        "a": ("live", {"name": "a"}),
+        "b": ("live", {"name": "b"}),
+    }
+    check(opened(tmp_path / "bucket", now=now).run("all/a"), 30)
+    inside = opened(tmp_path / "bucket/all/b", now=now)  # a URI inside of the mirror
+    assert [row.hparams for row in inside.rows()] == [{"name": "b"}]
+    check(inside.run("b"), 30)
+
+
+def test_a_finished_run_is_read_from_parquet_by_columns(
+    tmp_path: Path, opened: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
+    with RunFolderLogger(tmp_path / "r", now=lambda: 1e9) as log:
+        for step in range(3000):
+            values = {f"k{n}": float(step * n) for n in range(40)}
+            log.log_metrics({**values, "odd": float("nan") if step % 7 == 0 else step} if step % 2 else values, step)
+    runs = opened(tmp_path)
+    run = runs.run("r")
+    assert run.refresh()
+    before = runs.usage().n_bytes
+    series = run.series("k7")
+    assert (series.value == 7 * np.arange(3000)).all()
+    assert (series.step == np.arange(3000)).all()
+    assert (series.t == 1e9).all()
+    whole = (tmp_path / "r/metrics.parquet").stat().st_size
+    assert runs.usage().n_bytes - before <= whole + 2 * 512 * 1024
+    odd = run.series("odd")
+    assert (odd.step % 2 == 1).all()
+    assert np.isnan(odd.value[odd.step % 7 == 0]).all()
+    assert run.keys() == sorted([*(f"k{n}" for n in range(40)), "odd"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1", b"PAR1" + b"\xff" * 5000 + b"PAR1", b"x" * 100])
+def test_a_damaged_parquet_file_is_said(
+    damage: bytes, tmp_path: Path, opened: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
+    with RunFolderLogger(tmp_path / "r") as log:
+        log.log_metrics({"loss": 1.0}, 0)
+    (tmp_path / "r/metrics.parquet").write_bytes(damage)
+    run = opened(tmp_path).run("r")
+    assert run.keys() == ["loss"], "the lines are there"
+    assert list(run.series("loss").value) == [1.0]
