@@ -14,7 +14,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers release-check clean
+.PHONY: help setup hooks demo ui-assets quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ hooks: setup  ## have git run the checks: lint and types at each commit, make qu
 demo: setup  ## a real model trains, is killed, and goes on from the bucket
 	PYTHONPATH=tests $(BIN)/python -m servers.demo
 
+ui-assets: setup  ## what draws the curves of `wherry ui`, from npm, checked by its hash
+	$(BIN)/python tests/servers/ui_assets.py
+
 quick: setup  ## lint, types and the tests nearest to what changed, in 90 seconds at most
 	$(BIN)/python tests/quick.py
 
@@ -44,7 +47,7 @@ test: setup  ## everything that needs no more than Python and pip
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
 
-test-extra: setup  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
+test-extra: ui-assets  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
 	cd tests/extra && npm install --silent --no-audit --no-fund
 	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
@@ -85,7 +88,7 @@ $(PEERS)/stamp: benchmarks/peers.txt
 		sed 's/ *#.*//' $< | while read -r one; do $(PEERS)/bin/python -m pip --quiet install -c $< $$one || echo "not installed: $$one"; done
 	touch $@
 
-release-check: setup  ## build wheel and sdist, look into both, install and use them; publishes nothing
+release-check: ui-assets  ## build wheel and sdist, look into both, install and use them; publishes nothing
 	$(PIP) install -c constraints.txt -e '.[dev,dev-release]'
 	$(BIN)/python tests/release.py
 

@@ -15,11 +15,15 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from servers.ui_assets import packed_names
+
 ROOT = Path(__file__).resolve().parent.parent
 #: What the build writes into the sdist beside the files of the repository.
 GENERATED = re.compile(r"PKG-INFO|setup\.cfg|src/wherry\.egg-info/.*|wherry\.egg-info/.*")
 #: Each file of these folders must be in the sdist, so that it can be built and tested from it.
 SHIPPED = ("src/", "backends/", "tests/", "benchmarks/", "docs/", "examples/")
+#: What git has by name and hash only, but is in both packages: uPlot.
+FETCHED = {f"src/{name}" for name in packed_names()}
 #: With nothing but the base install: a file there and back, and what users import first.
 SMOKE = """
 import pathlib, wherry, wherry.loggers, wherry.testing
@@ -129,8 +133,9 @@ def check() -> None:
         tree = folder / "tree"
         run("git", "archive", "--prefix", "tree/", "--output", folder / "tree.tar", "HEAD")
         run("tar", "-xf", folder / "tree.tar", "-C", folder)
+        shutil.copytree(ROOT / "src/wherry/web/uplot", tree / "src/wherry/web/uplot")
         # The link to backends/ is for editors only.
-        tracked = set(run("git", "ls-tree", "-r", "--name-only", "HEAD").splitlines()) - {"src/wherry/backends"}
+        tracked = set(run("git", "ls-tree", "-r", "--name-only", "HEAD").splitlines()) - {"src/wherry/backends"} | FETCHED
         dist = ROOT / "dist"
         shutil.rmtree(dist, ignore_errors=True)
         run(sys.executable, "-m", "build", "--outdir", dist, tree)

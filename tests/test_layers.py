@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "wherry"
 #: from lower ones. `wherry.backends` is reached through the registry only; it imports what is below it in this table.
 ROOMS = (
     "cli",
+    "web",
     "demo",
     "integrations",
     "runs",

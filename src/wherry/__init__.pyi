@@ -27,5 +27,6 @@ from .spool.handle import UploadHandle as UploadHandle
 from .spool.journal.jobs import JobState as JobState
 from .store import ObjectMeta as ObjectMeta
 from .uploader import Uploader as Uploader
+from .web.notebook import ui as ui
 
 __version__: str

@@ -1,0 +1,185 @@
+"""The points of a curve as a chart wants them: over its x axis, smoothed, cut to what is looked at, and as few as can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from wherry.runs import Series, downsample, smooth
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+Axis = Literal["step", "epoch", "time", "relative"]
+AXES: tuple[Axis, ...] = ("step", "epoch", "time", "relative")
+#: A line cannot show more points than a wide screen has columns, twice.
+MOST_POINTS = 8000
+#: NaN, infinities and restarts are drawn as marks, so many at most; they are counted all.
+_MOST_MARKS = 300
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a chart asks for. `half_life_steps`: of the smoothing, 0 for none. `low`, `high`: the part of x that is looked at."""
+
+    x: Axis = "step"
+    n_points: int = 800
+    half_life_steps: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    log_y: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """All points of a series over one x axis, in the order of x: those of the branch that counts, and those of older ones."""
+
+    x: Floats
+    step: Floats
+    value: Floats
+    smoothed: Floats | None
+    older: list[tuple[Floats, ...]]
+    restarts: list[float]
+    n_total: int
+    tail_only: bool
+
+
+def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None) -> Curve:
+    """The curve over the x axis that is wanted; `epochs` is the metric that says the epoch of a step.
+
+    The smoothing is that of all points, before any is left out.
+    """
+    import numpy as np
+
+    x_of_series = _x_axis(series, wanted.x, epochs)
+    is_main = ~series.overwritten & np.isfinite(x_of_series)
+    x, step, value = x_of_series[is_main], series.step[is_main].astype(np.float64), series.value[is_main]
+    x, step, value = _in_order(x, step, value)
+    smoothed = smooth(step, value, 0.5, wanted.half_life_steps) if wanted.half_life_steps > 0 else None
+    older = [
+        _in_order(x_of_series[part], series.value[part]) for part in _branches(series.overwritten & np.isfinite(x_of_series))
+    ]
+    restarts = [float(found) for one in series.restarts if (found := _x_of_step(step, x, one)) is not None]
+    return Curve(x, step, value, smoothed, older, restarts, series.n_total, series.tail_only)
+
+
+def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
+    """The lines and marks of a curve in plain values: the part that is looked at, in at most `wanted.n_points` a line."""
+    import numpy as np
+
+    part = _window(curve.x, wanted)
+    x, value = curve.x[part], curve.value[part]
+    is_number = np.isfinite(value)
+    can_be_drawn = is_number & (value > 0) if wanted.log_y else is_number
+    lines = [_line("raw", x, value, can_be_drawn, wanted.n_points, curve.step[part] if wanted.x != "step" else None)]
+    if curve.smoothed is not None:
+        smoothed = curve.smoothed[part]
+        is_drawn = np.isfinite(smoothed) & (smoothed > 0) if wanted.log_y else np.isfinite(smoothed)
+        lines.append(_line("smooth", x, smoothed, is_drawn, wanted.n_points))
+    for older_x, older_y in curve.older[-_MOST_MARKS:]:
+        cut = _window(older_x, wanted)
+        drawn = np.isfinite(older_y[cut]) & ((older_y[cut] > 0) | (not wanted.log_y))
+        if drawn.any():
+            lines.append(_line("older", older_x[cut], older_y[cut], drawn, wanted.n_points))
+    shown = value[can_be_drawn]
+    low, high = (float(one) for one in np.quantile(shown, [0.01, 0.99])) if len(shown) else (None, None)
+    return {
+        "lines": lines,
+        "n_total": curve.n_total,
+        "n_here": len(x),
+        "tail_only": curve.tail_only,
+        "n_not_positive": int((is_number & ~can_be_drawn).sum()),
+        "marks": {
+            name: {"n": int(which.sum()), "x": _some(x[which])}
+            for name, which in (("NaN", np.isnan(value)), ("+inf", value == np.inf), ("-inf", value == -np.inf))
+            if which.any()
+        },
+        "restarts": curve.restarts[-_MOST_MARKS:],
+        "clip": [low, high],
+        "n_clipped": int(((shown < low) | (shown > high)).sum()) if low is not None and high is not None else 0,
+    }
+
+
+def csv_lines(series: Series) -> Iterator[str]:
+    """All points of a series as CSV, none left out. `t`: seconds since 1970; overwritten: of an older branch."""
+    yield "step,t,value,overwritten\n"
+    for step, t, value, is_old in zip(series.step, series.t, series.value, series.overwritten, strict=True):
+        yield f"{step},{float(t)!r},{float(value)!r},{int(is_old)}\n"
+
+
+def _x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:
+    import numpy as np
+
+    if axis == "step":
+        return series.step.astype(np.float64)
+    if axis == "epoch":
+        if epochs is None or len(epochs.step) == 0:
+            return np.full(len(series.step), np.nan)
+        counts = ~epochs.overwritten
+        order = np.argsort(epochs.step[counts], kind="stable")
+        return np.interp(series.step, epochs.step[counts][order], epochs.value[counts][order])
+    if axis == "time":
+        return series.t
+    known = series.t[np.isfinite(series.t)]
+    return series.t - (known.min() if len(known) else 0.0)
+
+
+def _in_order(x: Floats, *others: Floats) -> tuple[Floats, ...]:
+    """All of them in the order of `x`, as they are if it has one."""
+    import numpy as np
+
+    if bool(np.all(x[1:] >= x[:-1])):
+        return x, *others
+    order = np.argsort(x, kind="stable")
+    return x[order], *(other[order] for other in others)
+
+
+def _branches(is_old: NDArray[np.bool_]) -> Iterator[slice]:
+    """Each unbroken stretch of overwritten points."""
+    import numpy as np
+
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_old, [False]))))
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        yield slice(int(begin), int(end))
+
+
+def _x_of_step(steps: Floats, x: Floats, step: float) -> float | None:
+    import numpy as np
+
+    found = np.flatnonzero(steps >= step)
+    return float(x[found[0]]) if len(found) else None
+
+
+def _window(x: Floats, wanted: Wanted) -> slice:
+    """The points between `low` and `high`, and one more on each side, so that the line goes on to the edge. Of an ordered x."""
+    import numpy as np
+
+    begin = 0 if wanted.low is None else max(0, int(np.searchsorted(x, wanted.low, "left")) - 1)
+    end = len(x) if wanted.high is None else min(len(x), int(np.searchsorted(x, wanted.high, "right")) + 1)
+    return slice(begin, max(begin, end))
+
+
+def _line(
+    kind: str, x: Floats, y: Floats, is_drawn: NDArray[np.bool_], n_points: int, step: Floats | None = None
+) -> dict[str, object]:
+    import numpy as np
+
+    kept = np.flatnonzero(is_drawn)
+    if len(kept) > n_points:
+        kept = kept[downsample(x[kept], y[kept], n_points).indices]
+    line: dict[str, object] = {"kind": kind, "x": x[kept].tolist(), "y": y[kept].tolist(), "n_of": int(is_drawn.sum())}
+    if step is not None:
+        line["step"] = step[kept].tolist()
+    return line
+
+
+def _some(x: Floats) -> list[float]:
+    import numpy as np
+
+    if len(x) <= _MOST_MARKS:
+        return [float(one) for one in x]
+    return [float(one) for one in x[np.linspace(0, len(x) - 1, _MOST_MARKS).astype(np.int64)]]

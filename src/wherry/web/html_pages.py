@@ -1,0 +1,183 @@
+"""The pages, made on the server: they can be read without a script, which then draws curves and keeps them fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from wherry.runs import KeySummary, Run, RunRow, Truth
+from wherry.runs.filters import flat
+from wherry.web import ansi, media_files, uplot, words
+from wherry.web.drawing.colours import colour_of, marks_of
+from wherry.web.drawing.figures import HEIGHT, WIDTH, heat, parallel
+from wherry.web.media_view import media_view
+from wherry.web.site import Site
+from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
+from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
+
+#: A table that is not known whole is shown after this long, with what is known.
+_FIRST_ROWS_S = 0.8
+#: More cards than this no page shows; the filter of keys reaches the others.
+_MOST_CARDS = 2000
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("wherry.web"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment")}
+_templates.globals |= {"link": link, "cell": cell, "text_of": text_of, "colour_of": colour_of, "value_of": value_of}
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The charts of one group of keys, which share what stands before their last slash."""
+
+    name: str
+    keys: Sequence[str]
+
+
+def runs(request: Request) -> Response:
+    """The table of all runs."""
+    site: Site = request.app.state.site
+    view = TableView.of(request.query_params)
+    known = site.listing.rows(wait_s=_FIRST_ROWS_S)
+    table = table_of(known.rows, view)
+    only = known.rows[0] if known.is_whole and len(known.rows) == 1 else None
+    return _page(request, "runs.html", "Runs", {"view": view, "known": known, "table": table, "only": only})
+
+
+def run(request: Request) -> Response:
+    """One run, in tabs."""
+    site: Site = request.app.state.site
+    query = request.query_params
+    (run_id,) = run_ids(query, most=1)
+    tab = tab_of(query)
+    found = site.run(run_id)
+    found.refresh()
+    more = _OF_TAB[tab](request, found)
+    more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": truth_words(found.truth()), **more}
+    return _page(request, f"run_{tab}.html", found.row.name, more)
+
+
+def compare(request: Request) -> Response:
+    """Several runs over one another."""
+    site: Site = request.app.state.site
+    query = request.query_params
+    ids = run_ids(query)
+    found = [site.run(run_id) for run_id in ids]
+    rows = [one.row for one in found]
+    keys = sorted({key for row in rows for key in row.metrics} or {key for one in found for key in one.keys()})  # noqa: SIM118
+    differing = different(rows)
+    metrics = metric_columns(rows)
+    figure = parallel(rows, [*differing[:8], *metrics[1::2]])
+    more = {
+        "rows": rows,
+        "ids": ids,
+        "marks": marks_of(ids),
+        "base": next((row for row in rows if row.id == query.get("base")), None),
+        "differing": differing,
+        "metrics": metrics,
+        "names": sorted({name for row in rows for name in flat(row.hparams)}),
+        "figure": figure,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "truths": {one.row.id: one.truth() for one in found},
+        "bad_words": lambda truth: [text for look, text in truth_words(truth) if look == "bad"],
+    }
+    return _page(request, "compare.html", f"{len(rows)} runs", more | _cards(keys, query.get("keys", "")))
+
+
+def error(request: Request, status: int, text: str) -> Response:
+    """A page that says what is wrong."""
+    return _page(request, "error.html", "Not shown", {"text": text}, status)
+
+
+def icon(request: Request) -> Response:
+    """The icon of the tab: a browser asks for it on its own, and would log that it is missing."""
+    return FileResponse(Path(__file__).parent / "static" / "icon.svg")
+
+
+def truth_words(truth: Truth) -> list[tuple[str, str]]:
+    """How true a page is, in pairs of a look (``good``, ``bad``, or none) and words."""
+    said = [("", f"complete to step {truth.complete_to_step:,}" if truth.complete_to_step is not None else "no step is known")]
+    if truth.newest_point_age_s is not None:
+        said.append(("", f"newest point {words.age(truth.newest_point_age_s)} old"))
+    look = {"alive": "good", "finished": "good", "lost": "bad"}.get(truth.writer, "")
+    said.append((look, f"writer {truth.writer}" if truth.writer != "unknown" else "nothing says whether its writer lives"))
+    n_missing = truth.segments_missing
+    said.append(("bad", f"{n_missing:,} segments missing") if n_missing else ("", "no segment missing"))
+    checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
+    said.append(checked[truth.checksums_verified])
+    return [*said, *(("bad", note) for note in truth.notes)]
+
+
+def _cards(keys: Sequence[str], wanted: str) -> dict[str, object]:
+    chosen = [key for key in keys if wanted.lower() in key.lower()]
+    groups: dict[str, list[str]] = {}
+    for key in chosen[:_MOST_CARDS]:
+        groups.setdefault(key.rpartition("/")[0], []).append(key)
+    cards = [Cards(name, names) for name, names in sorted(groups.items(), key=lambda group: (group[0] == "", group[0]))]
+    return {"groups": cards, "n_cards": min(len(chosen), _MOST_CARDS), "n_keys": len(keys), "wanted_keys": wanted}
+
+
+def _charts(request: Request, found: Run) -> dict[str, object]:
+    keys = [key for key in found.keys() if not key.startswith("system/")]  # noqa: SIM118
+    return {**_cards(keys, request.query_params.get("keys", "")), "best": _best(found.row), "hparams": flat(found.hparams())}
+
+
+def _system(request: Request, found: Run) -> dict[str, object]:
+    return {**_cards(found.system(), request.query_params.get("keys", "")), "best": _best(found.row)}
+
+
+def _best(row: RunRow) -> Mapping[str, tuple[str, KeySummary]]:
+    return {key: (best_of(key), summary) for key, summary in row.metrics.items()}
+
+
+def _media(request: Request, found: Run) -> dict[str, object]:
+    return {
+        "media": media_view(found, request.query_params),
+        "at_once_bytes": media_files.SHOWN_AT_ONCE_BYTES,
+        "heat": heat,
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+
+
+def _log(request: Request, found: Run) -> dict[str, object]:
+    chunk = found.log(whole(request.query_params, "rank"))
+    rank = whole(request.query_params, "rank", chunk.ranks[0] if chunk.ranks else None)
+    return {"chunk": chunk, "pieces": list(ansi.pieces(chunk.text)), "rank": rank}
+
+
+def _checkpoints(request: Request, found: Run) -> dict[str, object]:
+    return {"checkpoints": list(reversed(found.checkpoints()))}
+
+
+def _uploads(request: Request, found: Run) -> dict[str, object]:
+    return {"uploads": found.uploads()}
+
+
+_OF_TAB = {"charts": _charts, "media": _media, "log": _log, "system": _system, "checkpoints": _checkpoints, "uploads": _uploads}
+
+
+def _page(request: Request, template: str, title: str, more: Mapping[str, object], status: int = 200) -> Response:
+    site: Site = request.app.state.site
+    usage = site.runs.usage()
+    shared = {
+        "title": title,
+        "ids": [],
+        "uris": site.uris,
+        "query": request.query_params,
+        "usage": f"{usage.n_lists + usage.n_gets:,} calls, {words.dollars(usage.usd)}",
+        "has_curves": site.has_curves,
+        "missing": uplot.MISSING,
+    }
+    return HTMLResponse(_templates.get_template(template).render(shared | dict(more)), status)

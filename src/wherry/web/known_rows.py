@@ -1,0 +1,84 @@
+"""Listing: the rows of all runs, read in the background, so that a page shows at once what is known."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wherry.errors import WherryError
+from wherry.redact import redact
+from wherry.runs import RunRow, Runs
+
+#: A list request costs 12 gets, so a table that is looked at is read again this often only.
+FRESH_S = 30.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that are known.
+
+    `is_whole`: all were read once. `trouble`: why reading them ended early. `version` grows with each change.
+    """
+
+    rows: tuple[RunRow, ...] = ()
+    is_whole: bool = False
+    trouble: str | None = None
+    age_s: float = 0.0
+    version: int = 0
+
+
+class Listing:
+    """The rows of `runs`. A thread reads them when somebody asks and they are old; those of before are shown meanwhile."""
+
+    def __init__(self, runs: Runs, *, fresh_s: float = FRESH_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runs = runs
+        self._fresh_s = fresh_s
+        self._clock = clock
+        self._news = threading.Condition()
+        self._rows: dict[str, RunRow] = {}
+        self._read_at: float | None = None  # when the last reading began that came to its end
+        self._thread: threading.Thread | None = None
+        self._trouble: str | None = None
+        self._version = 0
+
+    def rows(self, wait_s: float = 0.0) -> Rows:
+        """Return what is known, after at most `wait_s` if not all was read yet. Rows that are old are read again, behind it."""
+        with self._news:
+            is_old = self._read_at is None or self._clock() - self._read_at > self._fresh_s
+            if is_old and self._thread is None:
+                self._thread = threading.Thread(target=self._read, name="wherry-ui-listing", daemon=True)
+                self._thread.start()
+            self._news.wait_for(lambda: self._read_at is not None or self._thread is None, wait_s)
+            age_s = 0.0 if self._read_at is None else self._clock() - self._read_at
+            rows = tuple(self._rows.values())
+            return Rows(rows, self._read_at is not None, self._trouble, age_s, self._version)
+
+    def row(self, run_id: str) -> RunRow | None:
+        """Return the row of a run, if it is known."""
+        with self._news:
+            return self._rows.get(run_id)
+
+    def _read(self) -> None:
+        began = self._clock()
+        seen: dict[str, RunRow] = {}
+        trouble = None
+        try:
+            for row in self._runs.rows():
+                seen[row.id] = row
+                with self._news:
+                    if self._rows.get(row.id) != row:
+                        self._rows[row.id] = row
+                        self._version += 1
+        except (WherryError, OSError) as error:  # the page says it; the rows of before stay
+            trouble = redact(str(error)) or type(error).__name__
+        finally:
+            with self._news:
+                self._thread = None
+                self._trouble = trouble
+                self._read_at = began
+                if trouble is None and seen.keys() != self._rows.keys():
+                    self._rows = seen
+                self._version += 1
+                self._news.notify_all()

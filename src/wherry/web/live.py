@@ -1,0 +1,62 @@
+"""What is new, as server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from wherry.errors import WherryError
+from wherry.redact import redact
+from wherry.web.site import Site
+from wherry.web.view import MOST_COMPARED
+from wherry.web.words import dollars
+
+#: `Run.refresh()` knows when its writer stores something next, and returns at once before that: asking it costs nothing.
+_LOOK_S = 1.0
+
+
+def live(request: Request) -> Response:
+    """Send an event when something is new in the runs that the query names, or in the table if it names none.
+
+    It goes on until the page is hidden or closed, which closes the connection, or the server ends.
+    """
+    site: Site = request.app.state.site
+    ids = list(dict.fromkeys(request.query_params.getlist("id")))[:MOST_COMPARED]
+    return StreamingResponse(_events(site, ids), media_type="text/event-stream")
+
+
+async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
+    version, spent = -1, ""
+    yield "retry: 3000\n\n"
+    while not site.ending.is_set():
+        try:
+            if ids:
+                is_new = await asyncio.to_thread(_refresh, site, ids)
+            else:
+                rows = await asyncio.to_thread(site.listing.rows)
+                is_new, version = version not in (-1, rows.version), rows.version
+            if is_new:
+                yield _event("news", {})
+        except (WherryError, OSError) as error:
+            yield _event("trouble", {"text": redact(str(error))})
+        usage = site.runs.usage()
+        now = f"{usage.n_lists + usage.n_gets:,} calls, {dollars(usage.usd)}"
+        if now != spent:
+            spent = now
+            yield _event("usage", {"text": now})
+        try:
+            await asyncio.wait_for(site.ending.wait(), _LOOK_S)
+        except asyncio.TimeoutError:
+            continue
+
+
+def _refresh(site: Site, ids: list[str]) -> bool:
+    return any([site.run(run_id).refresh() for run_id in ids])  # noqa: C419  each is to be asked
+
+
+def _event(name: str, data: dict[str, object]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,32 @@
+"""Site: what all answers of the page share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wherry.runs import Run, RunRow, Runs
+from wherry.web.known_rows import Listing
+
+
+@dataclass(frozen=True)
+class Site:
+    """The runs that are shown, and whether the page is about to end.
+
+    `has_curves`: whether uPlot is there. `ending` is set when the server ends, for answers that would go on for ever.
+    """
+
+    runs: Runs
+    listing: Listing
+    uris: Sequence[str] = ()
+    has_curves: bool = True
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def run(self, run_id: str) -> Run:
+        """Return the run. NotFoundError."""
+        return self.runs.run(run_id)
+
+    def row(self, run_id: str) -> RunRow:
+        """Return the row of the run, as the table has it, else as the run says it itself. NotFoundError."""
+        return self.listing.row(run_id) or self.runs.run(run_id).row

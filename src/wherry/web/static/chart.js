@@ -1,0 +1,209 @@
+// One chart: from the points that the server sends to uPlot, and its marks.
+import { get, list, number } from "./view.js";
+
+const HEIGHT = 220;
+const DASHES = [[], [6, 3], [2, 2], [8, 2, 2, 2]];
+const style = () => getComputedStyle(document.documentElement);
+export const colour = (n) => style().getPropertyValue(`--c${n}`).trim();
+
+/** What is drawn: lines with x, y, and a look. Of hidden runs nothing. */
+export function linesOf(data) {
+  const hidden = new Set(list("hide"));
+  const base = get("base");
+  const lines = [];
+  data.runs.filter((run) => run.lines && !hidden.has(run.id)).forEach((run) => {
+    const isSmooth = run.lines.some((line) => line.kind === "smooth");
+    for (const line of run.lines) {
+      const look = { stroke: colour(run.colour), dash: DASHES[run.dash], width: run.id === base ? 3 : 1.5, alpha: 1 };
+      if (line.kind === "older") Object.assign(look, { dash: [2, 3], width: 1, alpha: 0.45 });
+      if (line.kind === "raw" && isSmooth) Object.assign(look, { width: 1, alpha: 0.3 });
+      lines.push({ ...look, run, kind: line.kind, name: run.id, x: line.x, y: line.y, step: line.step });
+    }
+  });
+  const names = data.bands.map((band) => band.group).sort();
+  for (const band of data.bands) {
+    const stroke = colour(names.indexOf(band.group) % 10);
+    const dash = DASHES[Math.floor(names.indexOf(band.group) / 10) % DASHES.length];
+    const name = `${band.group} (${band.n_runs} run${band.n_runs === 1 ? "" : "s"})`;
+    lines.push({ stroke, dash, width: 2, alpha: 1, kind: "mean", name, x: band.x, y: band.mean });
+    lines.push({ stroke, dash, width: 0, alpha: 0.5, kind: "high", name, x: band.x, y: band.high });
+    lines.push({ stroke, dash, width: 0, alpha: 0.5, kind: "low", name, x: band.x, y: band.low });
+  }
+  if (get("logx") !== "1") return lines.filter((line) => line.x.length);
+  return lines.map((line) => {
+    const kept = line.x.map((x, at) => at).filter((at) => line.x[at] > 0);
+    const of = (all) => all && kept.map((at) => all[at]);
+    return { ...line, x: of(line.x), y: of(line.y), step: of(line.step), n_not_positive_x: line.x.length - kept.length };
+  }).filter((line) => line.x.length);
+}
+
+/** One table for uPlot, with the x of all lines. */
+export const tableOf = (lines) => (lines.length === 1 ? [lines[0].x, lines[0].y] : uPlot.join(lines.map((line) => [line.x, line.y])));
+
+/** What makes two tables fit the same chart; with another look a new chart is made. */
+export const lookOf = (lines) => JSON.stringify([lines.map(({ name, kind, stroke, dash, width, alpha }) => [name, kind, stroke, dash, width, alpha]), get("x"), get("log"), get("logx"), get("clip")]);
+
+function clipped(data) {
+  const ends = data.runs.map((run) => run.clip).filter((clip) => clip && clip[0] !== null);
+  if (get("clip") !== "1" || !ends.length) return undefined;
+  const [low, high] = [Math.min(...ends.map((end) => end[0])), Math.max(...ends.map((end) => end[1]))];
+  const isLog = get("log") === "1";
+  const more = high > low ? (high - low) * 0.05 : Math.abs(high) || 1;
+  return isLog ? [low / 1.1, high * 1.1] : [low - more, high + more];
+}
+
+function relative(seconds) {
+  if (seconds >= 3600) return `${number(seconds / 3600)} h`;
+  return seconds >= 60 ? `${number(seconds / 60)} min` : `${number(seconds)} s`;
+}
+
+/** x as the axis says it. */
+export function xText(value) {
+  if (get("x") === "time") return new Date(value * 1000).toISOString().replace("T", " ").slice(0, 19);
+  return get("x") === "relative" ? relative(value) : number(value);
+}
+
+/** A new uPlot. `on`: zoom(low, high), point(line, at), cursor(chart). */
+export function make(place, data, lines, on) {
+  const text = style().getPropertyValue("--muted").trim();
+  const grid = style().getPropertyValue("--line").trim();
+  const axis = { stroke: text, grid: { stroke: grid, width: 0.5 }, ticks: { stroke: grid, width: 0.5 }, font: "11px system-ui, sans-serif" };
+  const axisX = get("x") || "step";
+  const bands = lines.flatMap((line, at) => (line.kind === "high" ? [{ series: [at + 1, at + 2], fill: `${line.stroke}33` }] : []));
+  const options = {
+    width: place.clientWidth,
+    height: HEIGHT,
+    legend: { show: false },
+    scales: {
+      x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1 },
+      y: { distr: get("log") === "1" ? 3 : 1, ...(clipped(data) ? { range: clipped(data) } : {}) },
+    },
+    axes: [
+      { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => all.map((one) => (one === null ? "" : axisX === "relative" ? relative(one) : short(one))) }) },
+      { ...axis, size: 58, values: (_, all) => all.map((one) => (one === null ? "" : short(one))) },
+    ],
+    series: [{}, ...lines.map(({ stroke, dash, width, alpha, kind, x }) => ({
+      stroke, dash, width, alpha, points: { show: kind === "low" || kind === "high" ? false : x.length < 2 ? true : undefined, size: 5 },
+    }))],
+    bands,
+    cursor: {
+      drag: { x: true, y: false, setScale: false },
+      sync: { key: "x", scales: ["x", null], setSeries: false, filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } },
+      points: { size: 6 },
+      focus: { prox: 1e6 },
+    },
+    focus: { alpha: 1 },
+    hooks: {
+      setSelect: [(chart) => {
+        if (chart.select.width < 3) return;
+        const { left, width } = chart.select;
+        chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        on.zoom(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"));
+      }],
+      setCursor: [on.cursor],
+      draw: [(chart) => marks(chart, data, lines)],
+    },
+  };
+  const chart = new uPlot(options, tableOf(lines), place);
+  chart.over.addEventListener("dblclick", () => on.zoom(null, null));
+  chart.over.addEventListener("click", () => on.point(chart));
+  return chart;
+}
+
+function short(value) {
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential().replace(/(\.\d{2})\d*/, "$1").replace("e+", "e");
+  return number(value);
+}
+
+/** The line nearest to the cursor that has a point there: [line, index in the chart's table]. */
+export function nearest(chart, lines) {
+  let found = null;
+  let least = Infinity;
+  lines.forEach((line, at) => {
+    const index = chart.cursor.idxs?.[at + 1];
+    const y = index === null || index === undefined ? null : chart.data[at + 1][index];
+    if (y === null || y === undefined || line.kind === "low" || line.kind === "high") return;
+    const distance = Math.abs(chart.valToPos(y, "y") - chart.cursor.top);
+    if (distance < least) [least, found] = [distance, [line, index]];
+  });
+  return found;
+}
+
+/** NaN and infinities as marks at the lower and upper edge, a tick at each restart. */
+function marks(chart, data, lines) {
+  const shown = new Set(lines.map((line) => line.run?.id));
+  const { ctx, bbox } = chart;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.setLineDash([]);
+  for (const run of data.runs.filter((one) => one.lines && shown.has(one.id))) {
+    ctx.strokeStyle = ctx.fillStyle = colour(run.colour);
+    ctx.lineWidth = 1.5 * ratio;
+    const at = (x) => {
+      const place = chart.valToPos(x, "x", true);
+      return place >= bbox.left && place <= bbox.left + bbox.width ? place : null;
+    };
+    for (const x of run.restarts) {
+      const place = at(x);
+      if (place === null) continue;
+      ctx.beginPath();
+      ctx.moveTo(place, bbox.top + bbox.height);
+      ctx.lineTo(place, bbox.top + bbox.height - 14 * ratio);
+      ctx.stroke();
+    }
+    for (const [name, mark] of Object.entries(run.marks)) {
+      const isTop = name === "+inf";
+      const y = isTop ? bbox.top : bbox.top + bbox.height;
+      const size = (isTop ? 6 : -6) * ratio;
+      for (const x of mark.x) {
+        const place = at(x);
+        if (place === null) continue;
+        ctx.beginPath();
+        if (name === "NaN") {
+          ctx.moveTo(place - 3 * ratio, y + size);
+          ctx.lineTo(place + 3 * ratio, y);
+          ctx.moveTo(place + 3 * ratio, y + size);
+          ctx.lineTo(place - 3 * ratio, y);
+          ctx.stroke();
+        } else {
+          ctx.moveTo(place, y);
+          ctx.lineTo(place - 4 * ratio, y + size);
+          ctx.lineTo(place + 4 * ratio, y + size);
+          ctx.fill();
+        }
+      }
+    }
+  }
+  ctx.restore();
+}
+
+/** How much of the data is seen, in words. */
+export function said(data, lines) {
+  const words = [];
+  const hidden = new Set(list("hide"));
+  const runs = data.runs.filter((run) => run.lines && !hidden.has(run.id));
+  const sum = (what) => runs.reduce((total, run) => total + what(run), 0);
+  const whole = (value) => value.toLocaleString("en");
+  if (runs.length) {
+    const [n, of] = [sum((run) => run.lines[0].y.length), sum((run) => run.lines[0].n_of)];
+    const total = sum((run) => run.n_total);
+    words.push(n < of ? `${whole(n)} of ${whole(of)}, spikes kept` : `all ${whole(n)} points`);
+    if (get("low") || get("high")) words.push(`of this part; ${whole(total)} in all`);
+    if (runs.some((run) => run.tail_only)) words.push("only the end of the file; the rest is being read");
+    for (const name of ["NaN", "+inf", "-inf"]) {
+      const count = sum((run) => run.marks[name]?.n ?? 0);
+      if (count) words.push(`${whole(count)} ${name}`);
+    }
+    const negative = sum((run) => run.n_not_positive);
+    if (negative) words.push(`${whole(negative)} not above 0, not drawn`);
+    if (get("clip") === "1" && sum((run) => run.n_clipped)) words.push(`${whole(sum((run) => run.n_clipped))} outside of the axis`);
+    const older = sum((run) => run.lines.filter((line) => line.kind === "older").reduce((count, line) => count + line.n_of, 0));
+    if (older) words.push(`${whole(older)} overwritten by a restart, pale`);
+  }
+  const outside = lines.reduce((total, line) => total + (line.n_not_positive_x ?? 0), 0);
+  if (outside) words.push(`${whole(outside)} at x not above 0, not drawn`);
+  for (const run of data.runs.filter((one) => one.trouble)) words.push(`${run.id}: ${run.trouble}`);
+  if (!lines.length && !data.runs.some((run) => run.trouble)) words.push(hidden.size ? "nothing of what is shown" : "no points to draw");
+  return words.join(" · ");
+}

@@ -1,0 +1,70 @@
+// The view is the address: what is chosen on a page is read from its query and written into it, so that a link shows the same.
+
+export const ids = JSON.parse(document.body.dataset.ids || "[]");
+
+export const get = (name) => new URLSearchParams(location.search).get(name);
+
+export const list = (name) => (get(name) ? JSON.parse(get(name)) : []);
+
+/** Write names and values into the address (null and "" take a name out), and tell those who listen to "view". */
+export function set(changes, { isStep = false } = {}) {
+  const query = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    const text = Array.isArray(value) ? (value.length ? JSON.stringify(value) : null) : value;
+    if (text === null || text === "" || text === false) query.delete(name);
+    else query.set(name, text === true ? "1" : String(text));
+  }
+  const address = `${location.pathname}${query.size ? `?${query}` : ""}`;
+  if (isStep) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+  document.dispatchEvent(new CustomEvent("view", { detail: Object.keys(changes) }));
+}
+
+/** The elements of a page that was fetched anew take the places of those with the same id here. */
+export async function swap(address, ...names) {
+  const answer = await fetch(address);
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const name of names) {
+    const [old, made] = [document.getElementById(name), fresh.getElementById(name)];
+    if (old && made && old.innerHTML !== made.innerHTML) old.replaceChildren(...document.adoptNode(made).childNodes);
+  }
+  document.dispatchEvent(new CustomEvent("swapped"));
+  return answer.ok;
+}
+
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (value !== null && value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+/** Six digits, as the server says numbers. */
+export function number(value) {
+  if (value === null || value === undefined) return "-";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
+  return String(Number(value.toPrecision(6)));
+}
+
+export async function copy(text, button) {
+  const said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "copied";
+  } catch {
+    button.textContent = "not allowed here"; // clipboards need https or localhost
+  }
+  setTimeout(() => { button.textContent = said; }, 1500);
+}
+
+export async function json(address, signal) {
+  const answer = await fetch(address, { signal });
+  if (!answer.ok) {
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    throw new Error(page.querySelector("#error")?.textContent || `the page answered ${answer.status}`);
+  }
+  return answer.json();
+}

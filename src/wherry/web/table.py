@@ -1,0 +1,152 @@
+"""The table of runs, as the page shows it: its columns, its groups, and what stands in each cell."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wherry.runs import KeySummary, RunRow, Where, filters, sort_rows
+from wherry.runs.filters import differing, flat
+from wherry.web.view import ROWS_PER_PAGE, TableView
+from wherry.web.words import number
+
+#: More columns than this cannot be read side by side; the others can be asked for.
+_MOST_DIFFERENT = 8
+_MOST_METRICS = 3
+#: Of a metric whose name has one of these the least is the best.
+_LESS_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mse", "mae", "nll", "divergence", "time")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell says, and what more is said when it is looked at closely. `sub`: the second line."""
+
+    text: str
+    sub: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one value of what the table is grouped by, and the mean of each metric's column with its least and greatest."""
+
+    title: str
+    rows: Sequence[RunRow]
+    summary: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """`columns` are names; `groups` hold this page's rows; `n_shown` of `n_all` runs pass the filter."""
+
+    columns: Sequence[str]
+    groups: Sequence[Group]
+    n_all: int
+    n_shown: int
+    n_pages: int
+    names: Sequence[str]
+
+
+def table_of(rows: Sequence[RunRow], view: TableView) -> Table:
+    """The table that the view asks for. ConfigError for a filter that cannot be read."""
+    passes = Where(view.where) if view.where else None
+    shown = sort_rows((row for row in rows if passes is None or passes(row)), view.sort)
+    columns = view.columns or default_columns(shown)
+    begin = (view.page - 1) * ROWS_PER_PAGE
+    if view.group:
+        parts: dict[str, list[RunRow]] = {}
+        for row in shown:
+            parts.setdefault(text_of(value_of(row, view.group)), []).append(row)
+        groups = [Group(f"{view.group} = {title}", part, _summary(part, columns)) for title, part in parts.items()]
+        return Table(columns, groups, len(rows), len(shown), 1, _names(rows))
+    page = shown[begin : begin + ROWS_PER_PAGE]
+    n_pages = max(1, math.ceil(len(shown) / ROWS_PER_PAGE))
+    return Table(columns, [Group("", page, {})], len(rows), len(shown), n_pages, _names(rows))
+
+
+def default_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """The hyperparameters that differ, then of the most common metrics the last and the best."""
+    return (*different(rows)[:_MOST_DIFFERENT], *metric_columns(rows))
+
+
+def different(rows: Iterable[RunRow]) -> list[str]:
+    """The hyperparameters that differ, by their dotted names; those with few values first, as they were varied on purpose."""
+    values: dict[str, set[str]] = {}
+    rows = list(rows)
+    for row in rows:
+        for name, value in flat(row.hparams).items():
+            values.setdefault(name, set()).add(text_of(value))
+    return sorted(differing(rows), key=lambda name: len(values[name]))
+
+
+def metric_columns(rows: Sequence[RunRow]) -> list[str]:
+    """Of the metrics that most runs have, validation and loss first, the last number and the best one."""
+    counts = Counter(key for row in rows for key in row.metrics if not key.startswith("system/"))
+
+    def rank(key: str) -> tuple[bool, bool, int, str]:
+        return ("val" not in key.lower(), "loss" not in key.lower(), -counts[key], key)
+
+    most = max(counts.values(), default=0)
+    chosen = sorted((key for key in counts if counts[key] * 2 >= most), key=rank)[:_MOST_METRICS]
+    return [name for key in chosen for name in (key, f"{key}.{best_of(key)}")]
+
+
+def best_of(key: str) -> str:
+    """``min`` or ``max``: what is the best of a metric, by its name."""
+    return "min" if any(word in key.lower() for word in _LESS_IS_BETTER) else "max"
+
+
+def value_of(row: RunRow, name: str) -> object:
+    """What a row has by the name of a column, as `wherry.runs.Where` knows names; None if it has none."""
+    found = filters.value_of(row, name)
+    return found if filters.is_there(found) else None
+
+
+def cell(row: RunRow, name: str) -> Cell:
+    """The text of a cell; of a metric with its step, and with its NaN counted."""
+    value = value_of(row, name)
+    if value is None:
+        return Cell("")
+    if name in flat(row.hparams):
+        return Cell(text_of(value))
+    if (summary := row.metrics.get(name)) is not None:
+        return Cell(number(value), _sub(summary, summary.last_step, with_nan=True))
+    key, _, stat = name.rpartition(".")
+    if (summary := row.metrics.get(key)) is not None and stat in ("min", "max"):
+        return Cell(number(value), _sub(summary, summary.min_step if stat == "min" else summary.max_step))
+    return Cell(text_of(value))
+
+
+def text_of(value: object) -> str:
+    """A value as a cell says it, in one line."""
+    if isinstance(value, (dict, list, tuple)):
+        return number(json.dumps(value, default=str))
+    return number(value)
+
+
+def _sub(summary: KeySummary, step: int | None, *, with_nan: bool = False) -> str:
+    words = [] if step is None else [f"at {step:,}"]
+    if with_nan and summary.n_nan:
+        words.append(f"{summary.n_nan:,} NaN")
+    if summary.is_partial and words:
+        words.append("of the end")
+    return " · ".join(words)
+
+
+def _summary(rows: Sequence[RunRow], columns: Sequence[str]) -> dict[str, Cell]:
+    found = {}
+    for name in columns:
+        values = [value for row in rows if isinstance(value := value_of(row, name), (int, float)) and math.isfinite(value)]
+        if values:
+            mean = sum(values) / len(values)
+            found[name] = Cell(number(float(mean)), f"{number(min(values))} to {number(max(values))}")
+    return found
+
+
+def _names(rows: Sequence[RunRow]) -> list[str]:
+    """What columns there could be, for the input of names; a thousand at most."""
+    names = {name for row in rows for name in flat(row.hparams)}
+    keys = {key for row in rows for key in row.metrics}
+    return sorted(names)[:500] + sorted(name for key in sorted(keys)[:200] for name in (key, f"{key}.min", f"{key}.max"))

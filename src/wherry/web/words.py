@@ -1,0 +1,59 @@
+"""Numbers, sizes, ages and dollars as the page says them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+
+
+def number(value: object) -> str:
+    """Six digits of a number, ``1,234`` for whole ones; other values as their text, cut at 80 characters; ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**15 else f"{value:.6g}"
+    if isinstance(value, float):
+        if math.isfinite(value) and value == int(value) and abs(value) < 10**6:
+            return f"{int(value):,}"
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def age(age_s: float | None) -> str:
+    """A duration in its largest unit: ``12 s``, ``3 min``, ``5 h``, ``2 days``."""
+    if age_s is None or not math.isfinite(age_s):
+        return "-"
+    for unit, seconds in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {unit}"
+    return f"{max(0.0, age_s):.0f} s"
+
+
+def size(n_bytes: float | None) -> str:
+    """A size in decimal units: ``12.3 MB``."""
+    if n_bytes is None:
+        return "-"
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def dollars(usd: float | None) -> str:
+    """``$0.0042``: two digits that count."""
+    if usd is None:
+        return "-"
+    if usd == 0:
+        return "$0"
+    n_digits = max(2, 1 - math.floor(math.log10(abs(usd))))
+    return f"${usd:.{min(n_digits, 8)}f}"
+
+
+def moment(t: float | None) -> str:
+    """A time in UTC, to the second; ``-`` where there is none."""
+    if t is None or not 0 <= t < 2**38:  # also false for NaN
+        return "-"
+    return datetime.fromtimestamp(t, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

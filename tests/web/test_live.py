@@ -1,0 +1,66 @@
+"""What is new reaches an open page, and an open page does not keep the server from ending."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from browser import local
+from servers.web_page import Page, log_of, page_of
+
+
+@contextmanager
+def events(page: Page, query: str) -> Iterator[Callable[[str], str]]:
+    """Listens; the callable waits for an event of that name, and returns its data."""
+    with local.open(f"{page.root}/live{query}", timeout=60) as answer:
+
+        def wait(name: str) -> str:
+            while line := answer.readline().decode():
+                if line == f"event: {name}\n":
+                    return str(answer.readline().decode().removeprefix("data: "))
+            raise AssertionError("the server has ended")
+
+        yield wait
+
+
+def test_a_run_that_grows_is_news_and_its_points_are_there(tmp_path: Path) -> None:
+    with log_of(tmp_path / "run") as log, page_of(tmp_path) as page:
+        log.log_metrics({"a": 1.0}, 0)
+        assert [0.0] == page.points("run", "a")["lines"][0]["x"]
+        with events(page, "?id=run") as wait:
+            log.log_metrics({"a": 2.0}, 1)
+            while page.points("run", "a")["lines"][0]["x"] != [0.0, 1.0]:
+                wait("news")
+
+
+def test_the_calls_of_this_viewer_are_told(tmp_path: Path) -> None:
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"a": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        page.get("/run?id=run")
+        with events(page, "?id=run") as wait:
+            assert "calls, $0" in wait("usage")
+
+
+@pytest.mark.parametrize("query", ["", "?id=run"])
+def test_an_open_page_does_not_keep_the_server(tmp_path: Path, query: str) -> None:
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"a": 1.0}, 0)
+    with page_of(tmp_path) as page, events(page, query) as wait:
+        wait("usage")
+        page.server.stop()
+        assert not [thread for thread in threading.enumerate() if thread.name == "wherry-ui"]
+        with pytest.raises(AssertionError, match="the server has ended"):
+            wait("never")
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", page.server.address.port), 5):
+        pass
+
+
+def test_a_run_that_is_not_there_is_told_as_trouble(tmp_path: Path) -> None:
+    with page_of(tmp_path) as page, events(page, "?id=nothing") as wait:
+        assert "nothing" in wait("trouble")

@@ -1,0 +1,134 @@
+"""The pages, as they are without a script: what the runs hold is in them, and nothing that runs wrote is more than text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers.web_page import RATES, Page, log_of, make_runs, page_of
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&{{1234*4321}}"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with page_of(make_runs(tmp_path_factory.mktemp("runs"))) as page:
+        yield page
+
+
+def words(text: str) -> str:
+    """What is read on a page."""
+    inside = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", inside)))
+
+
+def order(page: Page, query: str) -> list[str]:
+    """The runs of the table, in their order."""
+    return re.findall(r'<tr data-id="(\w+)"', page.get(f"/{query}").text)
+
+
+def test_the_table_has_each_run_with_what_differs_and_its_metrics(page: Page) -> None:
+    text = words(page.get("/").text)
+    for expected in ("3 runs", "amber", "birch", "cedar", "finished", "model.depth", "0.0003", "val/loss.min", "at 299", "2 NaN"):
+        assert expected in text
+    assert "adamw" not in text  # all runs have the same
+
+
+def test_the_best_run_is_found_by_sorting(page: Page) -> None:
+    assert ["birch", "cedar", "amber"] == order(page, "?sort=val/loss.min")
+    assert ["amber", "cedar", "birch"] == order(page, "?sort=-val/loss.min")
+
+
+def test_the_table_is_filtered_and_grouped_by_its_address(page: Page) -> None:
+    assert ["birch", "cedar"] == order(page, "?where=lr%3E1e-3&sort=id")
+    text = words(page.get("/?group=lr").text)
+    for rate in RATES.values():
+        assert f"lr = {rate:g} 1 runs" in text
+
+
+def test_a_filter_that_cannot_be_read_is_named(page: Page) -> None:
+    answer = page.get("/?where=__import__('os')")
+    assert (400, True) == (answer.status, "__import__" in words(answer.text))
+
+
+@pytest.mark.parametrize("path", ["/run?id=nothing", "/run?id=../etc", "/compare?id=nothing", "/nothing"])
+def test_what_is_not_there_is_said(page: Page, path: str) -> None:
+    answer = page.get(path)
+    assert (404, True) == (answer.status, "This cannot be shown" in answer.text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/run", "/run?id=amber&tab=x", "/compare", "/data/points?id=amber&key=a&x=y", "/data/log?id=amber&after=x"]
+)
+def test_an_address_that_makes_no_sense_is_refused(page: Page, path: str) -> None:
+    assert 400 == page.get(path).status
+
+
+@pytest.mark.parametrize(
+    ("tab", "expected"),
+    [
+        ("charts", ["train/loss", "last 1.02", "complete to step 299", "writer finished", "optimizer adamw"]),
+        (
+            "media",
+            ["samples", "step 100", "histogram over 2 steps", "predictions", "<i>x</i>", "a <script>alert(1)</script> fox"],
+        ),
+        ("log", ["logs-rank0.txt", "step <b>290</b>", "[metric][step=290]"]),
+        ("system", ["This run has no metrics below system/"]),
+        ("checkpoints", ["This run has no checkpoint sets"]),
+        ("uploads", ["This machine", "Writers of the run"]),
+    ],
+)
+def test_each_tab_says_what_the_run_holds(page: Page, tab: str, expected: list[str]) -> None:
+    answer = page.get(f"/run?id=birch&tab={tab}")
+    text = words(answer.text)
+    assert 200 == answer.status
+    assert [] == [one for one in expected if one not in text]
+
+
+def test_the_colours_of_a_log_are_shown_and_its_markup_is_text(page: Page) -> None:
+    text = page.get("/run?id=amber&tab=log").text
+    assert '<span class="a-green">step</span> &lt;b&gt;0&lt;/b&gt;' in text
+    assert "\x1b" not in text
+
+
+def test_runs_are_compared_in_a_table_with_differences_to_a_baseline(page: Page) -> None:
+    text = page.get("/compare?id=amber&id=birch&base=amber").text
+    assert '<polyline class="c' in text
+    for expected in ("2 runs compared", "lr", "0.003", "-1 "):
+        assert expected in words(text)
+
+
+def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:
+    found = {
+        re.search(r'class="(?:dot|line) (c\d)', page.get(path).text)[1]  # type: ignore[index]
+        for path in ("/?where=name!=''+and+lr==3e-4", "/run?id=amber", "/compare?id=amber")
+    }
+    assert 1 == len(found)
+
+
+def test_what_a_run_wrote_is_never_markup(tmp_path: Path) -> None:
+    with log_of(tmp_path / "<b>run") as log:
+        log.log_hyperparameters({HOSTILE: HOSTILE})
+        log.log_metrics({f"loss/{HOSTILE}": 1.0}, 0)
+        log.log_text(HOSTILE, HOSTILE, 0)
+        log.log_table([HOSTILE], [[HOSTILE]], "t", 0)
+    (tmp_path / "<b>run" / "logs-rank0.txt").write_text(f"\x1b]0;{HOSTILE}\x07{HOSTILE}\n")
+    with page_of(tmp_path) as page:
+        assert 200 == page.get("/").status
+        for path in ("/", *(f"/run?id=%3Cb%3Erun&tab={tab}" for tab in ("charts", "media", "log")), f"/run?id={'%3Cb%3E'}no"):
+            text = page.get(path).text
+            assert ("<img src=x" in text, "<b>" in text, "5332114" in text) == (False, False, False)
+
+
+def test_an_empty_folder_says_what_a_run_is(tmp_path: Path) -> None:
+    with page_of(tmp_path) as page:
+        assert "No run was found" in words(page.get("/").text)
+
+
+def test_one_run_by_itself_is_a_table_of_one(tmp_path: Path) -> None:
+    with page_of(make_runs(tmp_path) / "amber") as page:
+        assert 1 == len(re.findall(r"<tr data-id=", page.get("/").text))

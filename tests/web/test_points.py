@@ -1,0 +1,139 @@
+"""The points that a chart gets: what is seen is true, and what is left out is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from servers.web_page import N_STEPS, RATES, Page, log_of, make_runs, page_of
+from wherry.runs import Series
+from wherry.web.drawing.bands import band_of
+from wherry.web.drawing.curves import Wanted, as_drawn, curve_of
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with page_of(make_runs(tmp_path_factory.mktemp("runs"))) as page:
+        yield page
+
+
+def series_of(values: object, steps: object = None, **more: object) -> Series:
+    value = np.asarray(values, np.float64)
+    step = np.arange(len(value)) if steps is None else np.asarray(steps)
+    old = more.pop("overwritten", np.zeros(len(value), np.bool_))
+    made = {"key": "a", "step": step, "t": 1e9 + step, "value": value, "overwritten": old, "n_total": len(value)}
+    return Series(**{**made, **more})  # type: ignore[arg-type]
+
+
+def drawn(series: Series, **wanted: object) -> dict[str, object]:
+    asked = Wanted(**wanted)  # type: ignore[arg-type]
+    return as_drawn(curve_of(series, asked), asked)
+
+
+def lines(answer: dict[str, object]) -> dict[str, tuple[list[float], list[float]]]:
+    found = answer["lines"]
+    assert isinstance(found, list)
+    return {line["kind"]: (line["x"], line["y"]) for line in found}
+
+
+def test_all_points_of_a_short_curve_arrive(page: Page) -> None:
+    found = page.points("amber", "train/loss")
+    best = 1 + abs(math.log10(RATES["amber"]) + 2.5)
+    assert list(range(N_STEPS)) == found["lines"][0]["x"]
+    assert [best + math.exp(-step / 50) for step in range(N_STEPS)] == found["lines"][0]["y"]
+
+
+def test_nan_and_infinity_are_marks_and_not_points(page: Page) -> None:
+    found = page.points("cedar", "train/loss")
+    assert {"NaN": {"n": 2, "x": [100.0, 101.0]}, "+inf": {"n": 1, "x": [200.0]}} == found["marks"]
+    assert N_STEPS - 3 == len(found["lines"][0]["x"])
+
+
+def test_the_overwritten_branch_is_a_line_of_its_own_with_a_tick_at_the_restart(page: Page) -> None:
+    found = page.points("birch", "train/loss")
+    assert [("raw", 0, N_STEPS - 1), ("older", 100, 199)] == [(one["kind"], one["x"][0], one["x"][-1]) for one in found["lines"]]
+    assert [100.0] == found["restarts"]
+
+
+def test_every_spike_of_a_million_points_is_seen() -> None:
+    values = np.ones(1_000_000)
+    values[250_000::250_000] = 9.0
+    found = drawn(series_of(values), n_points=1000)
+    assert 3 == lines(found)["raw"][1].count(9.0)
+    assert (1_000_000, 1_000_000) == (found["n_total"], found["lines"][0]["n_of"])  # type: ignore[index]
+    assert len(lines(found)["raw"][0]) <= 1000
+
+
+def test_a_zoom_gets_the_points_of_its_part_and_one_more_on_each_side() -> None:
+    x, _ = lines(drawn(series_of(np.arange(10_000.0)), n_points=100, low=200.0, high=250.0))["raw"]
+    assert list(map(float, range(199, 252))) == x
+
+
+def test_a_smoothed_constant_is_the_constant_to_the_last_bit() -> None:
+    smoothed = lines(drawn(series_of([0.1] * 500, np.arange(500) * 7), half_life_steps=30.0))["smooth"][1]
+    assert {0.1} == set(smoothed)
+
+
+def test_the_past_of_a_smoothed_curve_does_not_move() -> None:
+    values = np.random.default_rng(3).normal(size=600)
+    before = lines(drawn(series_of(values[:300]), half_life_steps=20.0))["smooth"][1]
+    after = lines(drawn(series_of(values), half_life_steps=20.0))["smooth"][1]
+    assert before == after[:300]
+
+
+def test_what_a_logarithmic_axis_cannot_show_is_counted() -> None:
+    found = drawn(series_of([1.0, 0.0, -2.0, 4.0, math.nan]), log_y=True)
+    assert ([0.0, 3.0], [1.0, 4.0], 2) == (*lines(found)["raw"], found["n_not_positive"])
+
+
+def test_relative_time_begins_at_zero_and_epochs_are_those_of_the_metric(page: Page) -> None:
+    assert [0.0, 1.0, 2.0] == lines(drawn(series_of([5.0, 6.0, 7.0]), x="relative"))["raw"][0]
+    found = page.points("amber", "train/loss", x="epoch")["lines"][0]
+    np.testing.assert_allclose(np.arange(N_STEPS) / 100, found["x"])
+    assert list(range(N_STEPS)) == found["step"]
+
+
+def test_a_run_without_the_metric_is_missing_and_the_others_are_drawn(page: Page) -> None:
+    runs = page.get("/data/points?id=amber&id=birch&key=nothing").json["runs"]
+    assert [True, True] == [run["missing"] for run in runs]
+
+
+def test_a_band_has_the_mean_of_the_runs_and_every_spike() -> None:
+    one, other = np.ones(1000), np.full(1000, 3.0)
+    one[500] = 50.0
+    wanted = Wanted(n_points=200)
+    band = band_of([curve_of(series_of(values), wanted) for values in (one, other)], wanted)
+    assert (2, 1.0, 50.0) == (band["n_runs"], min(band["low"]), max(band["high"]))  # type: ignore[call-overload]
+    assert 2.0 == band["mean"][0]  # type: ignore[index]
+
+
+def test_a_group_is_one_band(page: Page) -> None:
+    found = page.get("/data/points?id=amber&id=birch&id=cedar&key=val/loss&group=optimizer").json
+    assert ([], ["adamw"], [3]) == (
+        found["runs"],
+        [one["group"] for one in found["bands"]],
+        [one["n_runs"] for one in found["bands"]],
+    )
+
+
+def test_the_csv_leaves_no_point_out(page: Page) -> None:
+    text = page.get("/data/csv?id=birch&key=train/loss").text
+    rows = [line.split(",") for line in text.splitlines()[1:]]
+    assert (400, 100) == (len(rows), sum(row[3] == "1" for row in rows))
+
+
+def test_a_series_without_points_is_drawn_as_nothing() -> None:
+    for axis in ("step", "time", "relative", "epoch"):
+        assert ([], []) == lines(drawn(series_of([]), x=axis, half_life_steps=3.0))["raw"]
+
+
+def test_what_is_read_only_from_its_end_says_so(tmp_path: Path) -> None:
+    assert drawn(series_of([1.0], tail_only=True, n_total=5))["tail_only"]
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"a": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        assert not page.points("run", "a")["tail_only"]
