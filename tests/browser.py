@@ -54,13 +54,19 @@ class Browser:
         with local.open(f"{self._session_url}/screenshot", timeout=60) as answer:
             return base64.b64decode(json.load(answer)["value"])
 
+    def console(self) -> list[str]:
+        """What the page's console has shown since the last call: errors of scripts, of the policy, of the network."""
+        entries = self._call("se/log", {"type": "browser"})
+        assert isinstance(entries, list)
+        return [f"{entry['level']} {entry['message']}" for entry in entries]
+
     def _call(self, what: str, body: object) -> object:
         return _post(f"{self._session_url}/{what}", body)
 
 
 @contextmanager
-def browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
-    """Start Chromium with a page of this size. AssertionError that says what to install where it is missing."""
+def browser(width: int = 1280, height: int = 900, *, is_phone: bool = False) -> Iterator[Browser]:
+    """Start Chromium with a page of this size, which only a phone has below 500. AssertionError that says what to install."""
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     assert driver and chromium, "Chromium and its driver are missing: apt-get install -y chromium chromium-driver"
     with tempfile.TemporaryDirectory() as profile:
@@ -69,8 +75,11 @@ def browser(width: int = 1280, height: int = 900) -> Iterator[Browser]:
             assert process.stdout is not None
             port = next(found[1] for line in process.stdout if (found := re.search(r"successfully on port (\d+)", line)))
             flags = [*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-            options = {"binary": chromium, "args": flags}
-            wanted = {"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}}
+            options: dict[str, object] = {"binary": chromium, "args": flags}
+            if is_phone:
+                options["mobileEmulation"] = {"deviceMetrics": {"width": width, "height": height, "pixelRatio": 1.0}}
+            asked = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            wanted = {"capabilities": {"alwaysMatch": asked}}
             answer = _post(f"http://127.0.0.1:{port}/session", wanted)
             assert isinstance(answer, dict)
             session_url = f"http://127.0.0.1:{port}/session/{answer['sessionId']}"
