@@ -28,6 +28,7 @@ ROOMS = (
     "runs/records",
     "loggers/destinations",
     "loggers/typed",
+    "loggers/callbacks",
     "loggers",
     "loggers/legacy",
     "loggers/files",

@@ -151,6 +151,7 @@ def test_metadata_says_what_wherry_is(metadata: Message) -> None:
         "dev-extra",
         "dev-release",
         "test",
+        "system",
         "ui",
         "all",
     } == set(metadata.get_all("Provides-Extra", []))

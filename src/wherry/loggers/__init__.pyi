@@ -1,5 +1,6 @@
 # The public names, once: `__init__.py` loads each of them from here at its first use, and type checkers read this file.
 from .callback import Callback as Callback
+from .callbacks.system_metrics import SystemMetrics as SystemMetrics
 from .destination import LoggerDestination as LoggerDestination
 from .destinations.console import ConsoleConfig as ConsoleConfig, ConsoleLogger as ConsoleLogger
 from .destinations.file import FileConfig as FileConfig, FileLogger as FileLogger

@@ -95,6 +95,7 @@ class Logger(LogMethods, OldLoggerNames):
         self._listening: dict[str, tuple[tuple[Listener, ...], tuple[Route, ...]]] = {}
         self._has_begun = False
         self._closed = False
+        self._last_step = 0
         self._close_by_s: float | None = None
         self._forget_exit: Callable[[], object] = lambda: None
         if self.closes_at_exit:
@@ -140,7 +141,7 @@ class Logger(LogMethods, OldLoggerNames):
         """Log metrics: name -> number. `step=None` is the current batch. TypeError for anything but a mapping."""
         if not isinstance(metrics, Mapping):
             raise TypeError(f"log_metrics() takes a mapping of names to numbers, and not {metrics!r:.200}")
-        step = self._step_of(step)
+        step = self._last_step = self._step_of(step)
         if self._first_generation:
             wanting = self._wanting(LogLevel.BATCH, self._first_generation)
             self._log_metric(LogLevel.BATCH, metrics, wanting, step)
@@ -158,11 +159,18 @@ class Logger(LogMethods, OldLoggerNames):
 
         ConfigError for an unknown level, TypeError for data that is no mapping.
         """
+        self.metric_at(self.state.timestamp.batch, log_level, data)
+
+    def metric_at(self, step: int | None, log_level: str | int | LogLevel, data: Data | Callable[[], Data]) -> None:
+        """As metric(), at a `step`. None: the current batch or the step of the last log_metrics(), whichever is later, for those
+        who log beside the training loop and do not know its steps.
+        """
+        step = max(self.state.timestamp.batch, self._last_step) if step is None else step
         level = log_level if isinstance(log_level, LogLevel) else to_level(log_level)
         if not self._serving_metric:
             self._warn_nobody_can("metric")
         elif wanting := self._wanting(level, self._serving_metric):
-            self._log_metric(level, data, wanting, self.state.timestamp.batch)
+            self._log_metric(level, data, wanting, step)
 
     def has_file_upload_destination(self) -> bool:
         """Whether upload_file() reaches any destination that uploads."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.capture.terminal import in_notebook, is_watched, printable
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.run.level import LogLevel
 from wherry.loggers.values.arrays import to_number
 from wherry.loggers.values.checks import check_counts
 from wherry.posix.fork import ChildLock
@@ -84,6 +85,10 @@ class ProgressBarLogger(LoggerDestination):
         """Whether a bar that began now would not be drawn."""
         watched = self._config.force or is_watched(self._stream if self._stream is not None else sys.stderr)
         return self._is_closed or os.getpid() != self._pid or not watched
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        """Whether metrics of this level are shown: not VERBOSE, as bars have little room."""
+        return level < LogLevel.VERBOSE
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Show the metrics beside the current bar from its next batch on."""
