@@ -67,6 +67,13 @@ def test_steps_that_go_back_lose_nothing(folder: Path) -> None:
     assert "step" == axes["*"].step_metric
 
 
+def test_an_alert_is_one_of_wandbs(folder: Path) -> None:
+    with logger_in(folder) as logger:
+        logger.alert("loss is NaN", "at step 5", "ERROR")
+    (alert,) = (record.alert for record in records(folder) if record.HasField("alert"))
+    assert ("loss is NaN", "at step 5", "ERROR") == (alert.title, alert.text, alert.level)
+
+
 def test_several_calls_of_one_step_are_one_row(folder: Path) -> None:
     with Logger(state_of(), logger_in(folder)) as logger:
         for step in range(3):

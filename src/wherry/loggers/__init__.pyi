@@ -12,6 +12,7 @@ from .destinations.progress_bar import ProgressBarConfig as ProgressBarConfig, P
 from .destinations.run_folder import RunFolderConfig as RunFolderConfig, RunFolderLogger as RunFolderLogger
 from .destinations.tensorboard import TensorBoardConfig as TensorBoardConfig, TensorBoardLogger as TensorBoardLogger
 from .destinations.wandb import WandbConfig as WandbConfig, WandbLogger as WandbLogger
+from .destinations.webhook import WebhookConfig as WebhookConfig, WebhookLogger as WebhookLogger
 from .logger import Logger as Logger
 from .run.event import Event as Event
 from .run.level import LogLevel as LogLevel

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from wherry.errors import ConfigError
+
+#: As W&B names them.
+ALERT_LEVELS = ("INFO", "WARN", "ERROR")
+
 
 class LogMethods:
     """Each method passes its name and its arguments to `_log_call`, which does nothing here.
@@ -68,6 +73,15 @@ class LogMethods:
     def log_video(self, video: object, name: str = "Video", frames_per_s: float = 12.0, step: int | None = None) -> None:
         """Log a video: frames x height x width, with channels second or last."""
         self._log_call("log_video", video, name, frames_per_s, self._step_of(step))
+
+    def alert(self, title: str, text: str = "", level: str = "WARN") -> None:
+        """Tell people at once: a line on the console and in the text log, an alert of W&B, a request to a webhook.
+
+        `level` is "INFO", "WARN" or "ERROR", in any case; ConfigError for others.
+        """
+        if str(level).upper() not in ALERT_LEVELS:
+            raise ConfigError(f"alert(): level is {level!r}: use one of {', '.join(ALERT_LEVELS)}")
+        self._log_call("alert", str(title), str(text), str(level).upper())
 
     def log_point_cloud(self, points: object, name: str = "PointCloud", step: int | None = None) -> None:
         """Log points in space: n x 3, or a batch of clouds."""

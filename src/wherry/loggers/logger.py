@@ -34,7 +34,7 @@ _Self = TypeVar("_Self", bound="Logger")
 _Kind = TypeVar("_Kind")
 #: Makes a call; the text names it.
 _Make = Callable[[str, Callable[[], object]], object]
-_CALLS = tuple(name for name in vars(LogMethods) if name.startswith("log_"))
+_CALLS = tuple(name for name in vars(LogMethods) if name.startswith("log_") or name == "alert")
 #: What metric() logs can be taken by any of these, see LoggerDestination.log_metric().
 _METRIC_CALLS = ("log_metric", "log_metrics", "log_text", "log_traces")
 

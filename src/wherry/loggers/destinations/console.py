@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: The width of tables where the stream is not a terminal.
 _DEFAULT_WIDTH = 120
 
+_ALERT_STYLES = {"WARN": "bold yellow", "ERROR": "bold red"}
+
 
 @dataclass(frozen=True)
 class ConsoleConfig:
@@ -145,6 +147,13 @@ class ConsoleLogger(LoggerDestination):
         self._check_open()
         if self._config.show_texts and not self.is_quiet():
             self._print(_text(f"{name}, step {self._step(step)}", "bold"), _text(self._short(str(text))))
+
+    def alert(self, title: str, text: str = "", level: str = "WARN") -> None:
+        """Print one line of the level and the title, and the text below it."""
+        self._check_open()
+        if not self.is_quiet():
+            lines = [_text(f"{level}: {title}", _ALERT_STYLES.get(level, "bold"))]
+            self._print(*lines, *([_text(self._short(text))] if text else []))
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Print the metrics that have been left out."""

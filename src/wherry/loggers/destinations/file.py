@@ -203,6 +203,10 @@ class FileLogger(LoggerDestination):
         """Write each line of the text, with the name before it."""
         self._write(f"[text]{self._at(step)} {name}: ", *str(text).splitlines())
 
+    def alert(self, title: str, text: str = "", level: str = "WARN") -> None:
+        """Write a line of the level and the title, and one for each line of the text."""
+        self._write(f"[alert][{level}]: ", title, *text.splitlines())
+
     def flush(self) -> None:
         """Sync everything logged and printed so far to the disk. If the file has no name yet, the template is filled now."""
         self._check_open()

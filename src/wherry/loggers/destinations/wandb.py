@@ -84,6 +84,7 @@ class WandbLogger(TrackerLogger["Run"]):
     | log_images | images with masks to switch on and off; with `use_table` rows of a table (W&B shows 108 of a list) |
     | log_table, log_histogram, log_audio, log_video, log_point_cloud | Table, Histogram, Audio, Video (MP4), Object3D |
     | log_text, log_traces | Html, shown verbatim; traces under "traces/name" |
+    | alert | an alert, which W&B sends by mail or Slack, at most one a minute of a title |
     | upload_file | an artifact; each upload of a name is a new version, the newest is "latest" |
 
     Names are kept as they are given, with three exceptions. W&B's own (``_step``, ``_runtime`` ...) and the step's get a "_"
@@ -137,6 +138,10 @@ class WandbLogger(TrackerLogger["Run"]):
             text = Text(f"traces/{name}", as_text(trace))
             write = self._writing(text, self._step(None, f"text {text.name}"))
             self._later("log_traces", write, METRIC_BYTES + text.size_bytes, key=text.name)
+
+    def alert(self, title: str, text: str = "", level: str = "WARN") -> None:
+        """Have W&B send an alert. W&B itself drops an alert of a title that it had in the last minute."""
+        self._later("alert", lambda run: run.alert(title, text, level), METRIC_BYTES + len(title) + len(text), key=title)
 
     def write(self, value: Value, step: int) -> None:
         """Have the background thread make W&B's object of the value, and log it."""
