@@ -66,7 +66,8 @@ def test_the_template_is_filled_when_something_is_logged_first_and_nothing_is_ma
     assert not list(tmp_path.iterdir())
     with Logger(State("late"), run) as logger:
         logger.log_metrics({"loss": 1})
-    assert files_of(tmp_path) == {f"late/x/{name}" for name in ("metrics.jsonl", "metrics.parquet", "wherry-summary.json")}
+    names = ("environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    assert files_of(tmp_path) == {f"late/x/{name}" for name in names}
 
 
 def test_a_bad_template_or_setting_is_found_at_once() -> None:

@@ -108,7 +108,7 @@ def test_the_files_of_children_are_uploaded_with_the_run(tmp_path: Path) -> None
     stored = tmp_path / "store/r"
     names = {path.relative_to(stored).as_posix() for path in stored.rglob("*") if path.is_file()}
     files = ("metrics.jsonl", "media/index.jsonl", "media/images/i/5.png")
-    own = (".wherry-run.json", "wherry-summary.json", "metrics.jsonl", "metrics.parquet")
+    own = (".wherry-run.json", "environment.json", "wherry-summary.json", "metrics.jsonl", "metrics.parquet")
     assert names == {*own, *(f"children/{pid}/{file}" for file in files)}
     assert steps_of(stored / "children" / pid) == [100]
 

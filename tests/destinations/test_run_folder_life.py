@@ -243,7 +243,7 @@ def test_a_run_that_begins_in_a_child_has_its_folder_there(tmp_path: Path) -> No
     """
     done = run_script(script, tmp_path)
     assert (0, "") == (done.returncode, done.stderr)
-    assert files_of(tmp_path) == {"metrics.jsonl", "metrics.parquet", "wherry-summary.json"}
+    assert files_of(tmp_path) == {"environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json"}
 
 
 def test_several_threads_may_log(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_with_an_option_each_rank_has_its_folder(tmp_path: Path) -> None:
         run = RunFolderLogger(tmp_path, config=RunFolderConfig(rank_zero_only=False))
         with Logger(State("r", rank=rank, world_size=3), run) as logger:
             logger.log_metrics({"rank": rank})
-    names = ("metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    names = ("environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
     assert files_of(tmp_path) == {f"rank{rank}/{name}" for rank in range(3) for name in names}
 
 
@@ -333,7 +333,7 @@ def test_files_of_others_in_the_folder_are_not_uploaded_and_uploads_can_be_off(t
         (tmp_path / "tb/events").write_bytes(b"x")
         with Logger(State("r"), [RunFolderLogger(tmp_path, config=RunFolderConfig(upload=upload)), recorder]) as logger:
             logger.log_metrics({"a": 1})
-        assert {name for name, _ in recorder.uploads} == (
+        assert {name for name, _ in recorder.uploads if "environment" not in name} == (
             {"r/metrics.jsonl", "r/metrics.parquet", "r/wherry-summary.json"} if upload else set()
         )
 

@@ -30,7 +30,7 @@ print("the run is", State().run_name)
 def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
     with end_agent(tmp_path / "spool"):
         assert "" == without_waits(run_program("plain", tmp_path, RUN_NAME="my-run"))
-    names = (".wherry-run.json", "hparams.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    names = (".wherry-run.json", "environment.json", "hparams.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
     assert {f"my-run/{name}" for name in names} | {"my-run/model.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
     assert list(range(100)) == [json.loads(line)["step"] for line in lines]
@@ -40,7 +40,10 @@ def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Pa
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *_ON_ANY_PORT)
     with end_agent(tmp_path / "spool"):
         run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo", RUN_NAME="my-run")
-    logged = {f"my-run/{name}" for name in (".wherry-run.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")}
+    logged = {
+        f"my-run/{name}"
+        for name in (".wherry-run.json", "environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    }
     assert logged | {"my-run/model.pt", "my-run/rng-0.pt", "my-run/rng-1.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
     assert list(range(20)) == [json.loads(line)["step"] for line in lines]

@@ -224,6 +224,7 @@ def test_a_store_that_is_down_at_first_is_asked_again_by_another_thread(tmp_path
     assert "another's" == (tmp_path / "store/job" / MARKER).read_text()
     expected = {
         MARKER,
+        "attempt-2/environment.json",
         "attempt-2/text.jsonl",
         "attempt-2/media/images/a/0.png",
         "attempt-2/media/index.jsonl",
@@ -325,9 +326,9 @@ def test_a_run_goes_on_beside_the_first_on_a_real_server(seaweedfs_server: S3Ser
     with ObjectStoreLogger(uri, storage_options=options, spool=tmp_path / "spool", config=CALLER) as store:
         names = {meta.key for meta in store.uploader.list()}
         store.download_file("job/metrics.jsonl", tmp_path / "metrics.jsonl", progress_bar=False)
-    own = (MARKER, "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
+    own = (MARKER, "environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
     files = {f"{folder}{name}" for folder in ("", "attempt-2/") for name in own}
-    logs = {"logs-rank0.txt", "logs-rank0.0001.txt", "logs-rank0.0002.txt"}
+    logs = {"environment-2.json", "logs-rank0.txt", "logs-rank0.0001.txt", "logs-rank0.0002.txt"}
     assert {f"job/{name}" for name in files | logs} == names
     assert [0, 0] == steps_of(tmp_path / "metrics.jsonl")
 

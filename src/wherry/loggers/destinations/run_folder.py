@@ -19,6 +19,7 @@ from wherry.loggers.files.media_index import Media
 from wherry.loggers.files.run_files import RunFiles, RunPlace
 from wherry.loggers.files.run_summary import EVERY_S, FIRST_AFTER_S
 from wherry.loggers.logger import Logger
+from wherry.loggers.run.run_environment import environment
 from wherry.loggers.run.state import State, sample_state
 from wherry.loggers.value_destination import ValueDestination
 from wherry.loggers.values import encode
@@ -53,12 +54,17 @@ class RunFolderConfig:
     fsync: bool = False
     #: Enough to see the shape of a distribution.
     n_histogram_bins: int = 64
+    #: Whether a run that has begun writes ``environment.json`` when it logs first.
+    environment: bool = True
+    #: A longer difference between the code and its git commit is cut in ``environment.json``. 0: none is written.
+    max_diff_bytes: int = 256 * 2**10
     #: The memory of media that wait to be encoded, a few seconds of video. While it is exceeded, log calls wait.
     max_pending_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
         check_counts(self, 1, "n_histogram_bins")
         check_amounts(self, "max_pending_bytes")
+        check_amounts(self, "max_diff_bytes", may_be_zero=True)
         sample_state().fill(self.remote_folder)
 
 
@@ -70,6 +76,7 @@ class RunFolderLogger(ValueDestination):
 
     | file | holds |
     | --- | --- |
+    | ``environment.json`` | git commit and diff, command line, packages, machine; then ``environment-2.json`` |
     | ``hparams.json`` | hyperparameters; later calls replace those of the same name |
     | ``wherry-summary.json`` | hyperparameters, and the last, least and greatest number of each metric; once a minute |
     | ``metrics.jsonl`` | a line for each log_metrics: ``t`` (s since 1970), ``step``, ``phase`` (eval, predict) and the metrics |
@@ -124,6 +131,8 @@ class RunFolderLogger(ValueDestination):
         self._mutex = threading.RLock()
         self._place = RunPlace(self._fill_folder, fsync=self._config.fsync)
         self._has_logged = False
+        #: Whether the next log call writes ``environment.json``: a run that logs nothing leaves no file.
+        self._owes_environment = False
         #: When the next summary is due, by `now`; None before the first metrics.
         self._summary_due_s: float | None = None
         self._finished = self._make_finished()
@@ -209,6 +218,7 @@ class RunFolderLogger(ValueDestination):
             self._finished = self._make_finished()
         self._see(state, logger)
         self._take_folder()
+        self._owes_environment = self._config.environment and not self._has_logged
 
     def epoch_end(self, state: State, logger: Logger) -> None:
         """Flush."""
@@ -267,6 +277,9 @@ class RunFolderLogger(ValueDestination):
         if run is not None:
             self._finished.begin()
             self._has_logged = True
+            if self._owes_environment and not self._place.is_child:
+                self._background.submit(partial(self._write_environment, run, self._now()))
+            self._owes_environment = False
         return run
 
     def _take_folder(self) -> RunFiles | None:
@@ -284,6 +297,9 @@ class RunFolderLogger(ValueDestination):
 
     def _write_summary(self, run: RunFiles, state: str) -> None:
         run.write_summary(self._known_state().run_name, state, self._now())
+
+    def _write_environment(self, run: RunFiles, t: float) -> None:
+        run.write_environment({"t": t, **environment(max_diff_bytes=self._config.max_diff_bytes)})
 
     def _line(self, step: int, t: float) -> dict[str, object]:
         line: dict[str, object] = {"t": t, "step": step}

@@ -26,6 +26,7 @@ log = logging.getLogger("wherry")
 _INDEX = "media/index.jsonl"
 _CHILDREN = "children"
 _FILES = ("hparams.json", SUMMARY, "metrics.jsonl", "metrics.parquet", "text.jsonl", "traces.jsonl", "histograms.jsonl", _INDEX)
+_ENVIRONMENTS = "environment*.json"
 
 
 class RunFiles:
@@ -88,6 +89,13 @@ class RunFiles:
                     if write_parquet(source, temporary):
                         self._whole.replace(temporary, destination)
 
+    def write_environment(self, found: Mapping[str, object]) -> None:
+        """Write it to the next free one of ``environment.json``, ``environment-2.json`` ...: each process has its own."""
+        with self._mutex:
+            self._keep_folder()
+            n = sum(1 for _ in self.root.glob(_ENVIRONMENTS))
+            self._whole.write(self.root / (f"environment-{n + 1}.json" if n else "environment.json"), _readable(found))
+
     def write_summary(self, name: str, state: str, now_s: float) -> None:
         """Replace the summary by one of what the files hold now; without metrics and hyperparameters do nothing.
 
@@ -113,7 +121,8 @@ class RunFiles:
         tables = (path for path in (self.root / "tables").rglob("*") if path.suffix in (".jsonl", ".parquet"))
         children = (path for path in (self.root / _CHILDREN).rglob("*") if path.parent.name != ".tmp")
         named = (self.root / name for name in _FILES)
-        all_of_them = dict.fromkeys((*named, *self._merged, *sorted(tables), *sorted(children)))
+        environments = sorted(self.root.glob(_ENVIRONMENTS))
+        all_of_them = dict.fromkeys((*environments, *named, *self._merged, *sorted(tables), *sorted(children)))
         return [path for path in all_of_them if path.is_file()]
 
     def name_of(self, path: Path) -> str:
