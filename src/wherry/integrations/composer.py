@@ -1,0 +1,324 @@
+"""For Composer (the package ``mosaicml``): wherry's destinations inside its Trainer, and a drop-in for its uploader."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wherry.errors import ConfigError, MissingExtraError, NotFoundError
+from wherry.integrations.composer_options import Replaced, replaced
+from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
+from wherry.loggers.call_limits import CallLimits
+from wherry.loggers.capture.exit_hooks import before_traceback
+from wherry.loggers.handles import UploadHandles
+from wherry.loggers.run.state import escaped
+from wherry.loggers.warn_once import WarnOnce
+from wherry.spool.handle import UploadHandle
+
+try:
+    from composer import loggers as composer_loggers
+    from composer.utils import dist
+except ImportError as error:
+    raise MissingExtraError("this is for Composer, which is not installed: pip install mosaicml") from error
+
+__all__ = ["ComposerLogger", "RemoteUploaderDownloader", "wherry_composer"]
+
+#: The fields that Composer fills in names that it hands to loggers.
+_FIELDS = re.compile(r"\{(run_name|rank|local_rank|world_size|local_world_size|node_rank)\}")
+_COUNTS = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+#: The phase from this event on.
+_PHASES = {
+    Event.EVAL_BEFORE_ALL: "valid",
+    Event.EVAL_START: "valid",
+    Event.EVAL_END: "train",
+    Event.EVAL_AFTER_ALL: "train",
+    Event.EVAL_STANDALONE_START: "test",
+    Event.EVAL_STANDALONE_END: "train",
+    Event.PREDICT_START: "test",
+    Event.PREDICT_END: "train",
+}
+
+
+def wherry_composer(*destinations: LoggerDestination, call_limits: CallLimits | None = None) -> ComposerLogger:
+    """One logger for ``Trainer(loggers=...)`` that drives `destinations`::
+
+        from wherry.integrations.composer import wherry_composer
+
+        loggers = [wherry_composer(ObjectStoreLogger("s3://my-bucket"), RunFolderLogger("runs"))]
+        Trainer(run_name="my-run", loggers=loggers, save_folder="{run_name}/checkpoints", autoresume=True)
+
+    It gets every event and every call that Composer's own loggers get, on every rank. A destination that raises or hangs does
+    not stop the training: it is reported, once, and after `call_limits` the training goes on without it. Only UploadFailed,
+    when accepted files did not arrive and the configuration says ``on_failure="raise"`` or the training ends, is raised.
+    """
+    return ComposerLogger(*destinations, call_limits=call_limits)
+
+
+class _Logger(Logger):
+    """Is closed by the Trainer, also when the program ends, after Composer's own loggers have handed over their files."""
+
+    closes_at_exit = False
+
+
+class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc]  # its class is unknown where it is not installed
+    """Hands on what a Trainer tells its loggers; see wherry_composer(). RuntimeError for a second Trainer after the close.
+
+    download_file() asks the destinations in their order; the first that has the file counts. A file that is still
+    queued is found.
+    """
+
+    def __init__(self, *destinations: LoggerDestination, call_limits: CallLimits | None = None) -> None:
+        if wrong := [one for one in destinations if not isinstance(one, LoggerDestination)]:
+            raise ConfigError(
+                f"{wrong[0]!r} is no destination of wherry: give Composer's own to Trainer(loggers=[...]) beside this one"
+            )
+        self.destinations = destinations
+        self._call_limits = call_limits or CallLimits()
+        self._logger: _Logger | None = None
+        self._theirs: Any = None
+        self._is_closed = False
+        self._error: BaseException | None = None
+        self._warnings = WarnOnce()
+        self._forget_uncaught: Callable[[], object] = lambda: None
+
+    def __repr__(self) -> str:
+        return f"<ComposerLogger of {', '.join(map(repr, self.destinations))}>"
+
+    @property
+    def logger(self) -> Logger:
+        """The logger behind this one, to log what Composer has no call for. RuntimeError before Event.INIT."""
+        if self._logger is None:
+            raise RuntimeError("the Trainer has not begun, so there is no logger yet: call this after Event.INIT")
+        return self._logger
+
+    # what Composer logs
+
+    def log_hyperparameters(self, hyperparameters: dict[str, Any]) -> None:
+        """Log settings."""
+        self._now().log_hyperparameters(hyperparameters)
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Log metrics; Composer gives the batch as `step`."""
+        self._now().log_metrics(metrics, step)
+
+    def log_table(self, columns: list[str], rows: list[list[Any]], name: str = "Table", step: int | None = None) -> None:
+        """Log a table."""
+        self._now().log_table(columns, rows, name, step)
+
+    def log_traces(self, traces: dict[str, Any]) -> None:
+        """Log traces."""
+        self._now().log_traces(traces)
+
+    def log_images(  # noqa: PLR0917  Composer's signature
+        self,
+        images: Any,
+        name: str = "Images",
+        channels_last: bool = False,
+        step: int | None = None,
+        masks: dict[str, Any] | None = None,
+        mask_class_labels: dict[int, str] | None = None,
+        use_table: bool = True,
+    ) -> None:
+        """Log images."""
+        self._now().log_images(images, name, channels_last, step, masks, mask_class_labels, use_table)
+
+    # files
+
+    def can_upload_files(self) -> bool:
+        """Whether any of the destinations uploads."""
+        return any(one.can_upload_files() for one in self.destinations)
+
+    def upload_file(
+        self, state: Any, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
+    ) -> UploadHandle | UploadHandles | None:
+        """Have every destination that uploads take the file; it may be changed afterwards. Returns a handle to wait on.
+
+        ``{run_name}`` and Composer's other fields of names are filled; other braces stay as they are.
+        """
+        self._see(state)
+        path = escaped(os.fspath(file_path))
+        return self.logger.upload_file(escaped(self._filled(remote_file_name)), path, overwrite=overwrite)
+
+    def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
+        """Download the file from the first destination that has it, by the name with which it was uploaded.
+
+        FileNotFoundError if none has it; NotImplementedError if none of them stores files; otherwise what the destination raises.
+        """
+        name = escaped(self._filled(remote_file_name))
+        missing: list[FileNotFoundError] = []
+        for one in self.destinations:
+            try:
+                one.download_file(name, destination, overwrite, progress_bar)
+            except NotImplementedError:  # noqa: PERF203  it stores no files
+                continue
+            except NotFoundError as error:
+                missing.append(error)
+            else:
+                return
+        if missing:
+            raise missing[0]
+        raise NotImplementedError("none of these destinations can download files: add an ObjectStoreLogger")
+
+    # what goes into checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """What goes into a checkpoint: how long the run has taken, and the states of destinations that have one."""
+        kept = [(type(one).__name__, one.state_dict()) for one in self.destinations if hasattr(one, "state_dict")]
+        return {"elapsed_s": self._logger.state.elapsed_s if self._logger else 0.0, "destinations": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what state_dict() returned; destinations are recognised by the names of their classes."""
+        if self._logger is not None:
+            self._logger.state.elapsed_s = float(state.get("elapsed_s", 0.0))
+        kept = list(state.get("destinations", ()))
+        for one in self.destinations:
+            found = next((item for item in kept if item[0] == type(one).__name__), None)
+            if found is not None and hasattr(one, "load_state_dict"):
+                kept.remove(found)
+                one.load_state_dict(found[1])
+
+    # the run
+
+    def close(self, state: Any, logger: Any) -> None:
+        """Note how the run ended. Composer closes its callbacks after its loggers, so all still work until post_close()."""
+        self._error = self._error or sys.exc_info()[1]
+        if self._logger is not None:
+            self._see(state)
+
+    def post_close(self) -> None:
+        """Close all destinations, in two rounds, and wait for the uploads. UploadFailed for those that failed. Closing again does
+        nothing.
+        """
+        self._forget_uncaught()
+        if self._logger is not None and not self._is_closed:
+            self._is_closed = True
+            self._logger.__exit__(type(self._error) if self._error else None, self._error, None)
+
+    def _begin(self, state: Any) -> None:
+        if self._is_closed:
+            raise RuntimeError("these destinations were closed with their Trainer: make new ones for another Trainer")
+        if self._logger is None:
+            ours = State(
+                str(self._read(state, "run_name", "")),
+                rank=dist.get_global_rank(),
+                local_rank=dist.get_local_rank(),
+                world_size=dist.get_world_size(),
+                local_world_size=dist.get_local_world_size(),
+                node_rank=dist.get_node_rank(),
+            )
+            self._theirs = state
+            self._logger = _Logger(ours, self.destinations, call_limits=self._call_limits)
+            self._forget_uncaught = before_traceback(self._note)
+
+    def _now(self) -> Logger:
+        """The logger, with the timestamp of this moment: Composer may log between two events."""
+        self._see(self._theirs)
+        return self.logger
+
+    def _note(self, error: BaseException) -> None:
+        self._error = error
+
+    def _notify(self, event: Event, state: Any) -> None:
+        if event is Event.INIT:
+            self._begin(state)
+        self._see(state)
+        ours = self.logger.state
+        ours.phase = _PHASES.get(event, ours.phase)
+        self.logger.run_event(event)
+
+    def _see(self, state: Any) -> None:
+        """Take over the timestamp. What this version of Composer does not have is 0, and that is said once."""
+        if self._logger is None or state is None:
+            return
+        theirs = self._read(state, "timestamp", None)
+        counts = {name: _number(self._read(theirs, name, 0)) for name in _COUNTS} if theirs is not None else {}
+        ours = self._logger.state
+        if (seen := Timestamp(**counts)) != ours.timestamp:
+            ours.timestamp = seen
+
+    def _read(self, owner: Any, name: str, default: object) -> Any:
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            kind = type(owner).__name__
+            self._warnings.once(name, f"Composer's {kind} has no {name!r} in this version: it is taken for {default!r}")
+            return default
+
+    def _filled(self, name: str) -> str:
+        if self._logger is None:
+            return name
+        fields = self._logger.state.name_fields()
+        return _FIELDS.sub(lambda match: str(fields[match[1]]), name)
+
+
+def _number(time: Any) -> int:
+    return int(getattr(time, "value", time))
+
+
+def _hook(event: Event) -> Callable[..., None]:
+    def hook(self: ComposerLogger, state: Any, logger: Any) -> None:
+        self._notify(event, state)
+
+    hook.__name__, hook.__doc__ = event.value, event.__doc__
+    return hook
+
+
+for _event in Event:
+    setattr(ComposerLogger, _event.value, _hook(_event))
+
+
+class RemoteUploaderDownloader(ComposerLogger, composer_loggers.RemoteUploaderDownloader):  # type: ignore[misc]
+    """Composer's uploader, with its constructor, on top of `ObjectStoreLogger`: change the import and nothing else::
+
+        from wherry.integrations.composer import RemoteUploaderDownloader
+
+        RemoteUploaderDownloader("s3://my-bucket", backend_kwargs={"prefix": "runs"})
+
+    `bucket_uri` and `backend_kwargs` mean what they mean to Composer, for s3, gs, sftp, oci, and libcloud's local and
+    azure_blobs; ConfigError, a ValueError, for others. `backend_kwargs` is not changed. `file_path_format_string` counts for
+    uploads and downloads. `upload_staging_folder` becomes the spool. `num_concurrent_uploads` is the least, and never costs the
+    order of one name. Transient errors are retried until `RetryConfig.job_deadline_s`, not `num_attempts` times, and uploads
+    never run in this process, so `num_attempts` and `use_procs` have no effect.
+    """
+
+    def __init__(  # noqa: PLR0917  Composer's signature
+        self,
+        bucket_uri: str,
+        backend_kwargs: Mapping[str, Any] | None = None,
+        file_path_format_string: str = "{remote_file_name}",
+        num_concurrent_uploads: int = 1,
+        upload_staging_folder: str | None = None,
+        use_procs: bool = True,
+        num_attempts: int = 3,
+        *,
+        call_limits: CallLimits | None = None,
+    ) -> None:
+        del use_procs
+        if num_concurrent_uploads < 1 or num_attempts < 1:
+            raise ConfigError("num_concurrent_uploads and num_attempts must be at least 1")
+        store: Replaced = replaced(bucket_uri, backend_kwargs or {}, num_concurrent_uploads, os.environ)
+        self.remote_backend_name, self.remote_bucket_name = store.scheme, store.bucket
+        self.backend_kwargs = dict(store.backend_kwargs)
+        self.file_path_format_string = file_path_format_string
+        self.num_attempts = num_attempts
+        self._num_concurrent_uploads = 1  # the Trainer refuses more with autoresume, as Composer's uploader then loses the order
+        self._remote_backend = None
+        self._store = ObjectStoreLogger(
+            store.uri,
+            storage_options=store.options,
+            spool=upload_staging_folder,
+            config=store.config,
+            name_format=file_path_format_string,
+        )
+        ComposerLogger.__init__(self, self._store, call_limits=call_limits)
+
+    def get_uri_for_file(self, remote_file_name: str) -> str:
+        """The URI to which the file is uploaded."""
+        return self._store.get_uri_for_file(escaped(self._filled(remote_file_name)))
+
+    def wait_for_workers(self, device: Any = None) -> None:
+        """Wait until all files are verified in the store. UploadFailed for those that failed. No other rank is waited for."""
+        self._store.uploader.flush()

@@ -1,0 +1,220 @@
+"""Run by tests/extra/test_composer.py, with Composer: what goes wrong around a destination does not end the training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from composer import Callback, Event
+from composer.loggers import FileLogger as ComposersFileLogger, Logger as ComposersLogger
+from composer.utils import get_file
+
+from composer_trials.parts import trainer
+from support import caller
+from wherry.errors import ConfigError
+from wherry.integrations.composer import RemoteUploaderDownloader, wherry_composer
+from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger
+from wherry.loggers.call_limits import CallLimits
+
+
+def store(folder: Path, **options: Any) -> ObjectStoreLogger:
+    return ObjectStoreLogger(folder / "bucket", spool=folder / "spool", config=caller(), check=False, **options)
+
+
+class Raises(LoggerDestination):
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        raise ValueError("my bug")
+
+
+class Hangs(LoggerDestination):
+    may_go_on = threading.Event()
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        self.may_go_on.wait(60.0)
+
+
+def test_a_destination_that_raises_is_reported_once_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    memory = InMemoryLogger()
+    one = trainer(wherry_composer(Raises(), memory))
+    one.fit()
+    one.close()
+    assert 8 == len(memory.data["loss/train/total"])
+    assert 1 == sum("Raises.log_metrics failed: my bug" in message for message in caplog.messages)
+
+
+def test_a_destination_that_hangs_is_reported_once_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    memory = InMemoryLogger()
+    one = trainer(wherry_composer(Hangs(), memory, call_limits=CallLimits(call_s=1.0, end_s=1.0)))
+    try:
+        one.fit()
+        one.close()
+    finally:
+        Hangs.may_go_on.set()
+    assert 8 == len(memory.data["loss/train/total"])
+    assert 1 == sum("it has not returned within 1 s" in message for message in caplog.messages)
+
+
+class FailsInInit(Callback):  # type: ignore[misc]  # Composer is not installed where types are checked
+    def init(self, state: Any, logger: Any) -> None:
+        logger.upload_file("early.txt", __file__)
+        raise RuntimeError("my mistake")
+
+
+def test_a_trainer_that_fails_in_init_leaves_what_was_handed_over(tmp_path: Path) -> None:
+    log = wherry_composer(store(tmp_path))
+    with pytest.raises(RuntimeError, match="my mistake"):
+        trainer(log, callbacks=[FailsInInit()])
+    log.close(SimpleNamespace(timestamp=None), None)
+    log.post_close()
+    assert Path(__file__).read_bytes() == (tmp_path / "bucket/early.txt").read_bytes()
+
+
+def test_a_trainer_that_nobody_closes_loses_nothing(tmp_path: Path) -> None:
+    """Composer's own loggers hand over their files when the program ends, and ours is still open then."""
+    script = """
+        import sys
+        from composer.loggers import FileLogger
+        from composer_trials.parts import trainer
+        from wherry.integrations.composer import wherry_composer
+        from wherry.loggers import ObjectStoreLogger
+
+        log = FileLogger("log.txt", capture_stdout=False, capture_stderr=False, flush_interval=1000)
+        one = trainer(wherry_composer(ObjectStoreLogger("bucket")), log)
+        one.fit()
+        one.logger.log_metrics({"after": 1.0})
+        one.logger.upload_file("model.bin", sys.argv[0])
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert 0 == ended.returncode, ended.stderr
+    assert (tmp_path / "bucket/model.bin").exists()
+    assert "after" in (tmp_path / "bucket/log.txt").read_text()
+
+
+class Without:
+    """A state or a timestamp of another version of Composer."""
+
+    def __init__(self, of: Any, *missing: str) -> None:
+        self._of, self._missing = of, missing
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._missing:
+            raise AttributeError(name)
+        found = getattr(self._of, name)
+        return Without(found, *self._missing) if name == "timestamp" else found
+
+
+def test_what_another_version_of_composer_does_not_have_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    memory = InMemoryLogger()
+    log = wherry_composer(memory)
+    state = Without(trainer().state, "token_in_epoch", "run_name")
+    theirs = ComposersLogger(state, [log])
+    for event in (Event.INIT, Event.EPOCH_START, Event.BATCH_END):
+        log.run_event(event, state, theirs)
+    theirs.log_metrics({"loss": 1.0})
+    assert 0 == memory.most_recent_timestamps["loss"].token_in_epoch
+    assert ["token_in_epoch", "run_name"] == [
+        name for name in ("token_in_epoch", "run_name") if 1 == sum(f"has no {name!r}" in message for message in caplog.messages)
+    ]
+
+
+@pytest.mark.parametrize("name", ["{epoch}.pt", "a{b", "{}", "{0}", "{x:03d}", "}{"])
+def test_a_name_with_braces_stays_as_it_is_up_and_down(name: str, tmp_path: Path) -> None:
+    one = trainer(log := wherry_composer(store(tmp_path)))
+    log.upload_file(one.state, name, Path(__file__), overwrite=False)
+    log.download_file(name, str(tmp_path / "down"))
+    one.close()
+    assert Path(__file__).read_bytes() == (tmp_path / "down").read_bytes() == (tmp_path / "bucket" / name).read_bytes()
+
+
+def test_the_fields_of_composer_are_filled_up_and_down(tmp_path: Path) -> None:
+    one = trainer(log := wherry_composer(store(tmp_path)))
+    log.upload_file(one.state, "{run_name}/rank{rank}.txt", Path(__file__), overwrite=False)
+    log.download_file("{run_name}/rank{rank}.txt", str(tmp_path / "down"))
+    one.close()
+    assert (tmp_path / "bucket/my-run/rank0.txt").exists()
+
+
+def test_a_second_trainer_with_the_same_run_name_is_told_which_names_are_taken(tmp_path: Path) -> None:
+    options = {"save_folder": str(tmp_path / "one"), "save_interval": "1ep"}
+    first = trainer(wherry_composer(store(tmp_path)), **options)
+    first.fit()
+    first.close()
+    second = trainer(wherry_composer(store(tmp_path)), **{**options, "save_overwrite": True})
+    second.fit()
+    second.close()
+    third = trainer(wherry_composer(log := store(tmp_path)))
+    third.fit()
+    with pytest.raises(FileExistsError):
+        log.upload_file(None, f"{str(tmp_path).lstrip('/')}/one/ep1-ba4-rank0.pt", __file__).wait()
+    third.close()
+
+
+def test_destinations_that_were_closed_are_refused_by_a_second_trainer(tmp_path: Path) -> None:
+    log = wherry_composer(store(tmp_path))
+    trainer(log).close()
+    with pytest.raises(RuntimeError, match="make new ones for another Trainer"):
+        trainer(log)
+
+
+def test_a_checkpoint_that_is_still_queued_is_loaded(tmp_path: Path) -> None:
+    """Its store cannot be reached, so it never leaves the queue."""
+    unreachable = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+    from wherry.config import Config
+
+    log = ObjectStoreLogger(
+        "s3://bucket", storage_options=unreachable, spool=tmp_path / "spool", config=Config(drain_at_exit_s=0.0), check=False
+    )
+    one = trainer(wherry_composer(log), save_folder="{run_name}/checkpoints", save_interval="1ep")
+    one.fit()
+    loads = wherry_composer(
+        ObjectStoreLogger(
+            "s3://bucket", storage_options=unreachable, spool=tmp_path / "spool", config=Config(drain_at_exit_s=0.0), check=False
+        )
+    )
+    other = trainer(load_path="my-run/checkpoints/ep1-ba4-rank0.pt", load_object_store=loads)
+    assert 4 == int(other.state.timestamp.batch)
+    one.close()
+
+
+def test_only_destinations_of_ours_are_taken() -> None:
+    with pytest.raises(ConfigError, match=r"give Composer's own to Trainer\(loggers=\[\.\.\.\]\) beside this one"):
+        wherry_composer(ComposersFileLogger("x", capture_stdout=False, capture_stderr=False))
+
+
+def test_state_goes_through_a_checkpoint() -> None:
+    first = wherry_composer(InMemoryLogger())
+    trainer(first)
+    first.logger.state.elapsed_s = 100.0
+    second = wherry_composer(InMemoryLogger())
+    trainer(second)
+    second.load_state_dict(first.state_dict())
+    assert second.logger.state.elapsed_s >= 100.0
+
+
+def test_a_missing_file_is_not_found_and_no_store_is_not_implemented(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        get_file("missing.pt", str(tmp_path / "x"), wherry_composer(store(tmp_path)))
+    with pytest.raises(NotImplementedError):
+        wherry_composer(InMemoryLogger()).download_file("x", str(tmp_path / "x"))
+
+
+def test_the_drop_in_keeps_the_callers_dict(tmp_path: Path) -> None:
+    given = {"provider": "local", "provider_kwargs": {"key": str(tmp_path)}}
+    before = {**given}
+    one, two = (
+        RemoteUploaderDownloader(f"libcloud://{name}", given, upload_staging_folder=str(tmp_path / "spool"))
+        for name in ("a", "b")
+    )
+    assert before == given
+    assert (f"file://{tmp_path}/a/x", f"file://{tmp_path}/b/x") == (one.get_uri_for_file("x"), two.get_uri_for_file("x"))

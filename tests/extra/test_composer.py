@@ -1,0 +1,187 @@
+"""The real Trainer of Composer with our destinations: killed and resumed, our uploader in the place of its own, bad input.
+
+It runs in an environment of its own, as mosaicml 0.32.1 pins torch below 2.7.1, of which there is no build here: it is installed
+with --no-deps beside torch 2.13.0 and torchvision 0.28.0, of which two fake kernels are taken out (see composer_trials).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import wherry
+from composer_trials.environment import python_with_composer
+from docs_programs import files_below, names, program
+from programs import Program
+from servers.real import S3Server, seaweedfs
+from support import end_agent
+
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
+
+TRIALS = Path(__file__).parent.parent / "composer_trials"
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return python_with_composer()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as one:
+        yield one
+
+
+def environment(folder: Path, server: S3Server | None = None) -> dict[str, str]:
+    keys = {}
+    if server is not None:
+        keys = {
+            "AWS_ACCESS_KEY_ID": server.access_key,
+            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "S3_ENDPOINT_URL": server.url,
+        }
+    return {**os.environ, **keys, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+class Ranks:
+    """All ranks of one program, as a launcher starts them."""
+
+    def __init__(self, command: Sequence[str], n_ranks: int, folder: Path, env: dict[str, str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        shared = {"WORLD_SIZE": str(n_ranks), "LOCAL_WORLD_SIZE": str(n_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        self._stack = ExitStack()
+        self.programs: list[Program[str]] = []
+        for rank in range(n_ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0"}
+            log = (folder / f"rank{rank}.log").open("a")
+            one = Program(
+                command,
+                cwd=folder,
+                env={**env, **shared, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._stack.enter_context(log),
+                text=True,
+            )
+            self.programs.append(self._stack.enter_context(one))
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for one in self.programs:
+            one.kill()
+        self._stack.close()
+
+    def lines_until(self, last: str) -> list[str]:
+        """What rank 0 prints, up to a line that begins with `last`."""
+        output = self.programs[0].stdout
+        assert output is not None
+        said: list[str] = []
+        for line in output:
+            said.append(line.strip())
+            if said[-1].startswith(last):
+                return said
+        raise AssertionError(f"it ended without {last!r}: {said}")
+
+    def ends(self) -> list[int]:
+        """Wait for the ends of all ranks."""
+        for one in self.programs:
+            one.communicate(timeout=200)
+        return [one.returncode for one in self.programs]
+
+
+def trained(python: Path, uri: str, n_ranks: int, folder: Path, env: dict[str, str]) -> tuple[str, str]:
+    """Train to the end: where it began, and what it ended with."""
+    result = folder / "result.txt"
+    with Ranks([str(python), str(TRIALS / "train.py"), uri, "-1", str(result)], n_ranks, folder, env) as ranks:
+        began = ranks.lines_until("began at")[-1]
+        assert [0] * n_ranks == ranks.ends(), (folder / "rank0.log").read_text()
+    return began, result.read_text()
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def without_a_kill(request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """How many ranks, and what they end with when nothing is killed."""
+    folder = tmp_path_factory.mktemp("unharmed")
+    with end_agent(folder / "spool"):
+        began, result = trained(python, str(folder / "bucket"), request.param, folder, environment(folder))
+    assert "began at 0" == began
+    return request.param, result
+
+
+@pytest.mark.parametrize("store", ["folder", "seaweedfs"])
+def test_a_killed_run_goes_on_from_the_store_and_ends_with_the_same_bits(
+    store: str, without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+) -> None:
+    n_ranks, expected = without_a_kill
+    env = environment(tmp_path, server if store == "seaweedfs" else None)
+    uri = f"s3://{server.bucket}/{n_ranks}" if store == "seaweedfs" else str(tmp_path / "bucket")
+    n_batches = 64 // 8 // n_ranks
+    stop_at = 2 * n_batches + n_batches // 2
+    with end_agent(tmp_path / "spool"):
+        command = [str(python), str(TRIALS / "train.py"), uri, str(stop_at), str(tmp_path / "result.txt")]
+        with Ranks(command, n_ranks, tmp_path, env) as ranks:
+            ranks.lines_until("stopped at")
+            for one in ranks.programs:
+                one.kill()
+            assert [-9] * n_ranks == ranks.ends()
+        shutil.rmtree(tmp_path / "my-run")  # another machine has no local checkpoints
+        began, result = trained(python, uri, n_ranks, tmp_path, env)
+    assert f"began at {2 * n_batches}" == began
+    assert expected == result
+
+
+def test_what_composer_wrote_is_found_and_what_we_wrote_is_found_by_composer(
+    python: Path, server: S3Server, tmp_path: Path
+) -> None:
+    run_cases("exchange.py", python, tmp_path, environment(tmp_path, server) | {"WHERRY_TEST_BUCKET": server.bucket})
+
+
+def test_bad_input_ends_no_training(python: Path, tmp_path: Path) -> None:
+    run_cases("bad_input.py", python, tmp_path, environment(tmp_path))
+
+
+def run_cases(name: str, python: Path, folder: Path, env: dict[str, str]) -> None:
+    """Run a file of tests with Composer's interpreter."""
+    own = ["-p", "no:cacheprovider", "--noconftest", "-o", "filterwarnings=", "-m", "", "--basetemp", str(folder / "cases")]
+    command = [str(python), "-m", "pytest", "-q", *own, str(TRIALS / name)]
+    with end_agent(folder / "spool"):
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert 0 == ended.returncode, ended.stdout[-8000:]
+
+
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_the_programs_of_the_page_train_and_leave_the_same_files(
+    name: str, python: Path, server: S3Server, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(program(name, page="from-composer").replace("my-bucket", server.bucket).replace("my-run", f"run-{name}"))
+    env = environment(tmp_path, server)
+    with end_agent(tmp_path / "spool"):
+        ended = subprocess.run([str(python), str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+        assert 0 == ended.returncode, ended.stderr[-8000:]
+        uri = f"s3://{server.bucket}/run-{name}"
+        with wherry.Uploader(uri, storage_options=server.options, spool=tmp_path / "spool") as uploader:
+            keys = {meta.key for meta in uploader.list()}
+    expected = {f"checkpoints/ep{epoch}-ba{8 * epoch}-rank0.pt" for epoch in (1, 2)} | {"checkpoints/latest-rank0.pt.symlink"}
+    assert expected <= keys
+    assert files_below(tmp_path / f"run-{name}" / "checkpoints") == keys_of_checkpoints(expected)
+
+
+def keys_of_checkpoints(keys: set[str]) -> set[str]:
+    """The local names of the checkpoints with these remote names."""
+    return {key.removeprefix("checkpoints/").removesuffix(".symlink") for key in keys}
+
+
+def test_every_program_of_the_page_is_run() -> None:
+    assert ["before", "after"] == names("from-composer")
