@@ -151,7 +151,10 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         missing: list[FileNotFoundError] = []
         for one in self.destinations:
             try:
-                one.download_file(name, destination, overwrite, progress_bar)
+                if name.endswith(".symlink") and isinstance(one, ObjectStoreLogger):  # Composer reads and follows it itself
+                    one.uploader.get(one.remote_name(name), destination, overwrite=overwrite, follow_symlinks=False)
+                else:
+                    one.download_file(name, destination, overwrite, progress_bar)
             except NotImplementedError:  # noqa: PERF203  it stores no files
                 continue
             except NotFoundError as error:
