@@ -18,7 +18,8 @@ from composer.loggers import FileLogger as ComposersFileLogger, Logger as Compos
 from composer.utils import get_file
 
 from composer_trials.parts import trainer
-from support import caller
+from support import caller, end_agent
+from wherry.config import Config
 from wherry.errors import ConfigError
 from wherry.integrations.composer import RemoteUploaderDownloader, wherry_composer
 from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger
@@ -94,8 +95,9 @@ def test_a_trainer_that_nobody_closes_loses_nothing(tmp_path: Path) -> None:
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path}
-    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    env = {**os.environ, "PYTHONPATH": path, "WHERRY_SPOOL": str(tmp_path / "spool")}
+    with end_agent(tmp_path / "spool"):
+        ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert 0 == ended.returncode, ended.stderr
     assert (tmp_path / "bucket/model.bin").exists()
     assert "after" in (tmp_path / "bucket/log.txt").read_text()
@@ -167,24 +169,22 @@ def test_destinations_that_were_closed_are_refused_by_a_second_trainer(tmp_path:
         trainer(log)
 
 
-def test_a_checkpoint_that_is_still_queued_is_loaded(tmp_path: Path) -> None:
-    """Its store cannot be reached, so it never leaves the queue."""
-    unreachable = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
-    from wherry.config import Config
+def unreachable(folder: Path) -> ObjectStoreLogger:
+    """Its uploads never leave the queue."""
+    options = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+    config = Config(drain_at_exit_s=0.0)
+    return ObjectStoreLogger("s3://bucket", storage_options=options, spool=folder / "spool", config=config, check=False)
 
-    log = ObjectStoreLogger(
-        "s3://bucket", storage_options=unreachable, spool=tmp_path / "spool", config=Config(drain_at_exit_s=0.0), check=False
-    )
-    one = trainer(wherry_composer(log), save_folder="{run_name}/checkpoints", save_interval="1ep")
-    one.fit()
-    loads = wherry_composer(
-        ObjectStoreLogger(
-            "s3://bucket", storage_options=unreachable, spool=tmp_path / "spool", config=Config(drain_at_exit_s=0.0), check=False
-        )
-    )
-    other = trainer(load_path="my-run/checkpoints/ep1-ba4-rank0.pt", load_object_store=loads)
-    assert 4 == int(other.state.timestamp.batch)
-    one.close()
+
+def test_a_checkpoint_that_is_still_queued_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with end_agent(tmp_path / "spool"):
+        one = trainer(wherry_composer(unreachable(tmp_path)), save_folder="{run_name}/checkpoints", save_interval="1ep")
+        one.fit()
+        loads = wherry_composer(unreachable(tmp_path))
+        other = trainer(load_path="my-run/checkpoints/ep1-ba4-rank0.pt", load_object_store=loads)
+        assert 4 == int(other.state.timestamp.batch)
+        one.close()
 
 
 def test_only_destinations_of_ours_are_taken() -> None:
