@@ -117,6 +117,20 @@ def test_a_run_that_goes_on_replaces_nothing(tmp_path: Path) -> None:
     assert {"environment.json", "environment-2.json", "environment-3.json"} == names
 
 
+def test_a_working_folder_that_is_gone_is_no_error_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    run = RunFolderLogger(tmp_path / "run")
+    run.on_error = "raise"
+    with Logger(State("run"), [run]) as logger:
+        logger.log_metrics({"loss": 1.0})
+        run.flush()
+    assert "environment.json is not written" in caplog.text
+
+
 def test_it_can_be_left_out(tmp_path: Path) -> None:
     with Logger(State("run"), [RunFolderLogger(tmp_path / "run", config=RunFolderConfig(environment=False))]) as logger:
         logger.log_metrics({"loss": 1.0})

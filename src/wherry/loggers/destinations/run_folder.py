@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -29,6 +30,8 @@ from wherry.loggers.values.kinds import Audio, Histogram, Images, PointCloud, Ta
 from wherry.loggers.values.safe_name import safe_name
 from wherry.loggers.values.tables import free_name
 from wherry.posix.fork import call_in_children
+
+log = logging.getLogger("wherry")
 
 #: The fields that every line has. A metric or column with such a name gets a "_" appended.
 _OURS = frozenset({"t", "step", "phase"})
@@ -299,7 +302,12 @@ class RunFolderLogger(ValueDestination):
         run.write_summary(self._known_state().run_name, state, self._now())
 
     def _write_environment(self, run: RunFiles, t: float) -> None:
-        run.write_environment({"t": t, **environment(max_diff_bytes=self._config.max_diff_bytes)})
+        try:
+            found = environment(max_diff_bytes=self._config.max_diff_bytes)
+        except Exception as error:  # a broken package, a removed working folder: no reason for flush() to fail
+            log.warning("environment.json is not written: %r", error)
+            return
+        run.write_environment({"t": t, **found})
 
     def _line(self, step: int, t: float) -> dict[str, object]:
         line: dict[str, object] = {"t": t, "step": step}

@@ -34,7 +34,7 @@ _SCHEDULER = re.compile(
 def environment(
     *, max_diff_bytes: int, folder: Path | None = None, variables: Mapping[str, str] | None = None
 ) -> dict[str, object]:
-    """What a run folder says of its run's surroundings; JSON values only. Never raises for what a machine does not tell.
+    """What a run folder says of its run's surroundings; JSON values only.
 
     Hidden are secrets that wherry knows, values of options and assignments whose names sound secret, users in URLs, and values
     of such environment variables wherever they occur. A secret in a diff under another name is not noticed.
@@ -45,7 +45,9 @@ def environment(
         "folder": str(folder),
         "python": sys.version,
         "executable": sys.executable,
-        "packages": dict(sorted({one.metadata["Name"] or "?": one.version for one in distributions()}.items())),
+        "packages": dict(
+            sorted({one.metadata["Name"]: one.version for one in distributions() if "Name" in one.metadata}.items())
+        ),
         "host": {
             "name": socket.gethostname(),
             "platform": platform.platform(),
