@@ -58,6 +58,7 @@ _QUERY = {"PartNumber": "partNumber", "UploadId": "uploadId"}  # in the order th
 #: The headers of answers, and their names in what boto3's calls return.
 _ANSWERS = {
     "content-range": "ContentRange",
+    "content-encoding": "ContentEncoding",
     "etag": "ETag",
     "x-amz-checksum-crc32": "ChecksumCRC32",
     "x-amz-checksum-crc32c": "ChecksumCRC32C",

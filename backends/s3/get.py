@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.backends.s3.body import BLOCK_BYTES
@@ -16,6 +16,8 @@ from wherry.errors import IntegrityError, PermanentError, TransientError
 from wherry.store import ObjectMeta, TakeBlock
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+#: Of so many objects it is remembered how head() described them.
+_MOST_DESCRIBED = 1024
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,16 @@ class Reader:
     objects: Objects
     errors: Translator
     head: Callable[[str], ObjectMeta]
+    #: By key and etag: size and Content-Encoding. A GET that says otherwise is not believed: many objects of other programs
+    #: have no checksum that would show it.
+    _described: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+
+    def describe(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Note what an answer to head() says of the object."""
+        if answer.get("ETag") and answer.get("ContentLength", -1) >= 0:
+            while len(self._described) >= _MOST_DESCRIBED:
+                self._described.pop(next(iter(self._described)), None)
+            self._described[key, etag_of(answer["ETag"])] = (answer["ContentLength"], answer.get("ContentEncoding", ""))
 
     def read(self, key: str, take: TakeBlock, start: int, end: int | None, if_match: str | None) -> None:
         """Hand bytes [start, end) of the object to `take`, block by block, each with its offset."""
@@ -53,6 +65,8 @@ class Reader:
                 at, size_bytes = int(match[1]), int(match[3])
             elif "ContentRange" in answer or answer.get("ContentLength", -1) < 0:
                 raise PermanentError("the answer does not say which bytes it has, or how many")
+            if answer.get("ETag"):
+                self._compare(key, etag_of(answer["ETag"]), size_bytes, answer.get("ContentEncoding", ""))
             stop = size_bytes if end is None else end
             if stop > size_bytes:
                 raise _beyond(start, stop, size_bytes)
@@ -68,6 +82,18 @@ class Reader:
                 raise IntegrityError(f"{at - stop} bytes more came than were asked for")
         if if_match is not None and not answer.get("ETag"):
             _check_version(self.head(key).etag, if_match)
+
+    def _compare(self, key: str, etag: str, size_bytes: int, encoding: str) -> None:
+        """IntegrityError if the object, with the same etag, was described differently."""
+        size_then, encoding_then = self._described.get((key, etag), (size_bytes, encoding))
+        if size_bytes != size_then:
+            raise IntegrityError(
+                f"the server says that the object has {size_bytes} bytes, and said {size_then} before, with the same etag"
+            )
+        if encoding and not encoding_then:
+            raise IntegrityError(
+                f"the answer has Content-Encoding {encoding!r}, and the object has none: a proxy on the way compresses"
+            )
 
     def _check_range(self, key: str, start: int, end: int | None, if_match: str | None) -> None:
         """Allow a range without bytes inside of the object, and no other."""

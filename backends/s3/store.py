@@ -163,6 +163,7 @@ class S3Store(MultipartStore):
             try:
                 answer = self._objects.ask("head_object", key, ChecksumMode="ENABLED")
                 if answer.get("ContentLength", -1) >= 0:  # a proxy that compresses answers, say, leaves it out
+                    self._reader.describe(key, answer)
                     return self._described(key, answer)
             except Exception as error:
                 if status_of(error) not in (400, 401, 403, 404):

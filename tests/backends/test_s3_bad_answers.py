@@ -21,7 +21,15 @@ from wherry.backends.s3.probe import AMAZON
 from wherry.backends.s3.signing import UNSIGNED
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
-from wherry.errors import AccessDeniedError, ConfigError, NotFoundError, PermanentError, StoreError, TransientError
+from wherry.errors import (
+    AccessDeniedError,
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    PermanentError,
+    StoreError,
+    TransientError,
+)
 from wherry.uri import StoreURI
 
 MIB = 2**20
@@ -76,9 +84,11 @@ def answered(status: str, body: bytes = b"", *headers: str) -> Talk:
 
     def talk(peer: Peer) -> None:
         while head := peer.head():
-            is_get = head.startswith(b"GET")
             peer.body(len(DATA) if head.startswith(b"PUT") else 0)
-            peer.answer(body if is_get else b"", status, *headers)
+            if head.startswith(b"HEAD"):
+                peer.say("\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode())
+            else:
+                peer.answer(body if head.startswith(b"GET") else b"", status, *headers)
 
     return talk
 
@@ -302,6 +312,34 @@ class TestAnswers:
 
         with wire(talk) as server, open_store(server.port) as store:
             assert 10 == store.head("key").size_bytes
+
+    @pytest.mark.parametrize(
+        ("lines", "body"),
+        [
+            (("206 Partial Content", "Content-Range: bytes 0-9/17"), DATA),
+            (("200 OK",), b"EVIL" + DATA),
+            (("200 OK",), gzip.compress(DATA)),
+            (("206 Partial Content", "Content-Range: bytes 0-9/10", "Content-Encoding: gzip"), gzip.compress(DATA)[:10]),
+        ],
+        ids=["head too small", "longer, Range ignored", "compressed, Range ignored", "compressed, of the same length"],
+    )
+    def test_an_answer_that_is_not_of_the_object_that_was_described_is_refused(
+        self, open_store: Open, file: Path, lines: tuple[str, ...], body: bytes
+    ) -> None:
+        """Objects of other programs may have no checksum that would show it."""
+
+        def talk(peer: Peer) -> None:
+            while head := peer.head():
+                if head.startswith(b"HEAD"):
+                    peer.say(b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n')
+                else:
+                    peer.answer(body, lines[0], 'ETag: "e"', *lines[1:])
+
+        with wire(talk) as server, open_store(server.port) as store:
+            assert 10 == store.head("key").size_bytes
+            with pytest.raises(IntegrityError, match=r"said 10 before|Content-Encoding 'gzip'"):
+                store.get_file("key", file, start=0, end=10, if_match="e")
+        assert DATA == file.read_bytes()
 
     def test_an_object_that_was_stored_compressed_comes_as_it_was_stored(
         self, seaweedfs_server: S3Server, open_store: Open, tmp_path: Path

@@ -23,16 +23,24 @@ def _fetched(concurrency: Concurrency, clock: Clock, n: int, *, took_s: float, b
         concurrency.add(16 * MIB, busy_s, concurrency.limit - 1)
 
 
+def _connected(clock: Clock) -> Concurrency:
+    """One of eight, whose first ranges took long, as they waited for connections."""
+    concurrency = Concurrency(8, clock)
+    _fetched(concurrency, clock, 8, took_s=0.5, busy_s=0.5)
+    assert concurrency.limit == 8
+    return concurrency
+
+
 def test_a_slow_line_keeps_all() -> None:
     clock = Clock()
-    concurrency = Concurrency(8, clock)
+    concurrency = _connected(clock)
     _fetched(concurrency, clock, 64, took_s=0.2, busy_s=0.02)
     assert concurrency.limit == 8
 
 
 def test_a_busy_processor_is_left_with_few_that_are_as_fast() -> None:
     clock = Clock()
-    concurrency = Concurrency(8, clock)
+    concurrency = _connected(clock)
     _fetched(concurrency, clock, 8, took_s=0.03, busy_s=0.03)
     assert concurrency.limit == FEW
     _fetched(concurrency, clock, 56, took_s=0.03, busy_s=0.02)
@@ -41,7 +49,7 @@ def test_a_busy_processor_is_left_with_few_that_are_as_fast() -> None:
 
 def test_all_are_taken_again_where_few_are_slower() -> None:
     clock = Clock()
-    concurrency = Concurrency(8, clock)
+    concurrency = _connected(clock)
     _fetched(concurrency, clock, 8, took_s=0.01, busy_s=0.08)
     assert concurrency.limit == FEW
     _fetched(concurrency, clock, 8, took_s=0.02, busy_s=0.06)
@@ -52,7 +60,7 @@ def test_all_are_taken_again_where_few_are_slower() -> None:
 
 def test_those_begun_when_more_were_allowed_do_not_count() -> None:
     clock = Clock()
-    concurrency = Concurrency(8, clock)
+    concurrency = _connected(clock)
     _fetched(concurrency, clock, 8, took_s=0.03, busy_s=0.03)
     for n_running in (7, 6, 5, 4, 3):  # slow ones, of the eight
         clock.now_s += 1

@@ -17,13 +17,14 @@ _AS_FAST = 0.95
 class Concurrency:
     """A limit that is `most`, or 3 where these are as fast: where the processor limits the speed, not the line.
 
-    That is tried once, by the first ranges, and only if fetching them keeps the processor busy.
+    That is tried once, and only if fetching keeps the processor busy. The first ranges do not count: they wait for connections.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.limit = most
         self._most = most
         self._clock = clock
+        self._is_connected = False
         self._speed_of_most: float | None = None
         self._is_decided = most <= _FEW
         self._begin()
@@ -40,6 +41,10 @@ class Concurrency:
             return
         self._n, self._size_bytes, self._busy_s = self._n + 1, self._size_bytes + size_bytes, self._busy_s + busy_s
         if self._n < self._most:
+            return
+        if not self._is_connected:
+            self._is_connected = True
+            self._begin()
             return
         took_s = max(self._clock() - self._since_s, 1e-9)
         speed = self._size_bytes / took_s
