@@ -13,7 +13,7 @@ from support import new_job, store_id
 from wherry.clock import Clock
 from wherry.spool.journal.jobs import JobId, JobKind
 from wherry.spool.journal.journal import Journal
-from wherry.spool.journal.order import HEAD_START_S, LARGE_BYTES
+from wherry.spool.journal.order import HEAD_START_S, LARGE_BYTES, URGENT_BYTES
 
 STEP_S = 1.0
 
@@ -55,7 +55,8 @@ def test_a_checkpoint_goes_before_logs_that_were_handed_over_earlier(spool: Spoo
     logs = [f"log{i}" for i in range(100)]
     for name in logs:
         spool.accept(name)
-    spool.accept("checkpoint", LARGE_BYTES)
+    spool.accept("checkpoint", URGENT_BYTES)
+    spool.accept("a little less", URGENT_BYTES - 1)
     assert ["checkpoint", *logs[:2]] == spool.batch(3)
 
 

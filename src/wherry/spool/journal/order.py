@@ -1,7 +1,8 @@
 """Which of the jobs that may start is the next: urgent ones first, then in the order of the calls.
 
-Urgent is what somebody waits for: a large file, as most checkpoints are; a job that requires others, as a `latest` marker does, and
-what it requires; checks; a set's receipts and commits. So a checkpoint does not wait for the logs that were handed over before it.
+Urgent is what somebody waits for: a file of 8 MiB or more, as most checkpoints are, and few logs; a job that requires others, as a
+`latest` marker does, and what it requires; checks; a set's receipts and commits. So a checkpoint does not wait for the logs that were
+handed over before it.
 No job starves. An urgent job counts as if it had been handed over HEAD_START_S earlier, so another one waits only for those that
 came at most so long after it. And of large files a worker has only some at a time.
 """
@@ -16,6 +17,8 @@ from sqlite3 import Connection
 
 #: Of files of this size a worker has only some at a time, each in many parts, so that others need not wait for their end.
 LARGE_BYTES = 64 * 2**20
+#: Logs and most media are smaller.
+URGENT_BYTES = 8 * 2**20
 #: In run time: a small part of the time after which a job is given up (RetryConfig.job_deadline_s).
 HEAD_START_S = 3600.0
 #: (id, store, size in bytes, how many workers have died on it, run time of its call)

@@ -13,7 +13,7 @@ from wherry.spool.journal.database import Database
 from wherry.spool.journal.group_commit import GroupCommit
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal_time import JournalTime
-from wherry.spool.journal.order import LARGE_BYTES
+from wherry.spool.journal.order import URGENT_BYTES
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.schema import BLOCKER, register, store_row
@@ -239,7 +239,7 @@ def name_is_held(holder: Job) -> AlreadyExistsError:
 
 def _is_urgent(job: NewJob) -> bool:
     """See `wherry.spool.journal.order`. What it requires becomes so as well."""
-    return job.size_bytes >= LARGE_BYTES or job.kind is not JobKind.PUT or bool(job.requires)
+    return job.size_bytes >= URGENT_BYTES or job.kind is not JobKind.PUT or bool(job.requires)
 
 
 def _note_requirements(db: Connection, job: NewJob, job_id: JobId, endpoint: str) -> None:
