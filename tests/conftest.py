@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from servers.real import S3Server, Server, fake_gcs, fast_folder, juicefs_gateway, seaweedfs, tls_terminator
+
+if TYPE_CHECKING:
+    from wherry.runs import Runs
 
 pytest_plugins = ["command_line", "hangs", "large", "matrix", "untested"]
 
@@ -46,6 +51,15 @@ def bucket(tmp_path: Path) -> Path:
 def spool_folder(tmp_path: Path) -> Path:
     """A place for one test's spool; not made yet."""
     return tmp_path / "spool"
+
+
+@pytest.fixture
+def open_runs(tmp_path: Path) -> Iterator[Callable[..., Runs]]:
+    """Opens `Runs` with a cache of the test's own, and closes them after it."""
+    from wherry.runs import Runs  # late: few tests need it
+
+    with ExitStack() as made:
+        yield lambda *uris, **more: made.enter_context(closing(Runs(*uris, cache_dir=tmp_path / "cache", **more)))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,6 @@ from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI, parse_uri
 
 LINE = '{"t": 1.0, "step": 1, "loss": 1.0}\n'
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Any]:
-    made: list[Runs] = []
-
-    def open_runs(*uris: str | Path, **more: Any) -> Runs:
-        made.append(Runs(*uris, cache_dir=tmp_path / "cache", **more))
-        return made[-1]
-
-    yield open_runs
-    for runs in made:
-        runs.close()
 
 
 def run_with(folder: Path, **files: str | bytes) -> Path:
@@ -64,10 +50,10 @@ def run_with(folder: Path, **files: str | bytes) -> Path:
         b"x" * (17 * 2**20),
     ],
 )
-def test_damaged_metrics_cost_their_lines_only(metrics: bytes, tmp_path: Path, opened: Any) -> None:
+def test_damaged_metrics_cost_their_lines_only(metrics: bytes, tmp_path: Path, open_runs: Any) -> None:
     run_with(tmp_path / "runs/a", metrics__jsonl=LINE.encode() + metrics)
     run_with(tmp_path / "runs/b", metrics__jsonl=metrics)
-    runs = opened(tmp_path / "runs")
+    runs = open_runs(tmp_path / "runs")
     rows = {row.id: row for row in runs.rows()}
     assert set(rows) == {"a", "b"}
     if len(metrics) < 2**20:  # of a longer file without a summary the end is read
@@ -88,24 +74,24 @@ def test_damaged_metrics_cost_their_lines_only(metrics: bytes, tmp_path: Path, o
         b'{"format": "wherry-run-summary", "version": 1, "metrics_bytes": 999999, "metrics": {"loss": [5, 1, 5, 1, 5, 1, 1, 0]}}',
     ],
 )
-def test_a_damaged_summary_is_a_missing_one(summary: bytes, tmp_path: Path, opened: Any) -> None:
+def test_a_damaged_summary_is_a_missing_one(summary: bytes, tmp_path: Path, open_runs: Any) -> None:
     run_with(tmp_path / "runs/a", metrics__jsonl=LINE, **{"wherry-summary__json": summary})
-    row = next(opened(tmp_path / "runs").rows())
+    row = next(open_runs(tmp_path / "runs").rows())
     assert (row.metrics["loss"].last, row.metrics["loss"].n_points, row.hparams) == (1.0, 1, {})
 
 
 @pytest.mark.parametrize("hparams", [b"{", b"[" * 100_000, b'"x"', b'{"a": NaN}', b"\xff"])
-def test_damaged_hyperparameters_are_none(hparams: bytes, tmp_path: Path, opened: Any) -> None:
+def test_damaged_hyperparameters_are_none(hparams: bytes, tmp_path: Path, open_runs: Any) -> None:
     run_with(tmp_path / "runs/a", metrics__jsonl=LINE, hparams__json=hparams)
-    row = next(opened(tmp_path / "runs").rows())
+    row = next(open_runs(tmp_path / "runs").rows())
     assert row.metrics["loss"].last == 1.0
     assert set(row.hparams) <= {"a"}
 
 
-def test_a_million_metrics_are_cut_and_said(tmp_path: Path, opened: Any) -> None:
+def test_a_million_metrics_are_cut_and_said(tmp_path: Path, open_runs: Any) -> None:
     line = json.dumps({"step": 1, "t": 1.0, **{f"k{n}": n for n in range(30_000)}}) + "\n"
     run_with(tmp_path / "runs/a", metrics__jsonl=line * 2)
-    runs = opened(tmp_path / "runs")
+    runs = open_runs(tmp_path / "runs")
     row = next(runs.rows())
     assert (len(row.metrics), "20000" in (row.trouble or "")) == (20_000, True)
     run = runs.run("a")
@@ -113,7 +99,7 @@ def test_a_million_metrics_are_cut_and_said(tmp_path: Path, opened: Any) -> None
     assert any("20000" in note for note in run.truth().notes)
 
 
-def test_a_newer_format_is_not_read_and_said(tmp_path: Path, opened: Any) -> None:
+def test_a_newer_format_is_not_read_and_said(tmp_path: Path, open_runs: Any) -> None:
     uri = parse_uri(tmp_path / "bucket/r")
     rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
     rig.write("metrics.jsonl", LINE)
@@ -121,14 +107,14 @@ def test_a_newer_format_is_not_read_and_said(tmp_path: Path, opened: Any) -> Non
     path = Path("/", uri.key_for(manifest_name("rank0")))
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     run_with(tmp_path / "bucket/other", metrics__jsonl=LINE)
-    runs = opened(tmp_path / "bucket")
+    runs = open_runs(tmp_path / "bucket")
     rows = {row.id: row for row in runs.rows()}
     assert "update wherry" in (rows["r"].trouble or "")
     assert rows["other"].metrics["loss"].last == 1.0
     assert any("update wherry" in note for note in runs.run("r").truth().notes)
 
 
-def test_a_missing_segment_is_said(tmp_path: Path, opened: Any) -> None:
+def test_a_missing_segment_is_said(tmp_path: Path, open_runs: Any) -> None:
     uri = parse_uri(tmp_path / "bucket/r")
     rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
     for step in range(4):
@@ -136,19 +122,19 @@ def test_a_missing_segment_is_said(tmp_path: Path, opened: Any) -> None:
         rig.flush()
     segments = sorted(Path("/", uri.key_for("_mirror/rank0/segments/metrics.jsonl")).iterdir())
     assert len(segments) == 4
-    run = opened(tmp_path / "bucket").run("r")
+    run = open_runs(tmp_path / "bucket").run("r")
     assert (run.truth().complete_to_step, run.truth().segments_missing) == (3, 0)
     segments[2].unlink()
-    run = opened(tmp_path / "bucket").run("r")
+    run = open_runs(tmp_path / "bucket").run("r")
     assert (run.truth().complete_to_step, run.truth().segments_missing) == (1, 1)
     segments[0].unlink()
-    run = opened(tmp_path / "bucket").run("r")
+    run = open_runs(tmp_path / "bucket").run("r")
     truth = run.truth()
     assert (truth.complete_to_step, truth.segments_missing) == (None, 1)
     assert truth.notes
 
 
-def test_wrong_bytes_in_a_segment_are_told(tmp_path: Path, opened: Any) -> None:
+def test_wrong_bytes_in_a_segment_are_told(tmp_path: Path, open_runs: Any) -> None:
     uri = parse_uri(tmp_path / "bucket/r")
     rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
     rig.write("metrics.jsonl", LINE)
@@ -158,7 +144,7 @@ def test_wrong_bytes_in_a_segment_are_told(tmp_path: Path, opened: Any) -> None:
     data[-4] ^= 1
     with segment.open("r+b") as file:  # in place: the size stays, and the store's checksum with it
         file.write(data)
-    run = opened(tmp_path / "bucket").run("r")
+    run = open_runs(tmp_path / "bucket").run("r")
     assert run.truth().checksums_verified is not True
 
 
@@ -177,10 +163,10 @@ class Refusing(WrappedStore):
 
 
 @pytest.mark.parametrize("error", [AccessDeniedError, TransientError])
-def test_a_refusal_in_the_middle_is_one_row(error: type[StoreError], tmp_path: Path, opened: Any) -> None:
+def test_a_refusal_in_the_middle_is_one_row(error: type[StoreError], tmp_path: Path, open_runs: Any) -> None:
     for name in ("a", "b", "c"):
         run_with(tmp_path / f"runs/{name}", metrics__jsonl=LINE, hparams__json='{"lr": 1}')
-    runs = opened(tmp_path / "runs")
+    runs = open_runs(tmp_path / "runs")
     uri = parse_uri(tmp_path / "runs")
     refusing = Refusing(LocalStore(uri, {}), "/b/", error)
     runs._places = [place_of(uri, refusing, "", tally=Tally(), cache=DiskCache(tmp_path / "cache"), scratch=tmp_path)]
@@ -195,10 +181,10 @@ def test_a_refusal_in_the_middle_is_one_row(error: type[StoreError], tmp_path: P
     assert len(run.series("loss").step) == 1
 
 
-def test_a_run_that_grows_while_it_is_read_is_read_to_where_it_was(tmp_path: Path, opened: Any) -> None:
+def test_a_run_that_grows_while_it_is_read_is_read_to_where_it_was(tmp_path: Path, open_runs: Any) -> None:
     with RunFolderLogger(tmp_path / "r") as log:
         log.log_metrics({"loss": 0.0}, 0)
-        run = opened(tmp_path).run("r")
+        run = open_runs(tmp_path).run("r")
         for step in range(1, 60):
             log.log_metrics({"loss": float(step)}, step)
             run._list_s = 0.0
@@ -208,9 +194,9 @@ def test_a_run_that_grows_while_it_is_read_is_read_to_where_it_was(tmp_path: Pat
             assert len(values) == step + 1
 
 
-def test_a_file_that_was_begun_anew_is_read_anew(tmp_path: Path, opened: Any) -> None:
+def test_a_file_that_was_begun_anew_is_read_anew(tmp_path: Path, open_runs: Any) -> None:
     folder = run_with(tmp_path / "runs/a", metrics__jsonl=LINE * 5)
-    run = opened(tmp_path / "runs").run("a")
+    run = open_runs(tmp_path / "runs").run("a")
     assert len(run.series("loss").step) == 5
     (folder / "metrics.jsonl").write_text('{"t": 2.0, "step": 1, "other": 5.0}\n' * 9)
     run._list_s = 0.0

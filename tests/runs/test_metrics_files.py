@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,6 @@ from wherry.mirror import MirrorConfig
 from wherry.runs import Runs
 from wherry.runs.columns.points import Columns, ColumnsFile
 from wherry.uri import parse_uri
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Runs]]:
-    made: list[Runs] = []
-
-    def open_runs(*uris: str | Path, **more: Any) -> Runs:
-        made.append(Runs(*uris, cache_dir=tmp_path / "cache", **more))
-        return made[-1]
-
-    yield open_runs
-    for runs in made:
-        runs.close()
 
 
 def lines(n: int, first: int = 0) -> str:
@@ -91,11 +78,11 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_long_file_shows_its_end_first_and_then_all(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+def test_a_long_file_shows_its_end_first_and_then_all(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
     folder = tmp_path / "runs/a"
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(lines(500))
-    run = opened(tmp_path / "runs").run("a")
+    run = open_runs(tmp_path / "runs").run("a")
     early = run.series("loss")
     assert early.step[-1] == 499
     assert early.tail_only == (len(early.step) < 500)
@@ -105,16 +92,16 @@ def test_a_long_file_shows_its_end_first_and_then_all(tmp_path: Path, opened: Ca
         run._list_s = 0.0
         assert run.refresh()
         check(run, n)
-    again = opened(tmp_path / "runs").run("a")  # another process: from the cache, where it helps
+    again = open_runs(tmp_path / "runs").run("a")  # another process: from the cache, where it helps
     check(again, 1500)
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_chunks_are_kept_over_an_emptied_cache(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+def test_chunks_are_kept_over_an_emptied_cache(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
     folder = tmp_path / "runs/a"
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(lines(300))
-    run = opened(tmp_path / "runs").run("a")
+    run = open_runs(tmp_path / "runs").run("a")
     run.series("loss", whole=True)
     for path in (tmp_path / "cache").rglob("*"):
         if path.is_file():
@@ -124,14 +111,14 @@ def test_chunks_are_kept_over_an_emptied_cache(tmp_path: Path, opened: Callable[
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.usefixtures("small_chunks")
-def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path: Path, opened: Callable[..., Runs]) -> None:
+def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
     uri = parse_uri(tmp_path / "bucket/r")
     rig = Rig(tmp_path, MirrorConfig(compression=compression, segment_bytes=700), store=LocalStore(uri, {}), uri=uri)
     now = rig.clock.wall
     for at in range(0, 400, 40):
         rig.write("metrics.jsonl", lines(40, at))
         rig.flush()
-    runs = opened(tmp_path / "bucket", now=now)
+    runs = open_runs(tmp_path / "bucket", now=now)
     run = runs.run("r")
     check(run, 400)
     assert run.truth().checksums_verified is True
@@ -145,10 +132,10 @@ def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path:
     run.refresh()
     assert run.truth().writer == "finished"
     check(run, 440)
-    check(opened(tmp_path / "bucket", now=now).run("r"), 440)
+    check(open_runs(tmp_path / "bucket", now=now).run("r"), 440)
 
 
-def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, opened: Callable[..., Runs]) -> None:
+def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
     uri = parse_uri(tmp_path / "bucket/all")
     rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
     for name in ("a", "b"):
@@ -156,26 +143,26 @@ def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, opened: Ca
         rig.write(f"{name}/hparams.json", json.dumps({"name": name}))
     rig.flush()
     now = rig.clock.wall
-    rows = {row.id: row for row in opened(tmp_path / "bucket/all", now=now).rows()}
+    rows = {row.id: row for row in open_runs(tmp_path / "bucket/all", now=now).rows()}
     assert {name: (row.state, row.hparams) for name, row in rows.items()} == {
         "a": ("live", {"name": "a"}),
         "b": ("live", {"name": "b"}),
     }
-    check(opened(tmp_path / "bucket", now=now).run("all/a"), 30)
-    inside = opened(tmp_path / "bucket/all/b", now=now)  # a URI inside of the mirror
+    check(open_runs(tmp_path / "bucket", now=now).run("all/a"), 30)
+    inside = open_runs(tmp_path / "bucket/all/b", now=now)  # a URI inside of the mirror
     assert [row.hparams for row in inside.rows()] == [{"name": "b"}]
     check(inside.run("b"), 30)
 
 
 def test_a_finished_run_is_read_from_parquet_by_columns(
-    tmp_path: Path, opened: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, open_runs: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
     with RunFolderLogger(tmp_path / "r", now=lambda: 1e9) as log:
         for step in range(3000):
             values = {f"k{n}": float(step * n) for n in range(40)}
             log.log_metrics({**values, "odd": float("nan") if step % 7 == 0 else step} if step % 2 else values, step)
-    runs = opened(tmp_path)
+    runs = open_runs(tmp_path)
     run = runs.run("r")
     assert run.refresh()
     before = runs.usage().n_bytes
@@ -193,12 +180,12 @@ def test_a_finished_run_is_read_from_parquet_by_columns(
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"PAR1" + b"\xff" * 5000 + b"PAR1", b"x" * 100])
 def test_a_damaged_parquet_file_is_said(
-    damage: bytes, tmp_path: Path, opened: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
+    damage: bytes, tmp_path: Path, open_runs: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
     with RunFolderLogger(tmp_path / "r") as log:
         log.log_metrics({"loss": 1.0}, 0)
     (tmp_path / "r/metrics.parquet").write_bytes(damage)
-    run = opened(tmp_path).run("r")
+    run = open_runs(tmp_path).run("r")
     assert run.keys() == ["loss"], "the lines are there"
     assert list(run.series("loss").value) == [1.0]

@@ -34,24 +34,10 @@ def by_id(runs: Runs) -> dict[str, RunRow]:
     return {row.id: row for row in runs.rows()}
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> Any:
-    """Opens runs with a cache of the test's own, and closes them after it."""
-    made: list[Runs] = []
-
-    def open_runs(*uris: str | Path, **more: Any) -> Runs:
-        made.append(Runs(*uris, cache_dir=tmp_path / "cache", **more))
-        return made[-1]
-
-    yield open_runs
-    for runs in made:
-        runs.close()
-
-
-def test_rows_say_what_was_logged(tmp_path: Path, opened: Any) -> None:
+def test_rows_say_what_was_logged(tmp_path: Path, open_runs: Any) -> None:
     for number, name in enumerate(("a", "b", "c")):
         make_run(tmp_path / "runs", name, lr=0.1 * (number + 1))
-    rows = by_id(opened(tmp_path / "runs"))
+    rows = by_id(open_runs(tmp_path / "runs"))
     assert set(rows) == {"a", "b", "c"}
     row = rows["b"]
     assert (row.name, row.state, row.attempt, row.trouble, row.hparams) == ("job b", "finished", 1, None, {"lr": 0.2, "seed": 1})
@@ -64,20 +50,20 @@ def test_rows_say_what_was_logged(tmp_path: Path, opened: Any) -> None:
 
 
 @pytest.mark.parametrize("lost", [("wherry-summary.json",), ("wherry-summary.json", "hparams.json")])
-def test_a_run_without_a_summary_is_read_from_its_files(lost: tuple[str, ...], tmp_path: Path, opened: Any) -> None:
+def test_a_run_without_a_summary_is_read_from_its_files(lost: tuple[str, ...], tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "a")
     for name in lost:
         (tmp_path / "runs/a" / name).unlink()
-    row = by_id(opened(tmp_path / "runs"))["a"]
+    row = by_id(open_runs(tmp_path / "runs"))["a"]
     assert (row.metrics["train/loss"].n_points, row.metrics["grad"].n_nan, row.state) == (20, 4, "finished")
     assert row.hparams == ({} if "hparams.json" in lost else {"lr": 0.1, "seed": 1})
 
 
-def test_the_uri_may_be_a_run_itself_and_several_may_be_given(tmp_path: Path, opened: Any) -> None:
+def test_the_uri_may_be_a_run_itself_and_several_may_be_given(tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "a")
     make_run(tmp_path / "more", "a")
-    assert set(by_id(opened(tmp_path / "runs/a"))) == {"a"}
-    both = opened(tmp_path / "runs", tmp_path / "more")
+    assert set(by_id(open_runs(tmp_path / "runs/a"))) == {"a"}
+    both = open_runs(tmp_path / "runs", tmp_path / "more")
     rows = by_id(both)
     assert len(rows) == 2
     assert {row.uri for row in rows.values()} == {str(tmp_path / "runs/a"), str(tmp_path / "more/a")}
@@ -85,13 +71,13 @@ def test_the_uri_may_be_a_run_itself_and_several_may_be_given(tmp_path: Path, op
         assert both.run(run_id).uri == row.uri
 
 
-def test_a_run_shows_all_that_was_logged(tmp_path: Path, opened: Any) -> None:
+def test_a_run_shows_all_that_was_logged(tmp_path: Path, open_runs: Any) -> None:
     with RunFolderLogger(tmp_path / "runs/x") as log:
         log_all_kinds(log, 7)
         log.log_images(np.zeros((4, 4)), "seg", masks={"tissue": np.ones((4, 4), np.uint8)}, mask_class_labels={1: "fat"}, step=8)
     (tmp_path / "runs/x/logs-rank0.txt").write_text("one\ntwo\nthree")
     (tmp_path / "runs/x/logs-rank1.txt").write_text("other\n")
-    run: Run = opened(tmp_path / "runs").run("x")
+    run: Run = open_runs(tmp_path / "runs").run("x")
     assert run.keys() == ["loss", "val/acc"]
     assert run.hparams() == {"lr": 0.1, "model": {"depth": 3}}
     kinds = {item.kind: item for item in run.media()}
@@ -122,24 +108,24 @@ def test_a_run_shows_all_that_was_logged(tmp_path: Path, opened: Any) -> None:
         run.series("nothing")
 
 
-def test_a_resumed_run_keeps_its_overwritten_branch(tmp_path: Path, opened: Any) -> None:
+def test_a_resumed_run_keeps_its_overwritten_branch(tmp_path: Path, open_runs: Any) -> None:
     for first, value in ((0, 1.0), (5, 2.0), (3, 3.0)):
         with RunFolderLogger(tmp_path / "r") as log:
             for step in range(first, 8):
                 log.log_metrics({"loss": value}, step)
-    series = opened(tmp_path).run("r").series("loss")
+    series = open_runs(tmp_path).run("r").series("loss")
     assert series.restarts == [5, 3]
     shown = {(int(s), float(v)) for s, v, gone in zip(series.step, series.value, series.overwritten, strict=True) if not gone}
     assert shown == {*((s, 1.0) for s in range(3)), *((s, 3.0) for s in range(3, 8))}
     assert series.n_total == 8 + 3 + 5
 
 
-def test_attempts_and_ranks_belong_to_their_run(tmp_path: Path, opened: Any) -> None:
+def test_attempts_and_ranks_belong_to_their_run(tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "r", 5)
     make_run(tmp_path / "runs/r", "attempt-2", 7)
     make_run(tmp_path / "runs/r", "rank1", 3)
     make_run(tmp_path / "runs/ranks", "rank0", 4)
-    runs = opened(tmp_path / "runs")
+    runs = open_runs(tmp_path / "runs")
     rows = by_id(runs)
     assert set(rows) == {"r", "ranks"}
     assert (rows["r"].attempt, rows["r"].metrics["train/loss"].n_points, rows["r"].metrics["train/loss"].last_step) == (2, 12, 6)
@@ -149,10 +135,10 @@ def test_attempts_and_ranks_belong_to_their_run(tmp_path: Path, opened: Any) -> 
     assert {"rank1/grad", "grad"} <= set(runs.run("r").keys())
 
 
-def test_a_run_that_is_written_is_live_and_seen_to_grow(tmp_path: Path, opened: Any) -> None:
+def test_a_run_that_is_written_is_live_and_seen_to_grow(tmp_path: Path, open_runs: Any) -> None:
     with RunFolderLogger(tmp_path / "r") as log:
         log.log_metrics({"loss": 1.0}, 0)
-        run: Run = opened(tmp_path).run("r")
+        run: Run = open_runs(tmp_path).run("r")
         assert run.refresh()
         assert run.row.state == "live"
         assert run.truth().writer == "alive"
@@ -166,19 +152,19 @@ def test_a_run_that_is_written_is_live_and_seen_to_grow(tmp_path: Path, opened: 
     assert run.truth().writer == "finished"
 
 
-def test_a_killed_run_is_lost(tmp_path: Path, opened: Any) -> None:
+def test_a_killed_run_is_lost(tmp_path: Path, open_runs: Any) -> None:
     log = RunFolderLogger(tmp_path / "r")
     log.log_metrics({"loss": 1.0}, 0)
     lock = (tmp_path / "r/.lock").read_text()
     log.close()
     (tmp_path / "r/wherry-summary.json").unlink()
     (tmp_path / "r/.lock").write_text(lock.replace(lock.split()[1], str(2**22 - 7)))
-    assert by_id(opened(tmp_path))["r"].state == "lost"
+    assert by_id(open_runs(tmp_path))["r"].state == "lost"
 
 
-def test_nothing_can_be_written(tmp_path: Path, opened: Any) -> None:
+def test_nothing_can_be_written(tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "r", 2)
-    runs = opened(tmp_path / "runs")
+    runs = open_runs(tmp_path / "runs")
     store = runs._places[0].store
     calls: dict[str, tuple[object, ...]] = {
         "put_file": ("x", tmp_path / "runs/r/metrics.jsonl", PutOptions()),
@@ -193,32 +179,32 @@ def test_nothing_can_be_written(tmp_path: Path, opened: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "media\\x", "", "a//b", "./x"])
-def test_no_path_leaves_the_run(path: str, tmp_path: Path, opened: Any) -> None:
+def test_no_path_leaves_the_run(path: str, tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "r", 2)
     (tmp_path / "x").write_text("secret")
     (tmp_path / "runs/r/media").mkdir()
     line = {"t": 1, "step": 1, "key": "k", "kind": "image", "path": path, "size_bytes": 1}
     (tmp_path / "runs/r/media/index.jsonl").write_text(json.dumps(line) + "\n")
-    run = opened(tmp_path / "runs").run("r")
+    run = open_runs(tmp_path / "runs").run("r")
     assert run.media() == []
     with pytest.raises(ConfigError):
         run.read_file(path)
 
 
-def test_an_unknown_run_is_told_with_a_remedy(tmp_path: Path, opened: Any) -> None:
+def test_an_unknown_run_is_told_with_a_remedy(tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "r", 2)
     with pytest.raises(NotFoundError, match="wherry runs"):
-        opened(tmp_path / "runs").run("nothing")
+        open_runs(tmp_path / "runs").run("nothing")
     with pytest.raises(ConfigError):
         Runs()
 
 
-def test_a_live_mirror_is_read_without_pull(tmp_path: Path, seaweedfs_server: S3Server, opened: Any) -> None:
+def test_a_live_mirror_is_read_without_pull(tmp_path: Path, seaweedfs_server: S3Server, open_runs: Any) -> None:
     """From segments while it runs, with new ones as they come, and from plain objects when it has ended."""
     uri = f"s3://{seaweedfs_server.bucket}/{tmp_path.name}"
     config = MirrorConfig(max_lag_s=1.0, settle_s=0.2)
     folder = tmp_path / "runs"
-    runs = opened(uri, options=seaweedfs_server.options)
+    runs = open_runs(uri, options=seaweedfs_server.options)
     mirrored = Mirror(
         folder / "r", f"{uri}/r", storage_options=seaweedfs_server.options, spool=tmp_path / "spool", config=config, writer="w"
     )
@@ -253,17 +239,17 @@ def test_a_live_mirror_is_read_without_pull(tmp_path: Path, seaweedfs_server: S3
     assert runs.usage().usd > 0
 
 
-def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, seaweedfs_server: S3Server, opened: Any) -> None:
+def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, seaweedfs_server: S3Server, open_runs: Any) -> None:
     uri = f"s3://{seaweedfs_server.bucket}/{tmp_path.name}"
     with Uploader(uri, storage_options=seaweedfs_server.options, spool=tmp_path / "spool") as uploader:
         for name in ("a", "b", "c"):
             make_run(tmp_path / "runs", name)
         uploader.put(tmp_path / "runs", "runs")
-    first = opened(f"{uri}/runs", options=seaweedfs_server.options)
+    first = open_runs(f"{uri}/runs", options=seaweedfs_server.options)
     rows = by_id(first)
     assert len(rows) == 3
     assert first.usage().n_gets == 3, "one summary a run"
     assert first.run("a").series("train/loss").n_total == 20
-    second = opened(f"{uri}/runs", options=seaweedfs_server.options)
+    second = open_runs(f"{uri}/runs", options=seaweedfs_server.options)
     assert {name: row.metrics for name, row in by_id(second).items()} == {name: row.metrics for name, row in rows.items()}
     assert second.usage().n_gets == 0
