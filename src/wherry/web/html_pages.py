@@ -10,7 +10,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from wherry.runs import KeySummary, Run, RunRow, Truth
+from wherry.runs import KeySummary, Run, RunRow
 from wherry.runs.filters import flat
 from wherry.web import ansi, media_files, uplot, words
 from wherry.web.drawing.colours import colour_of, marks_of
@@ -63,7 +63,7 @@ def run(request: Request) -> Response:
     found = site.run(run_id)
     found.refresh()
     more = _OF_TAB[tab](request, found)
-    more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": truth_words(found.truth()), **more}
+    more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": words.truth(found.truth()), **more}
     return _page(request, f"run_{tab}.html", found.row.name, more)
 
 
@@ -90,7 +90,7 @@ def compare(request: Request) -> Response:
         "width": WIDTH,
         "height": HEIGHT,
         "truths": {one.row.id: one.truth() for one in found},
-        "bad_words": lambda truth: [text for look, text in truth_words(truth) if look == "bad"],
+        "bad_words": lambda truth: [text for look, text in words.truth(truth) if look == "bad"],
     }
     return _page(request, "compare.html", f"{len(rows)} runs", more | _cards(keys, query.get("keys", "")))
 
@@ -103,20 +103,6 @@ def error(request: Request, status: int, text: str) -> Response:
 def icon(request: Request) -> Response:
     """The icon of the tab: a browser asks for it on its own, and would log that it is missing."""
     return FileResponse(Path(__file__).parent / "static" / "icon.svg")
-
-
-def truth_words(truth: Truth) -> list[tuple[str, str]]:
-    """How true a page is, in pairs of a look (``good``, ``bad``, or none) and words."""
-    said = [("", f"complete to step {truth.complete_to_step:,}" if truth.complete_to_step is not None else "no step is known")]
-    if truth.newest_point_age_s is not None:
-        said.append(("", f"newest point {words.age(truth.newest_point_age_s)} old"))
-    look = {"alive": "good", "finished": "good", "lost": "bad"}.get(truth.writer, "")
-    said.append((look, f"writer {truth.writer}" if truth.writer != "unknown" else "nothing says whether its writer lives"))
-    n_missing = truth.segments_missing
-    said.append(("bad", f"{n_missing:,} segments missing") if n_missing else ("", "no segment missing"))
-    checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
-    said.append(checked[truth.checksums_verified])
-    return [*said, *(("bad", note) for note in truth.notes)]
 
 
 def _cards(keys: Sequence[str], wanted: str) -> dict[str, object]:

@@ -1,9 +1,13 @@
-"""Numbers, sizes, ages and dollars as the page says them."""
+"""Numbers, sizes, ages, dollars and doubts as the page says them."""
 
 from __future__ import annotations
 
 import math
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wherry.runs import Truth
 
 
 def number(value: object) -> str:
@@ -57,3 +61,17 @@ def moment(t: float | None) -> str:
     if t is None or not 0 <= t < 2**38:  # also false for NaN
         return "-"
     return datetime.fromtimestamp(t, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def truth(known: Truth) -> list[tuple[str, str]]:
+    """How true what is shown is, in pairs of a look (``good``, ``bad``, or none) and words."""
+    said = [("", f"complete to step {known.complete_to_step:,}" if known.complete_to_step is not None else "no step is known")]
+    if known.newest_point_age_s is not None:
+        said.append(("", f"newest point {age(known.newest_point_age_s)} old"))
+    look = {"alive": "good", "finished": "good", "lost": "bad"}.get(known.writer, "")
+    said.append((look, f"writer {known.writer}" if known.writer != "unknown" else "nothing says whether its writer lives"))
+    n_missing = known.segments_missing
+    said.append(("bad", f"{n_missing:,} segments missing") if n_missing else ("", "no segment missing"))
+    checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
+    said.append(checked[known.checksums_verified])
+    return [*said, *(("bad", note) for note in known.notes)]

@@ -1,0 +1,61 @@
+"""chart_data(): all that one chart shows of one metric, for the page, the report and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wherry.errors import NotFoundError, WherryError
+from wherry.redact import redact
+from wherry.runs import Run, RunRow, Series
+from wherry.web.drawing.bands import band_of
+from wherry.web.drawing.colours import marks_of
+from wherry.web.drawing.curves import Curve, Wanted, as_drawn, curve_of
+from wherry.web.table import text_of, value_of
+
+
+class Source(Protocol):
+    """Where runs come from. NotFoundError for an id that no run has."""
+
+    def run(self, run_id: str) -> Run:
+        """The run."""
+        ...
+
+    def row(self, run_id: str) -> RunRow:
+        """Its row."""
+        ...
+
+
+def chart_data(
+    source: Source, ids: Sequence[str], key: str, wanted: Wanted, *, group: str = "", whole: bool = False
+) -> dict[str, object]:
+    """One metric of the runs `ids` in plain values; with `group`, the mean and the band of each group instead of its runs.
+
+    A run without the metric is `missing`; what cannot be read of one is its `trouble`. `whole`: wait until all points are read.
+    """
+    marks = marks_of(ids)
+    lines: list[dict[str, object]] = []
+    groups: dict[str, list[Curve]] = {}
+    for run_id in ids:
+        mine = {"id": run_id, "colour": marks[run_id].colour, "dash": marks[run_id].dash}
+        try:
+            run = source.run(run_id)
+            epochs = _epochs(run, whole=whole) if wanted.x == "epoch" else None
+            curve = curve_of(run.series(key, whole=whole), wanted, epochs)
+        except NotFoundError:
+            lines.append({**mine, "missing": True})  # it has no such metric, which is no trouble
+        except (WherryError, OSError) as error:
+            lines.append({**mine, "trouble": redact(str(error))})
+        else:
+            if group:
+                groups.setdefault(text_of(value_of(source.row(run_id), group)), []).append(curve)
+            else:
+                lines.append({**mine, **as_drawn(curve, wanted)})
+    bands = [{"group": name, **band_of(curves, wanted)} for name, curves in groups.items()]
+    return {"key": key, "runs": lines, "bands": bands}
+
+
+def _epochs(run: Run, *, whole: bool) -> Series | None:
+    """The metric that says the epoch of each step, if the run has one."""
+    found = next((key for key in run.keys() if key == "epoch" or key.endswith("/epoch")), None)  # noqa: SIM118
+    return None if found is None else run.series(found, whole=whole)
