@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -37,6 +38,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nothing))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.fixture(autouse=True)
+def hooks_are_put_back() -> Iterator[None]:
+    """A destination that a test leaves open is found here, not by another test whose hook comes after."""
+    before = sys.excepthook
+    yield
+    assert before is sys.excepthook, "the test has left a destination open that hooks into uncaught exceptions"
 
 
 @pytest.fixture

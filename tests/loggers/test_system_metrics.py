@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,8 +140,9 @@ def test_a_run_folder_has_them_and_a_reader_finds_them(tmp_path: Path) -> None:
 
 
 def test_the_console_and_the_bars_do_not_show_them() -> None:
-    assert not ProgressBarLogger().will_log(State("run"), LogLevel.VERBOSE)
-    assert not ConsoleLogger().will_log(State("run"), LogLevel.VERBOSE)
+    with closing(ProgressBarLogger()) as bars, closing(ConsoleLogger()) as console:
+        assert not bars.will_log(State("run"), LogLevel.VERBOSE)
+        assert not console.will_log(State("run"), LogLevel.VERBOSE)
 
 
 def test_other_ranks_log_their_process_only_and_where_it_is_wanted() -> None:

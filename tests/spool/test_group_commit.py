@@ -61,13 +61,13 @@ class Slow:
         return done
 
     def rows(self) -> list[int]:
-        with sqlite3.connect(self.path) as db:
+        with closing(sqlite3.connect(self.path)) as db:
             return [row[0] for row in db.execute("SELECT n FROM written ORDER BY n")]
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Slow:
-    with sqlite3.connect(tmp_path / "table.db") as db:
+    with closing(sqlite3.connect(tmp_path / "table.db")) as db:
         db.execute("CREATE TABLE written (n INTEGER)")
     return Slow(tmp_path / "table.db")
 

@@ -6,6 +6,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,9 +226,8 @@ def test_the_checksums_of_parts_are_joined_from_those_of_pieces_and_not_computed
     planned: list[int | None] = []
 
     def note() -> None:  # at the first part all checksums are in the table
-        with sqlite3.connect(tmp_path / "journal.db") as db:
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
             planned.extend(row[0] for row in db.execute("SELECT crc32c FROM parts ORDER BY number"))
-        db.close()
 
     store = FaultyStore(memory, [Fault("put_part", act=note)])
     transfer = TransferConfig(multipart_threshold_bytes=1, part_size_bytes=2 * PIECE_BYTES, parts_in_flight=1)
