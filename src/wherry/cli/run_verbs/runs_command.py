@@ -12,13 +12,11 @@ from wherry.cli.arguments import (
     FileOption,
     JsonOption,
     PairsOption,
-    parse_target,
     print_err,
     print_out,
     printable,
-    storage_options,
 )
-from wherry.errors import ConfigError, NotFoundError
+from wherry.errors import NotFoundError
 
 
 def runs(
@@ -45,17 +43,14 @@ def runs(
 
     Example: wherry runs s3://my-bucket/runs --sort val/loss.min
     """
+    from wherry.cli.run_verbs.run_options import open_runs
     from wherry.cli.run_verbs.runs_table import table_of
     from wherry.loggers.values.text import format_json
-    from wherry.runs import Runs, Where, sort_rows
+    from wherry.runs import Where, sort_rows
 
     passes = None if where is None else Where(where)
-    schemes = {parse_target(uri).scheme for uri in uris}
-    if len(schemes) > 1:
-        raise ConfigError(f"the URIs are of several schemes, {', '.join(sorted(schemes))}: show them one after another")
-    options = storage_options(schemes.pop(), option, options_file)
     n_seen, rows = 0, []
-    with Runs(*uris, options=options) as reader:
+    with open_runs(uris, option, options_file)[0] as reader:
         for row in reader.rows():
             n_seen += 1
             if passes is not None and not passes(row):

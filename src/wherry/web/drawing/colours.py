@@ -6,8 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: style.css has this many colours, `--c0` and so on, which people who confuse colours can tell apart, in light and in dark.
-N_COLOURS = 10
+#: The colours of style.css, `--c0` and so on, which people who confuse colours can tell apart, in light and in dark.
+RGB = (
+    *((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73), (0xC4, 0x64, 0x9A), (0x3D, 0x96, 0xD6)),
+    *((0x9A, 0x7D, 0x00), (0x8A, 0x63, 0xD2), (0xA0, 0x62, 0x3A), (0x7D, 0x7D, 0x7D), (0xD0, 0x30, 0x50)),
+)
+N_COLOURS = len(RGB)
 #: chart.js has this many dashes, the first of which is a plain line.
 N_DASHES = 4
 
