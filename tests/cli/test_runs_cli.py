@@ -51,7 +51,7 @@ def test_filters_and_json_are_for_scripts(five: Path, line: CommandLine) -> None
 
 def test_what_cannot_be_is_refused_in_words(five: Path, line: CommandLine) -> None:
     assert "lr<<1" in line.refuse("runs", five, "--where", "lr<<1", expected=2)
-    assert "no runs here" in line.refuse("runs", line.folder / "spool-of-nothing", expected=3)
+    assert "there is no such folder" in line.refuse("runs", line.folder / "spool-of-nothing", expected=3)
     (line.folder / "empty").mkdir()
     assert "metrics.jsonl" in line.refuse("runs", line.folder / "empty", expected=3)
 

@@ -75,6 +75,29 @@ def test_secrets_are_hidden_in_the_diff(repository: Path) -> None:
     assert "api_key = ***" in text
 
 
+def test_secrets_that_show_what_they_are_are_hidden_under_any_name(repository: Path) -> None:
+    marks = ("hf_" + "a1B2" * 8, "ghp_" + "c3D4" * 9, "AKIA" + "E5F6" * 4, "sk-proj-" + "g7H8" * 8, "xoxb-123456789012-x")
+    key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEvery+secret/line\n-----END RSA PRIVATE KEY-----"
+    (repository / "train.py").write_text("\n".join([*(f"x = '{mark}'" for mark in marks), key, "learning = 'sk-learn'"]))
+    diff = of(repository)["git"]["diff"]
+    assert [] == [mark for mark in (*marks, "every+secret") if mark in diff]
+    assert "sk-learn" in diff
+    cut = of(repository, most=len(diff))["git"]["diff"]
+    assert "every+secret" not in cut
+
+
+def test_files_that_hold_secrets_are_not_in_the_diff(repository: Path) -> None:
+    (repository / "deploy").mkdir()
+    for name in (".env", "deploy/.env.prod", "deploy/tls.PEM", "model.py"):
+        (repository / name).write_text("before\n")
+    git(repository, "add", "-f", ".")
+    git(repository, "commit", "-q", "-m", "two")
+    for name in (".env", "deploy/.env.prod", "deploy/tls.PEM", "model.py"):
+        (repository / name).write_text(f"after in {name}\n")
+    diff = of(repository / "deploy")["git"]["diff"]
+    assert ["after in model.py"] == [line[1:] for line in diff.splitlines() if line.startswith("+after")]
+
+
 def test_outside_of_a_repository_there_is_no_git(tmp_path: Path) -> None:
     assert of(tmp_path)["git"] is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,12 +20,37 @@ def test_a_constant_stays_bit_equal() -> None:
         assert (smooth(step, np.full(10_000, value), 0.99, 10.0) == value).all()
 
 
-def test_the_past_never_moves() -> None:
-    step = np.cumsum(RNG.integers(1, 9, 2000))
-    value = RNG.normal(size=2000)
-    whole = smooth(step, value, 0.9, 5.0)
-    for n in (1, 2, 100, 1999):
-        assert (smooth(step[:n], value[:n], 0.9, 5.0) == whole[:n]).all()
+@pytest.mark.parametrize("factor", [0.01, 0.9, 0.99999])
+def test_the_past_never_moves(factor: float) -> None:
+    step = np.cumsum(RNG.integers(1, 9, 20_000))
+    value = RNG.normal(size=20_000)
+    whole = smooth(step, value, factor, 5.0)
+    for n in (1, 2, 100, 255, 256, 257, 1999, 19_999):
+        assert (smooth(step[:n], value[:n], factor, 5.0) == whole[:n]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e9, 1e9)), min_size=1, max_size=700),
+    st.floats(1e-6, 1 - 1e-9),
+    st.floats(0.01, 1e5),
+)
+def test_it_is_the_average_by_its_definition(points: list[tuple[int, float]], factor: float, reference_step: float) -> None:
+    """Point by point: what is one reference step ago counts `factor`; the weights of all points so far make one."""
+    step, value = np.cumsum([distance for distance, _ in points]), np.array([one for _, one in points])
+    mean = total = 0.0
+    for at, found in enumerate(smooth(step, value, factor, reference_step)):
+        weight = factor ** ((float(step[at] - step[at - 1]) if at else reference_step) / reference_step)
+        gain = -math.expm1(math.log(factor) * ((float(step[at] - step[at - 1]) if at else reference_step) / reference_step))
+        total = weight * total + gain
+        mean += gain / total * (value[at] - mean)
+        assert found == pytest.approx(mean, rel=1e-6, abs=1e-6 * float(np.abs(value[: at + 1]).max()))
+
+
+def test_a_spike_leaves_no_trace_behind() -> None:
+    value = np.full(5000, 0.5)
+    value[0], value[7] = 1e300, -1e308
+    assert smooth(np.arange(5000), value, 0.5)[-1] == 0.5
 
 
 def test_density_of_points_does_not_matter() -> None:

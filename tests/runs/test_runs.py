@@ -191,6 +191,27 @@ def test_no_path_leaves_the_run(path: str, tmp_path: Path, open_runs: Any) -> No
         run.read_file(path)
 
 
+def test_no_link_leads_out_of_the_run(tmp_path: Path, open_runs: Any) -> None:
+    make_run(tmp_path / "runs", "r", 2)
+    make_run(tmp_path / "runs", "other", 2)
+    (tmp_path / "x").write_text("secret")
+    (tmp_path / "runs/r/own.jsonl").symlink_to("metrics.jsonl")
+    (tmp_path / "runs/r/far.jsonl").symlink_to("../other/metrics.jsonl")
+    (tmp_path / "runs/r/folder").symlink_to("../other")
+    (tmp_path / "runs/r/out").symlink_to(tmp_path / "x")
+    run = open_runs(tmp_path / "runs").run("r")
+    assert run.read_file("metrics.jsonl") == run.read_file("own.jsonl")
+    for name in ("far.jsonl", "folder/metrics.jsonl", "out"):
+        with pytest.raises(ConfigError, match="leads out of the run"):
+            run.read_file(name)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, open_runs: Any) -> None:
+    runs = open_runs(tmp_path / "no/such/folder")
+    with pytest.raises(NotFoundError, match=r"no/such/folder: there is no such folder"):
+        list(runs.rows())
+
+
 def test_an_unknown_run_is_told_with_a_remedy(tmp_path: Path, open_runs: Any) -> None:
     make_run(tmp_path / "runs", "r", 2)
     with pytest.raises(NotFoundError, match="wherry runs"):

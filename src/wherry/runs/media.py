@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from wherry.errors import ConfigError, StoreError
 from wherry.loggers.files.run_summary import number_of, parse_object, records_of, step_of
@@ -27,6 +27,11 @@ def check_path(path: str) -> str:
     if PurePosixPath(name).is_absolute() or "\\" in name:
         raise ConfigError(f"the path {path!r} is none inside a run: use one that media() or tables() give")
     return name
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether the file is in the folder when all symbolic links were followed."""
+    return (folder / name).resolve().is_relative_to(folder.resolve())
 
 
 def is_path(path: object) -> bool:

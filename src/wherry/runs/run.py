@@ -24,7 +24,7 @@ from wherry.runs.looks import (
     LookBudget,
     next_due_s,
 )
-from wherry.runs.media import check_path, histograms_in, media_in, rows_of_table, tables_in, texts_in
+from wherry.runs.media import check_path, histograms_in, is_inside, media_in, rows_of_table, tables_in, texts_in
 from wherry.runs.objects.contents import Contents, contents_of, folder_key, root_of, uri_of
 from wherry.runs.objects.discovery import Found, Walk
 from wherry.runs.objects.disk_cache import DiskCache
@@ -283,8 +283,13 @@ class Run:
         return [one for one in found if key in (None, one.key) and step in (None, one.step)]
 
     def read_file(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Bytes of one file of the run, at most 64 MiB a call. NotFoundError; ConfigError for a path that leaves the run."""
+        """Bytes of one file of the run, at most 64 MiB a call. NotFoundError; ConfigError for a path that leaves the run.
+
+        A symbolic link in a local run may lead to another file of the run, and not out of it.
+        """
         name = check_path(path)
+        if self._place.is_local and not is_inside(Path(self.uri), name):
+            raise ConfigError(f"the path {path!r} is a symbolic link that leads out of the run: it is not followed")
         if offset < 0 or (size is not None and size < 0):
             raise ConfigError(f"offset={offset!r}, size={size!r}: neither may be negative")
         end = offset + min(MOST_READ_BYTES if size is None else size, MOST_READ_BYTES)

@@ -100,6 +100,8 @@ class Runs:
     def _runs_in(self, place: Place) -> Iterator[tuple[Place, Found]]:
         """The runs below a place's URI, which may lie inside of a mirror: then only all of that one is whole."""
         prefix = place.uri.prefix
+        if place.is_local and not Path("/", prefix).is_dir():
+            raise NotFoundError("there is no such folder", operation="list", uri=f"/{prefix}")
         above = _mirror_above(place)
         if above is None:
             for found in runs_of(place.store, prefix):

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from wherry.redact import Redactor, redact
 
-_DIFF = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color")
+#: The changes of all files but those that are there to hold secrets.
+_DIFF = (
+    *("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--", ":/"),
+    *(
+        f":(top,exclude,glob,icase)**/{name}"
+        for name in (".env*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", "*credentials*.json")
+    ),
+)
 #: git of a network file system may hang; the run does not wait for more.
 _GIT_S = 10.0
 _HIDDEN = "***"
@@ -23,6 +30,13 @@ _HIDDEN = "***"
 _SECRET_NAME = r"[\w.-]*(?:secret|passw|(?:api|access|private|auth|account)[-_]?key|credential|token(?![a-z]))[\w.-]*"  # noqa: S105  # a pattern
 _IS_SECRET = re.compile(rf"-*{_SECRET_NAME}", re.IGNORECASE)
 _ASSIGNED = re.compile(rf"""({_SECRET_NAME}["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;)}}\]]+)""", re.IGNORECASE)
+#: Secrets that show what they are: private keys, and the tokens of Hugging Face, W&B, GitHub, GitLab, AWS, Google, OpenAI, Slack.
+_TELLING = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:hf_[A-Za-z0-9]{20,}|wandb_v1_\w{20,}|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|A[KS]IA[0-9A-Z]{16}"
+    r"|AIza[\w-]{30,}|ya29\.[\w.-]{20,}|sk-[\w-]{20,}|xox[abeoprs]-[\w-]{10,})",
+    re.DOTALL,
+)
 _USER_IN_URL = re.compile(r"(\w+://)[^/\s@]+@")
 #: What names the job and its place. Only these variables are recorded.
 _SCHEDULER = re.compile(
@@ -36,8 +50,9 @@ def environment(
 ) -> dict[str, object]:
     """What a run folder says of its run's surroundings; JSON values only.
 
-    Hidden are secrets that wherry knows, values of options and assignments whose names sound secret, users in URLs, and values
-    of such environment variables wherever they occur. A secret in a diff under another name is not noticed.
+    Hidden are secrets that wherry knows, values of options and assignments whose names sound secret, users in URLs, values of
+    such environment variables wherever they occur, private keys, and tokens whose first letters tell whose they are. Files
+    that are there to hold secrets (.env, *.pem) are not in the diff. A secret of another form in code is not noticed.
     """
     variables, folder = os.environ if variables is None else variables, folder or Path.cwd()
     found: dict[str, object] = {
@@ -65,7 +80,7 @@ def environment(
 
 def _scrubbed(value: object, known: Redactor) -> object:
     if isinstance(value, str):
-        text = _USER_IN_URL.sub(rf"\1{_HIDDEN}@", _ASSIGNED.sub(rf"\1{_HIDDEN}", value))
+        text = _USER_IN_URL.sub(rf"\1{_HIDDEN}@", _ASSIGNED.sub(rf"\1{_HIDDEN}", _TELLING.sub(_HIDDEN, value)))
         return redact(known.scrub(text))
     if isinstance(value, dict):
         return {key: _scrubbed(inner, known) for key, inner in value.items()}
