@@ -72,13 +72,43 @@ def put(
 
     Example: wherry put model.pt logs s3://my-bucket/run1/
     """
-    from wherry.cli.taken_names import refuse_taken
-    from wherry.uploader import Uploader
-
     target, names = destinations(paths, uri)
     for path in paths:
         path.stat()  # nothing is accepted when one of them is missing
     options = storage_options(target.scheme, option, options_file)
+    raise typer.Exit(
+        put_files(
+            paths,
+            target,
+            names,
+            options,
+            overwrite=overwrite,
+            move=move,
+            wait=wait,
+            timeout=timeout,
+            spool=spool,
+            as_json=as_json,
+        )
+    )
+
+
+def put_files(
+    paths: Sequence[Path],
+    target: StoreURI,
+    names: Sequence[str],
+    options: Mapping[str, object],
+    *,
+    overwrite: bool,
+    move: bool = False,
+    wait: bool = True,
+    timeout: float | None = None,
+    spool: Path | None = None,
+    as_json: bool = False,
+) -> Exit:
+    """Upload each of the paths to its name below the target, as `wherry put` does, and say so. Returns the exit code."""
+    from wherry.cli.taken_names import refuse_taken
+    from wherry.uploader import Uploader
+
     if not overwrite:
         refuse_taken(target, options, list(zip(paths, names, strict=True)))
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
@@ -98,7 +128,7 @@ def put(
             _show_upload(handle, uploader, as_json=as_json)
         if wait and not move:
             _give_up_taken(uploader, handles)
-    raise typer.Exit(code)
+    return code
 
 
 def _without_remedy(error: UploadFailed) -> UploadFailed:

@@ -24,6 +24,7 @@ from wherry.cli.run_verbs.run_options import (
     ToOption,
     XAxis,
     XOption,
+    check_part,
     need_extra,
     open_runs,
 )
@@ -73,9 +74,8 @@ def plot(
     from wherry.cli.run_verbs.terminal_chart import Axes
     from wherry.web.drawing.chosen_runs import choose
 
-    if low is not None and high is not None and low >= high:
-        raise ConfigError(f"--from {low:g} must be less than --to {high:g}")
-    axes = Axes("time" if x is XAxis.WALL else x.value, log_x, log, clip, low, high)
+    check_part(low, high)
+    axes = Axes(x.axis, log_x, log, clip, low, high)
     with open_runs([uri, *(also or ())], option, options_file)[0] as reader:
         chosen = choose(reader, runs or (), keys or ())
         if not keys:

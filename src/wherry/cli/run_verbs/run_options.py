@@ -13,6 +13,7 @@ from wherry.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from wherry.runs import Runs
+    from wherry.web.drawing.curves import Axis
 
 RunsUri = Annotated[str, typer.Argument(metavar="URI", help="A prefix of runs, a run, or a folder.", show_default=False)]
 AlsoOption = Annotated[
@@ -43,6 +44,11 @@ class XAxis(str, Enum):
     WALL = "wall"
     RELATIVE = "relative"
 
+    @property
+    def axis(self) -> Axis:
+        """The name of the axis in an address of the page."""
+        return "time" if self is XAxis.WALL else self.value
+
 
 XOption = Annotated[XAxis, typer.Option("--x", help="What is on the x axis.")]
 
@@ -56,6 +62,12 @@ def open_runs(uris: Sequence[str], option: Sequence[str] | None, options_file: s
         raise ConfigError(f"the URIs are of several schemes, {', '.join(sorted(schemes))}: show them one after another")
     options = storage_options(schemes.pop(), option, options_file)
     return Runs(*(str(parse_target(uri)) for uri in uris), options=options), options
+
+
+def check_part(low: float | None, high: float | None) -> None:
+    """ConfigError for a part of the x axis that ends before it begins."""
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(f"--from {low:g} must be less than --to {high:g}")
 
 
 def need_extra(verb: str, *modules: str) -> None:

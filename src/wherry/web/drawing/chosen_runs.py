@@ -59,7 +59,7 @@ class Choice:
 
 
 def choose(reader: Runs, runs: Sequence[str] = (), keys: Sequence[str] = ()) -> Choice:
-    """The runs and metrics that match the names or patterns; all of those that are not asked for.
+    """The runs and metrics that match the names or patterns; all runs, and all metrics but those of the machine, without any.
 
     NotFoundError for a name that nothing has, with the nearest ones; ConfigError for more runs than can be told apart.
     """
@@ -77,8 +77,9 @@ def choose(reader: Runs, runs: Sequence[str] = (), keys: Sequence[str] = ()) -> 
 def matching(names: Sequence[str], patterns: Iterable[str], what: str) -> list[str]:
     """The names that are meant, in the order of the patterns: the name that is written so, else all that match the pattern.
 
-    ``*``, ``?`` and ``[...]`` are as in a shell; upper and lower case are the same in a pattern. NotFoundError for one without a
-    match, with the nearest names.
+    ``*``, ``?`` and ``[...]`` are as in a shell; upper and lower case are the same in a pattern. As a shell passes over hidden
+    files, only a pattern that begins with the word matches what is below ``system/``. NotFoundError for one without a match, with
+    the nearest names.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
@@ -86,7 +87,8 @@ def matching(names: Sequence[str], patterns: Iterable[str], what: str) -> list[s
             found[pattern] = None
             continue
         match = re.compile(translate(pattern), re.IGNORECASE).match
-        mine = [name for name in names if match(name)]
+        has_system = pattern.lower().startswith("system")
+        mine = [name for name in names if match(name) and (has_system or not name.startswith("system/"))]
         if not mine:
             raise NotFoundError(f"no {what} is called {pattern!r}", hint=_nearest(pattern, names))
         found |= dict.fromkeys(mine)
@@ -96,9 +98,10 @@ def matching(names: Sequence[str], patterns: Iterable[str], what: str) -> list[s
 def _keys(reader: Runs, rows: Mapping[str, RunRow], patterns: Sequence[str]) -> list[str]:
     known = sorted({key for row in rows.values() for key in row.metrics})
     try:
-        return matching(known, patterns, "metric") if patterns else known or _all_keys(reader, rows)
+        return matching(known, patterns or ["*"], "metric")
     except NotFoundError:  # a row may know the last metrics only
-        return matching(_all_keys(reader, rows), patterns, "metric")
+        known = _all_keys(reader, rows)
+        return matching(known, patterns, "metric") if patterns else [key for key in known if not key.startswith("system/")]
 
 
 def _all_keys(reader: Runs, rows: Mapping[str, RunRow]) -> list[str]:

@@ -1,4 +1,5 @@
 // The view is the address: what is chosen on a page is read from its query and written into it, so that a link shows the same.
+export { element, number } from "./basics.js";
 
 export const ids = JSON.parse(document.body.dataset.ids || "[]");
 
@@ -30,23 +31,6 @@ export async function swap(address, ...names) {
   }
   document.dispatchEvent(new CustomEvent("swapped"));
   return answer.ok;
-}
-
-export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== null && value !== false) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null));
-  return made;
-}
-
-/** Six digits, as the server says numbers. */
-export function number(value) {
-  if (value === null || value === undefined) return "-";
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return value.toLocaleString("en");
-  return String(Number(value.toPrecision(6)));
 }
 
 export async function copy(text, button) {
