@@ -127,6 +127,15 @@ def test_the_view_is_in_the_address_and_comes_back_from_it(finished: Page, windo
     assert "?id=birch&smooth=25" == window.run("return location.search")
 
 
+def test_the_command_of_a_view_is_copied(finished: Page, window: Browser) -> None:
+    window.open(f"{finished.root}/run?id=birch&keys=loss&log=1")
+    window.run("window.copied = []; navigator.clipboard.writeText = async (text) => { window.copied.push(text); }")
+    for verb in ("plot", "report"):
+        window.run(f"document.querySelector('button.command[data-verb={verb}]').click()")
+        window.wait_for(f"window.copied.some((one) => one.startsWith('wherry {verb} --runs=birch'))", f"the command {verb}")
+    assert [] == window.console()
+
+
 def test_a_class_of_a_mask_is_taken_away(finished: Page, window: Browser) -> None:
     window.open(f"{finished.root}/run?id=amber&tab=media&step=100")
     window.wait_for("document.querySelector('fieldset input')", "the mask's classes")

@@ -1,4 +1,4 @@
-"""What the scripts of the page ask for, as JSON: points, the log as it grows, moments."""
+"""What the scripts of the page ask for, as JSON: points, the log as it grows, moments, commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from wherry.web import ansi
 from wherry.web.drawing.chart_data import chart_data
+from wherry.web.drawing.command_lines import command_of
 from wherry.web.drawing.curves import csv_lines
 from wherry.web.drawing.plain import plain
 from wherry.web.moment import moment_of
@@ -47,6 +48,13 @@ def moment(request: Request) -> Response:
     (run_id,) = run_ids(request.query_params, most=1)
     step = whole(request.query_params, "step", 0) or 0
     return as_json(moment_of(site.run(run_id), request.query_params.get("key", ""), step))
+
+
+def command(request: Request) -> Response:
+    """The command that draws what an address shows, in a terminal or into a file."""
+    site: Site = request.app.state.site
+    query = request.query_params
+    return as_json({"command": command_of(query.get("verb", ""), site.uris, site.options, query)})
 
 
 def as_json(value: object) -> Response:

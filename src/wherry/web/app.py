@@ -39,6 +39,7 @@ def make_app(site: Site, access: Access) -> Starlette:
         Route("/data/csv", answers.csv),
         Route("/data/log", answers.log),
         Route("/data/moment", answers.moment),
+        Route("/data/command", answers.command),
         Route("/live", live),
         Route("/file", media_files.file),
         Route("/favicon.ico", html_pages.icon),

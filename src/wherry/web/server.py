@@ -67,6 +67,7 @@ class Server:
             self._socket.close()
             raise
         self._uris, self._in_frames = list(uris), in_frames
+        self._options = dict(options or {})
         self._serving: Serving | None = None
         self._thread: threading.Thread | None = None
 
@@ -96,6 +97,8 @@ class Server:
             self._thread.join()
 
     async def _serve(self, on_start: Callable[[], object]) -> None:
+        from wherry.store.registry import split_options
+        from wherry.uri import parse_uri
         from wherry.web import uplot
         from wherry.web.app import make_app
         from wherry.web.guard import Access
@@ -105,7 +108,8 @@ class Server:
 
         host, token = self.address.host, self.address.token
         names = () if host in _LOOPBACK else (host, socket.gethostname())
-        site = Site(self._runs, Listing(self._runs), self._uris, uplot.is_there(), asyncio.Event())
+        public, _ = split_options(parse_uri(self._uris[0]).scheme, self._options)
+        site = Site(self._runs, Listing(self._runs), self._uris, uplot.is_there(), public, asyncio.Event())
         self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, on_start)
         try:
             await self._serving.serve(sockets=[self._socket])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wherry.runs import Run, RunRow, Runs
@@ -14,13 +14,15 @@ from wherry.web.known_rows import Listing
 class Site:
     """The runs that are shown, and whether the page is about to end.
 
-    `has_curves`: whether uPlot is there. `ending` is set when the server ends, for answers that would go on for ever.
+    `has_curves`: whether uPlot is there. `options`: the storage options that are no secret. `ending` is set when the server ends,
+    for answers that would go on for ever.
     """
 
     runs: Runs
     listing: Listing
     uris: Sequence[str] = ()
     has_curves: bool = True
+    options: Mapping[str, object] = field(default_factory=dict)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     def run(self, run_id: str) -> Run:

@@ -1,5 +1,5 @@
 // What all pages share: keys, what is live, links and commands to copy.
-import { copy, ids, swap } from "./view.js";
+import { copy, ids, json, swap } from "./view.js";
 
 const by = (id) => document.getElementById(id);
 const trouble = by("trouble");
@@ -67,6 +67,15 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("swapped", showCopies);
 showCopies();
+
+for (const button of document.querySelectorAll("button.command")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const query = new URLSearchParams(location.search);
+    query.set("verb", button.dataset.verb);
+    json(`/data/command?${query}`).then((answer) => copy(answer.command, button)).catch((error) => say(error.message));
+  });
+}
 
 // Keys. What is moved along by j and k: runs of a table, or charts.
 const things = () => [...document.querySelectorAll("tr[data-id], article.card")].filter((one) => one.offsetParent);
