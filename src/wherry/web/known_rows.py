@@ -1,4 +1,4 @@
-"""Listing: the rows of all runs, read in the background, so that a page shows at once what is known."""
+"""Listing: the rows of all runs, read in the background, so that a page shows at once what is known, now or from before."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ FRESH_S = 30.0
 class Rows:
     """The rows that are known.
 
-    `is_whole`: all were read once. `trouble`: why reading them ended early. `version` grows with each change.
+    `is_whole`: all were read once. `of_before_s`: until then some are as they were so long ago. `trouble`:
+    why reading them ended early. `version` grows with each change.
     """
 
     rows: tuple[RunRow, ...] = ()
     is_whole: bool = False
+    of_before_s: float | None = None
     trouble: str | None = None
     age_s: float = 0.0
     version: int = 0
@@ -37,7 +39,8 @@ class Listing:
         self._fresh_s = fresh_s
         self._clock = clock
         self._news = threading.Condition()
-        self._rows: dict[str, RunRow] = {}
+        before, self._of_before_s = runs.rows_of_before()
+        self._rows = {row.id: row for row in before}
         self._read_at: float | None = None  # when the last reading began that came to its end
         self._thread: threading.Thread | None = None
         self._trouble: str | None = None
@@ -50,10 +53,12 @@ class Listing:
             if is_old and self._thread is None:
                 self._thread = threading.Thread(target=self._read, name="wherry-ui-listing", daemon=True)
                 self._thread.start()
-            self._news.wait_for(lambda: self._read_at is not None or self._thread is None, wait_s)
+            if self._of_before_s is None:
+                self._news.wait_for(lambda: self._read_at is not None or self._thread is None, wait_s)
             age_s = 0.0 if self._read_at is None else self._clock() - self._read_at
             rows = tuple(self._rows.values())
-            return Rows(rows, self._read_at is not None, self._trouble, age_s, self._version)
+            of_before_s = self._of_before_s if self._read_at is None else None
+            return Rows(rows, self._read_at is not None, of_before_s, self._trouble, age_s, self._version)
 
     def row(self, run_id: str) -> RunRow | None:
         """Return the row of a run, if it is known."""
