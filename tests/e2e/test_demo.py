@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from browser import local
 from support import environment_with_tests, without_waits
 
 #: Hides torch and scikit-learn from the demo and from its trainer.
@@ -116,6 +118,28 @@ def test_demo_keeps_everything_on_request(without_extras: dict[str, str], tmp_pa
     (kept,) = temporary.iterdir()
     assert f"Everything is kept in {kept}" in done.stdout
     assert len(list((tmp_path / "bucket").rglob("ep*.pt"))) == 10
+
+
+def test_demo_ends_in_the_page_of_its_own_run(temporary: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wherry.cli", "demo", "--ui", "--no-open"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            address = next(
+                found[1] for line in process.stdout if (found := re.match(r"(http://127\.0\.0\.1:\d+/run\?id=run) ", line))
+            )
+            with local.open(address, timeout=60) as answer:
+                page = answer.read().decode()
+            assert "complete to step 10" in page
+            assert 'data-key="accuracy"' in page
+            process.send_signal(signal.SIGINT)
+            assert "ended" in process.stdout.read()
+        finally:
+            process.kill()
+    assert 0 == process.returncode, process.stderr
+    assert [] == left_behind(temporary)
 
 
 def test_demo_fails_when_a_byte_differs(without_extras: dict[str, str], tmp_path: Path, temporary: Path) -> None:

@@ -183,14 +183,23 @@ def _show_finding(finding: Finding) -> None:
 def demo(
     uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="Where to upload; by default a local folder.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder and objects.")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="End in the page of the demo's own run, until Ctrl-C.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="With --ui: do not open a browser.")] = False,
 ) -> None:
     """Show on this machine that a killed run loses nothing.
 
     A model trains, its trainer is killed, its uploads finish nevertheless,
-    and a second run restores the checkpoint and completes.
+    and a second run restores the checkpoint and completes. With --ui, which
+    needs pip install 'wherry[ui]', both are shown as one run in a page.
 
     Example: wherry demo
     """
+    from functools import partial
+
+    from wherry.cli.run_verbs.run_options import need_extra
     from wherry.demo.demo import run
 
-    raise typer.Exit(run([] if uri is None else [(uri, {})], keep=keep))
+    if ui:  # before the demo, not behind it
+        need_extra("demo --ui", "numpy", "jinja2", "starlette", "tsdownsample", "uvicorn")
+    show = partial(ui_command.show_run, no_open=no_open) if ui else None
+    raise typer.Exit(run([] if uri is None else [(uri, {})], keep=keep, show=show))

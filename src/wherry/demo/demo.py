@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wherry.agent.wakeup import notify
-from wherry.demo.train import CONFIG, Accepted, Dying, Orders, Restored, Trained, parse, sha256
+from wherry.demo.train import CONFIG, RUN, Accepted, Dying, Orders, Restored, Trained, parse, sha256
 from wherry.errors import WherryError
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
@@ -47,11 +47,14 @@ class DemoError(WherryError):
     """Something in the demo is wrong."""
 
 
-def run(destinations: Sequence[Destination] = (), *, keep: bool = False) -> int:
+def run(
+    destinations: Sequence[Destination] = (), *, keep: bool = False, show: Callable[[Destination], None] | None = None
+) -> int:
     """Run the demo and print what happens. Return 0 if every byte is right, else 1 after a line that says what is wrong.
 
-    `destinations` are URIs and their storage options; by default a local folder. What the demo made is removed at the end,
-    its objects included, unless `keep` is given. Raises the error of a store that cannot be used.
+    `destinations` are URIs and their storage options; by default a local folder. `show` is called with the run as it is in the
+    first of them, when every byte was right. What the demo made is removed at the end, its objects included, unless `keep` is
+    given. Raises the error of a store that cannot be used.
     """
     console = Console(highlight=False, soft_wrap=True)
     folder = Path(tempfile.mkdtemp(prefix="wherry-demo-"))
@@ -61,7 +64,9 @@ def run(destinations: Sequence[Destination] = (), *, keep: bool = False) -> int:
         with _spool(folder) as spool:
             demo = _Demo(list(destinations) or [(str(folder / "bucket"), {})], folder, spool, console)
             try:
-                demo.show()
+                demo.show(logs=show is not None)
+                if show is not None:
+                    show(demo.run_in_store)
             finally:
                 if destinations and not keep:
                     demo.clear()
@@ -120,8 +125,16 @@ class _Demo:
         self._console = console
         self._orders = Orders(f"demo-{secrets.token_hex(4)}", _EPOCHS, "", str(spool.folder), destinations)
 
-    def show(self) -> None:
-        """Run the whole demo. Raises DemoError if anything is wrong."""
+    @property
+    def run_in_store(self) -> Destination:
+        """The run's own files, in the first destination."""
+        uri, options = self._orders.destinations[0]
+        return f"{uri.rstrip('/')}/{self._orders.run_name}/{RUN}", options
+
+    def show(self, *, logs: bool) -> None:
+        """Run the whole demo; with `logs` both runs write one run folder. Raises DemoError if anything is wrong."""
+        if logs:
+            self._orders = replace(self._orders, run_folder=str(self._folder / RUN))
         for uri, options in self._orders.destinations:
             with self._uploader(uri, options) as uploader:
                 uploader.check()
@@ -136,7 +149,7 @@ class _Demo:
         if restored is None or (restored.sha256, restored.epoch) != (last.sha256, last.epoch):
             raise DemoError(f"what was restored, {restored}, is not the last checkpoint handed over, {last}")
         self._console.rule("a run without a kill, and without uploads, for comparison")
-        whole = self._train(replace(self._orders, destinations=[]), "whole")
+        whole = self._train(replace(self._orders, destinations=[], run_folder=None), "whole")
         if second.trained is None or whole.trained is None or second.trained != whole.trained:
             raise DemoError(f"the restored run ended with {second.trained}, one that was never killed with {whole.trained}")
         _wait_for_agent(self._spool, _FINISH_S)

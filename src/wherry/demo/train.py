@@ -18,18 +18,23 @@ from pathlib import Path
 
 from wherry.config import AgentConfig, Config
 from wherry.demo.model import make_model
-from wherry.loggers import Event, Logger, ObjectStoreLogger, State
+from wherry.loggers import Event, Logger, ObjectStoreLogger, RunFolderConfig, RunFolderLogger, State
 from wherry.spool.handle import UploadHandle
 
 #: The last checkpoint may be stored before the kill: then it is handed over again, at most so often.
 _TRIES = 200
+#: The folder of a run folder's files, beside the checkpoints.
+RUN = "run"
 #: One upload at a time, so that a small model's files queue up, as a large one's do.
 CONFIG = Config(agent=AgentConfig(n_workers=1, jobs_in_flight=1))
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a trainer must do. `destinations` are pairs of a URI and its storage options."""
+    """What a trainer must do. `destinations` are pairs of a URI and its storage options.
+
+    `run_folder`: where a RunFolderLogger writes, for who looks at the run; each destination gets its files as ``run/``.
+    """
 
     run_name: str
     epochs: int
@@ -38,6 +43,7 @@ class Orders:
     destinations: list[tuple[str, Mapping[str, object]]] = field(repr=False)
     resume: bool = False
     die_after_epoch: int | None = None
+    run_folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,13 @@ def main() -> None:
         ObjectStoreLogger(uri, storage_options=options, spool=orders.spool, config=CONFIG, name_format=names, state=state)
         for uri, options in orders.destinations
     ]
-    logger = Logger(state, stores)
+    config = RunFolderConfig(remote_folder=RUN, parquet=False)
+    folders = [RunFolderLogger(orders.run_folder, config=config, state=state)] if orders.run_folder else []
+    logger = Logger(state, [*folders, *stores])
     logger.run_event(Event.INIT)
     model = make_model()
+    if folders:
+        logger.log_hyperparameters({"model": model.description, "epochs": orders.epochs})
     if orders.resume:
         started_s = time.perf_counter()
         stores[0].download_file("latest.pt", checkpoint)
@@ -121,6 +131,8 @@ def main() -> None:
         state.timestamp = state.timestamp.to_next_epoch()
         epoch = state.timestamp.epoch
         metrics = {"epoch": epoch, "loss": loss, "accuracy": model.accuracy()}
+        if folders:
+            logger.log_metrics(metrics, epoch)
         (logs / f"ep{epoch:03d}.json").write_text(json.dumps(metrics))
         with open(logs / "train.log", "a") as lines:
             lines.write(" ".join(f"{name} {value}" for name, value in metrics.items()) + "\n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -14,7 +16,7 @@ from wherry.cli.arguments import FileOption, PairsOption, open_target, parse_tar
 from wherry.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from wherry.web.server import Address
+    from wherry.web.server import Address, Server
 
 
 def ui(
@@ -54,14 +56,21 @@ def ui(
     if not uplot.is_there():
         print_err(uplot.MISSING)
 
+    serve(server, no_open=no_open)
+
+
+def serve(server: Server, *, no_open: bool, page: str = "") -> None:
+    """Print the address, open it where there is a screen, and answer until Ctrl-C. `page`: what follows the address' slash."""
+    address = server.address
+
     def tell() -> None:
-        print_out(f"{server.address.url}   (Ctrl-C ends it)")
-        if "SSH_CONNECTION" in os.environ and server.address.token is None:
-            there = f"{server.address.port}:127.0.0.1:{server.address.port}"
+        print_out(f"{address.url}{page}   (Ctrl-C ends it)")
+        if "SSH_CONNECTION" in os.environ and address.token is None:
+            there = f"{address.port}:127.0.0.1:{address.port}"
             print_out(f"from your own machine: ssh -L {there} {socket.gethostname()}")
         sys.stdout.flush()
         if not no_open:
-            open_browser(server.address)
+            open_browser(address, page)
 
     try:
         server.run(tell)
@@ -69,10 +78,21 @@ def ui(
         print_out("ended")
 
 
-def open_browser(address: Address) -> None:
+def show_run(run: tuple[str, Mapping[str, object]], *, no_open: bool) -> None:
+    """The page of one run, by its URI and storage options, until Ctrl-C."""
+    from wherry.web import uplot
+    from wherry.web.server import Server
+
+    uri, options = run
+    if not uplot.is_there():
+        print_err(uplot.MISSING)
+    serve(Server([uri], options=options), no_open=no_open, page=f"run?id={quote(parse_target(uri).prefix.rpartition('/')[2])}")
+
+
+def open_browser(address: Address, page: str = "") -> None:
     """Open the page where there is a screen. Not with a token: everybody on this machine can read a browser's command line."""
     import webbrowser
 
     has_screen = sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     if has_screen and address.token is None:
-        webbrowser.open(address.url)
+        webbrowser.open(address.url + page)
