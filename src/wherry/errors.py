@@ -176,14 +176,14 @@ class UploadFailed(WherryError):
         except UploadFailed as error:
             names = [failure.uri for failure in error.failures]
 
-    Their files are kept in the spool.
+    Their files are kept in the spool, but for those that were not accepted (`job_id` 0).
     """
 
     def __init__(self, failures: Sequence[JobFailure], *, remedy: str = "") -> None:
         self.failures = tuple(failures)
         self.remedy = remedy
         lines = [f"{len(self.failures)} upload(s) failed:"]
-        lines += [f"  {f.uri} (job {f.job_id}, {f.attempts} attempt(s)): {f.error}" for f in self.failures]
+        lines += [f"  {f.uri} ({_tries(f)}): {f.error}" for f in self.failures]
         super().__init__("\n".join(lines + ([remedy] if remedy else [])))
 
     def __str__(self) -> str:
@@ -196,6 +196,10 @@ class UploadFailed(WherryError):
 
 class NameTakenError(UploadFailed, AlreadyExistsError):
     """All uploads of the call failed because their names are taken, without overwriting being asked for."""
+
+
+def _tries(failure: JobFailure) -> str:
+    return f"job {failure.job_id}, {failure.attempts} attempt(s)" if failure.job_id else "no job"
 
 
 def upload_failed(failures: Sequence[JobFailure], *, remedy: str = "") -> UploadFailed:

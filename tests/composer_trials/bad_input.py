@@ -19,8 +19,8 @@ from composer.utils import get_file
 
 from composer_trials.parts import trainer
 from support import caller, end_agent
-from wherry.config import Config
-from wherry.errors import ConfigError
+from wherry.config import Config, SpoolConfig
+from wherry.errors import ConfigError, UploadFailed
 from wherry.integrations.composer import RemoteUploaderDownloader, wherry_composer
 from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger
 from wherry.loggers.call_limits import CallLimits
@@ -185,6 +185,19 @@ def test_a_checkpoint_that_is_still_queued_is_loaded(tmp_path: Path, monkeypatch
         other = trainer(load_path="my-run/checkpoints/ep1-ba4-rank0.pt", load_object_store=loads)
         assert 4 == int(other.state.timestamp.batch)
         one.close()
+
+
+def test_a_checkpoint_that_the_spool_refuses_moves_no_pointer_and_is_named_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = caller(SpoolConfig(max_spool_bytes=5_000, when_full="raise"))  # a checkpoint has 18,000, a pointer 30
+    log = wherry_composer(ObjectStoreLogger("bucket", spool="spool", config=config, check=False))
+    one = trainer(log, save_folder="{run_name}/checkpoints", save_interval="1ep")
+    with pytest.raises(UploadFailed, match=r"ep2-ba8-rank0\.pt \(no job\): .*max_spool_bytes"):
+        one.fit()
+    one.close()
+    assert not list((tmp_path / "bucket").rglob("*.symlink"))
 
 
 def test_only_destinations_of_ours_are_taken() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from support import caller, file_of
 from wherry import UploadFailed
+from wherry.errors import PermanentError
 from wherry.loggers import ObjectStoreLogger, State
 
 
@@ -64,3 +65,29 @@ def test_a_file_that_is_no_pointer_is_sent_as_it_is(tmp_path: Path) -> None:
     with store(tmp_path) as log:
         log.upload_file(None, "x.symlink", tmp_path / "x.symlink").wait(60.0)
     assert content == (tmp_path / "bucket/x.symlink").read_bytes()
+
+
+@pytest.mark.parametrize("target", ["ep2.pt", "ep2"])
+def test_a_pointer_to_a_file_that_was_refused_stays_where_it_is(target: str, tmp_path: Path) -> None:
+    with store(tmp_path) as log:
+        log.upload_file(None, "ep1.pt", file_of(tmp_path / "ep1.pt", 10))
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep1.pt"), overwrite=True).wait(60.0)
+        refused = target if target == "ep2.pt" else f"{target}/rank0.pt"
+        with pytest.raises(FileNotFoundError):
+            log.upload_file(None, refused, tmp_path / "missing.pt")
+        with pytest.raises(PermanentError, match=rf"{refused} was not accepted: .*missing\.pt does not exist"):
+            log.upload_file(None, "latest.symlink", pointer(tmp_path, target), overwrite=True)
+        log.uploader.flush()
+        assert "ep1.pt" == (tmp_path / "bucket/latest.symlink").read_text()
+        log.upload_file(None, refused, file_of(tmp_path / "ep2.pt", 10))
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, target), overwrite=True).wait(60.0)
+    assert target == (tmp_path / "bucket/latest.symlink").read_text()
+
+
+def test_a_pointer_does_not_lead_to_an_older_upload_of_a_name_that_was_refused(tmp_path: Path) -> None:
+    with store(tmp_path) as log:
+        log.upload_file(None, "ep2.pt", file_of(tmp_path / "ep2.pt", 10)).wait(60.0)
+        with pytest.raises(FileNotFoundError):
+            log.upload_file(None, "ep2.pt", tmp_path / "missing.pt", overwrite=True)
+        with pytest.raises(PermanentError, match=r"ep2\.pt was not accepted"):
+            log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep2.pt"), overwrite=True)

@@ -103,6 +103,9 @@ class LoggerDestination(LogMethods, Callback):
         """
         return None
 
+    def note_lost(self, remote_file_name: str, error: Exception) -> None:
+        """Hear that upload_file() has raised `error`, and that `Logger` has only logged it. By default nothing is done."""
+
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
         """Download the file `remote_file_name` to the path `destination`. Without `overwrite` an existing file is an error.
 

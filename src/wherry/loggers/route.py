@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed
-from wherry.loggers.call_limits import CallLimits, LimitedCalls
+from wherry.loggers.call_limits import CallLimits, LimitedCalls, StuckError
 from wherry.loggers.legacy.old_names import leads_to_old_name
 from wherry.loggers.run.event import Event
 from wherry.loggers.run.level import LogLevel
@@ -66,6 +66,9 @@ class Destination(Listener, Protocol):
         self, state: State | None, log_level: str | int | LogLevel, artifact_name: str, file_path: Path, *, overwrite: bool
     ) -> None:
         """Upload a file, by the old name of the call."""
+
+    def note_lost(self, remote_file_name: str, error: Exception) -> None:
+        """Only the log says that a file was not taken."""
 
 
 class Route:
@@ -132,7 +135,14 @@ class Route:
         upload: Callable[..., object] = self.destination.upload_file
         if leads_to_old_name(upload):  # it has a parameter for the level
             arguments, upload = (state, level, name, path), self.destination.log_file_artifact
-        return self.attempt("upload_file", partial(upload, *arguments, overwrite=overwrite), errors)
+        try:
+            return self.make("upload_file", partial(upload, *arguments, overwrite=overwrite))
+        except Exception as error:
+            n_raised = len(errors)
+            self.failed("upload_file", error, errors)
+            if len(errors) == n_raised:
+                self.destination.note_lost(name, error)
+            return None
 
     def attempt(self, what: str, call: Callable[[], object], errors: list[Exception]) -> object:
         """Call the destination. `what` names the call in messages. What it returns; None after an error."""
@@ -148,10 +158,12 @@ class Route:
 
     def failed(self, what: str, error: Exception, errors: list[Exception]) -> None:
         """Treat an error as `on_error` of the destination says. UploadFailed and AlreadyExistsError are always raised: a
-        destination raises them on purpose.
+        destination raises them on purpose. So is what refuses a file, if failed uploads are (`Config.on_failure`).
         """
         policy = self.destination.on_error
-        if isinstance(error, (UploadFailed, AlreadyExistsError)) or policy == "raise":
+        is_refused = what == "upload_file" and not isinstance(error, StuckError)
+        is_asked_for = is_refused and getattr(self.destination, "on_failure", "warn") == "raise"
+        if isinstance(error, (UploadFailed, AlreadyExistsError)) or policy == "raise" or is_asked_for:
             errors.append(error)
             return
         text = f"{type(self.destination).__name__}.{what} failed: {error}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from wherry.config import Config
-from wherry.errors import ConfigError, StoreError
+from wherry.errors import ConfigError, JobFailure, PermanentError, StoreError, UploadFailed, kind_of, upload_failed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.spool.writer_notes import Writer, other_writer
@@ -66,6 +68,8 @@ class ObjectStoreLogger(LoggerDestination):
         self._has_a_run = state is not None
         self._is_told = False
         self._check_is_due = check
+        self._refused: dict[str, str] = {}  # names whose last file was not accepted -> why
+        self._lost: list[JobFailure] = []
         self._error: BaseException | None = None
         self._time_left_s: Callable[[], float | None] = lambda: None
         #: For what a destination has no call for, such as list and delete. Its names are those that remote_name() returns.
@@ -141,16 +145,26 @@ class ObjectStoreLogger(LoggerDestination):
         gets a warning, once.
 
         A file ``NAME.symlink`` is sent after the upload that it names, and not at all if that has failed, so that it never leads
-        to an object that is not there. Its text is a name below the URI; where the spool knows only an upload
-        with `name_format` around that, the object's text is the whole name.
+        to an object that is not there. PermanentError if the last call for what it names was refused. Its text is a name below
+        the URI; where the spool knows only an upload with `name_format` around that, the object's text is the whole name.
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
         if overwrite:
             self._tell_of_another_run(name)
+        try:
+            handle = self._hand_over(name, file_path, overwrite=overwrite, move=move)
+        except Exception as error:
+            self._refused[name] = str(error)
+            raise
+        self._refused.pop(name, None)
+        return handle
+
+    def _hand_over(self, name: str, file_path: str | os.PathLike[str], *, overwrite: bool, move: bool) -> UploadHandle:
         requires: list[str] = []
         if name.endswith(SYMLINK_SUFFIX) and (target := read_pointer(file_path)) is not None:
             names = (target, self.remote_name(escaped(target)))
+            self._require_accepted(names, pointer=name)
             requires = [each for each in names if self.uploader.has_accepted(each)][:1]
             if requires and requires != [target]:
                 return self._upload_text(requires[0], name, overwrite=overwrite, requires=requires)
@@ -161,10 +175,43 @@ class ObjectStoreLogger(LoggerDestination):
                 raise
             raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
 
+    def _require_accepted(self, names: Sequence[str], *, pointer: str) -> None:
+        """Refuse a pointer to a file that was refused, or to the folder of one. The journal has nothing to wait for then."""
+        for refused, why in self._refused.items():
+            if any(refused == name or refused.startswith(f"{name}/") for name in names):
+                raise PermanentError(
+                    f"it names {names[0]}, and {refused} was not accepted: {why}",
+                    operation="put",
+                    uri=self.uploader.uri_for(pointer),
+                    hint="it stays at what it names now; hand that file over again first",
+                )
+
     def _upload_text(self, text: str, name: str, *, overwrite: bool, requires: list[str]) -> UploadHandle:
         with self.uploader.folder() as folder:
             (folder / "text").write_text(text)
             return self.uploader.put(folder / "text", name, overwrite=overwrite, move=True, requires=requires)
+
+    def note_lost(self, remote_file_name: str, error: Exception) -> None:
+        """Name the file in the UploadFailed at the end of the training, or at the close."""
+        with suppress(ConfigError):
+            remote_file_name = self.remote_name(remote_file_name)
+        self._lost.append(JobFailure(0, f"{self.uploader.uri}/{remote_file_name}", 0, str(error), kind_of(error)))
+
+    @contextmanager
+    def _naming_lost(self) -> Iterator[None]:
+        """Add the files that note_lost() has heard of to the UploadFailed of the block, or raise one for them."""
+        failed: UploadFailed | None = None
+        try:
+            yield
+        except UploadFailed as error:
+            failed = error
+        lost, self._lost = self._lost, []
+        if lost:
+            failures, remedy = (failed.failures, f"{failed.remedy}\n".lstrip()) if failed else ((), "")
+            remedy += "what has no job was not accepted and is not in the spool: upload it again"
+            raise upload_failed([*failures, *lost], remedy=remedy) from failed
+        if failed is not None:
+            raise failed
 
     def open(self, remote_file_name: str, mode: str = "wb") -> SpoolWriter:
         """Open a file for writing, which replaces an object of its name unless `mode` is ``"xb"``; closing it uploads it.
@@ -207,9 +254,10 @@ class ObjectStoreLogger(LoggerDestination):
     epoch_end = batch_end
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Wait for all uploads. UploadFailed if some failed."""
+        """Wait for all uploads. UploadFailed if some failed, or if the log alone says that files were not accepted."""
         self._see(state)
-        self.uploader.flush_at_end()
+        with self._naming_lost():
+            self.uploader.flush_at_end()
 
     eval_standalone_end = predict_end = fit_end
 
@@ -225,7 +273,13 @@ class ObjectStoreLogger(LoggerDestination):
         stderr what is left to the background. If an exception ended the run (`Logger.error`), failures are printed there too
         and not raised, so that the exception is seen.
         """
-        self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
+        try:
+            with self._naming_lost():
+                self.uploader.end(self._error, self._time_left_s() if timeout_s is None else timeout_s)
+        except UploadFailed as error:
+            if self._error is None:
+                raise
+            sys.stderr.write(f"wherry: {error}\n")
 
     def _start_check(self) -> None:
         if self._check_is_due:
