@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .peers
+VIEWERS := .viewers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
@@ -14,7 +15,7 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo ui-assets quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers release-check clean
+.PHONY: help setup hooks demo ui-assets quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,10 +75,19 @@ bench-full: setup bench-peers  ## the same at full size, kept, and rendered into
 	$(BIN)/python benchmarks/compare/compare.py $(TABLE) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(FOR_S),--for-s $(FOR_S))
 	$(BIN)/python benchmarks/compare/compare.py --render
 
-bench-alone: setup  ## wherry by itself, as ratios within one run
+bench-alone: setup bench-viewers  ## wherry by itself, as ratios within one run
 	for one in benchmarks/bench_*.py; do $(BIN)/python $$one || exit 1; done
 
 bench-peers: $(PEERS)/stamp  ## the environment of the other clients
+
+bench-viewers: $(VIEWERS)/stamp  ## the environment of the pages that wherry ui is measured beside
+
+$(VIEWERS)/stamp: benchmarks/viewers.txt
+	@echo "Making $(VIEWERS): a minute or two"
+	rm -rf $(VIEWERS)
+	$(PYTHON) -m venv $(VIEWERS)
+	$(VIEWERS)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
 
 # One by one if not all at once: a client that cannot be installed is named in the tables.
 $(PEERS)/stamp: benchmarks/peers.txt
@@ -93,4 +103,4 @@ release-check: ui-assets  ## build wheel and sdist, look into both, install and 
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(PEERS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(PEERS) $(VIEWERS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -9,7 +9,7 @@ from pathlib import Path
 from plan import TABLES
 from report import goals_of, goals_of_script, line_of, markdown, markdown_of_script
 from results import ROOT, Result, load
-from scripts import SCRIPTS, Told, load_script
+from scripts import LOOKING, SCRIPTS, Told, load_script
 
 BEGIN, END = "<!-- written by compare.py --render -->", "<!-- end of what compare.py writes -->"
 INTRODUCTION = """# Performance
@@ -17,8 +17,8 @@ INTRODUCTION = """# Performance
 wherry beside other clients of object stores, each with its best documented options, on one machine, in turns. `make bench-full`
 measures all of this again, `make bench` a smaller one in some 200 seconds. [What each figure means, and what would make it
 wrong](../benchmarks/README.md#beside-other-clients-compare). A table of clients says how many rounds it had, and is called quiet
-if in nine of ten measurements others took less than 15 % of a core. Of enqueue, local, startup and training it is known only
-whether the machine was quiet when they began.
+if in nine of ten measurements others took less than 15 % of a core. Of enqueue, local, startup, training and looking at runs it
+is known only whether the machine was quiet when they began.
 
 wherry's rows are the whole pipeline: a durable call, the upload, its verification, its acknowledgement. The others' are the
 transfer alone. Bare Python sockets sign nothing and try nothing again: they are the floor, not a client. CPU and memory are of
@@ -34,14 +34,14 @@ s3torchconnector takes no certificate authority of one's own, so it is not measu
 """
 
 
+#: What the goals of a script are headed by.
+_KIND = {"training": "training", **dict.fromkeys((one.name for one in LOOKING), "looking at runs")}
+
+
 def goals(results: list[Result], scripts: list[Told]) -> str:
     """All goals in one table."""
     found = [(result.title, cells) for result in results for cells in goals_of(result)]
-    found += [
-        ("wherry alone" if told.script != "training" else "training", cells)
-        for told in scripts
-        for cells in goals_of_script(told)
-    ]
+    found += [(_KIND.get(told.script, "wherry alone"), cells) for told in scripts for cells in goals_of_script(told)]
     return "\n".join(
         [line_of(["table", "goal", "found", ""]), "| --- | --- | --- | --- |", *(line_of([a, *b]) for a, b in found)]
     )

@@ -62,6 +62,55 @@ class Told:
     sink: str = "C"
 
 
+def _at_most(what: str, row: str, limit: float, unit: str = " s") -> CellGoal:
+    return CellGoal(f"{what}: at most {limit:g}{unit}", row, 1, limit)
+
+
+#: Looking at runs.
+LOOKING = (
+    Script(
+        "runs",
+        "bench_runs.py",
+        quick={"N_RUNS": "100"},
+        goals=tuple(
+            goal
+            for name in ("with summaries", "without summaries")
+            for goal in (
+                _at_most(f"1,000 runs {name}: the page's first rows", f"{name}, cold: the page answers", 1),
+                _at_most(f"1,000 runs {name}: all rows read", f"{name}, cold: all rows", 5),
+                _at_most(f"1,000 runs {name}: all on the page", f"{name}, cold: the page has all", 5),
+                _at_most(f"1,000 runs {name}: warm cache, all on the page", f"{name}, warm cache: the page has all", 0.5),
+                _at_most(f"1,000 runs {name}: warm cache, all compared with the bucket", f"{name}, warm cache: all rows", 0.5),
+            )
+        ),
+    ),
+    Script(
+        "curves",
+        "bench_curves.py",
+        quick={"N_POINTS": "20000", "N_FILLED": "20000"},
+        goals=(
+            _at_most("100 x 1,000,000 points, Parquet: the first chart's points", "Parquet: the points of the first chart", 1),
+            _at_most("... the first chart in Chromium, from the address on", "Parquet: from the address", 1),
+            _at_most("... from lines: the end of the first chart's points", "lines: the points of the first chart", 1),
+            _at_most("the page's server", "the page's server, largest resident set", 400, " MB"),
+            _at_most("Chromium, all 100 charts seen", "Chromium after scrolling", 500, " MB"),
+        ),
+    ),
+    Script(
+        "live",
+        "bench_live.py",
+        quick={"LIVE_S": "60", "N_RUNS": "2"},
+        goals=(
+            _at_most("a new point at the page's server, median", "from the bucket to the page's server: median", 2),
+            _at_most("... 99 of 100", "from the bucket to the page's server: 99", 10),
+            _at_most("a new point in Chromium, median", "from the bucket to Chromium: median", 2),
+            _at_most("... 99 of 100", "from the bucket to Chromium: 99", 10),
+            _at_most("a page of a live run, an hour", "requests an hour", 1000, " requests"),
+            _at_most("a page of a live run, an hour", "USD an hour", 0.003, " USD"),
+        ),
+    ),
+    Script("viewers", "bench_viewers.py", quick={"N_POINTS": "5000"}),
+)
 SCRIPTS = {
     script.name: script
     for script in (
@@ -112,6 +161,7 @@ SCRIPTS = {
                 CellGoal("time lost, by copy: at most 1/8 of Composer's design", "wherry, copy", 1, 0.125, "Composer's design"),
             ),
         ),
+        *LOOKING,
     )
 }
 

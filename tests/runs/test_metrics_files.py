@@ -18,7 +18,10 @@ from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.mirror import MirrorConfig
 from wherry.runs import Runs
 from wherry.runs.columns.points import Columns, ColumnsFile
-from wherry.uri import parse_uri
+from wherry.runs.objects.disk_cache import DiskCache
+from wherry.runs.objects.place import place_of
+from wherry.runs.objects.reading_store import Tally
+from wherry.uri import StoreURI, parse_uri
 
 
 def lines(n: int, first: int = 0) -> str:
@@ -92,8 +95,11 @@ def test_a_long_file_shows_its_end_first_and_then_all(tmp_path: Path, open_runs:
         run._list_s = 0.0
         assert run.refresh()
         check(run, n)
-    again = open_runs(tmp_path / "runs").run("a")  # another process: from the cache, where it helps
-    check(again, 1500)
+    check(open_runs(tmp_path / "runs").run("a"), 1500)  # another process: from the cache, where it helps
+    runs = open_runs(tmp_path / "runs")
+    check(runs.run("a"), 1500)
+    n_chunks = (folder / "metrics.jsonl").stat().st_size // metrics_file.CHUNK_BYTES
+    assert runs.usage().n_gets < 10 < n_chunks, "no request for a chunk that was parsed before"
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -135,6 +141,27 @@ def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path:
     check(open_runs(tmp_path / "bucket", now=now).run("r"), 440)
 
 
+def test_what_is_asked_for_once_does_not_fill_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/x").write_bytes(b"0123456789")
+    uri = parse_uri(tmp_path / "b")
+    place = place_of(
+        StoreURI("far", "", uri.prefix),
+        LocalStore(uri, {}),
+        "",
+        tally=Tally(),
+        cache=DiskCache(tmp_path / "cache"),
+        scratch=tmp_path,
+    )
+    try:
+        (meta,) = place.store.list(f"{uri.prefix}/")
+        for once, n_kept in ((True, 0), (False, 1)):
+            assert place.fetch(meta, 2, 5, once=once) == b"234"
+            assert len([one for one in (tmp_path / "cache").rglob("*") if one.is_file()]) == n_kept
+    finally:
+        place.close()
+
+
 def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
     uri = parse_uri(tmp_path / "bucket/all")
     rig = Rig(tmp_path, store=LocalStore(uri, {}), uri=uri)
@@ -158,6 +185,7 @@ def test_a_finished_run_is_read_from_parquet_by_columns(
     tmp_path: Path, open_runs: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(metrics_module, "_MOST_KEPT_POINTS", 4000)  # one series, not two
     with RunFolderLogger(tmp_path / "r", now=lambda: 1e9) as log:
         for step in range(3000):
             values = {f"k{n}": float(step * n) for n in range(40)}
@@ -175,6 +203,8 @@ def test_a_finished_run_is_read_from_parquet_by_columns(
     odd = run.series("odd")
     assert (odd.step % 2 == 1).all()
     assert np.isnan(odd.value[odd.step % 7 == 0]).all()
+    assert np.shares_memory(run.series("k1").step, run.series("k2").step), "steps are kept once"
+    assert (run.series("k7").value == 7 * np.arange(3000)).all()
     assert run.keys() == sorted([*(f"k{n}" for n in range(40)), "odd"])
 
 

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,7 @@ class Server:
         names = () if host in _LOOPBACK else (host, socket.gethostname())
         public, _ = split_options(parse_uri(self._uris[0]).scheme, self._options)
         site = Site(self._runs, Listing(self._runs), self._uris, uplot.is_there(), public, asyncio.Event())
+        threading.Thread(target=_import_early, name="wherry-ui-imports", daemon=True).start()
         self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, on_start)
         try:
             await self._serving.serve(sockets=[self._socket])
@@ -140,6 +142,14 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
             continue
         return one
     raise AssertionError("the last port returns or raises")
+
+
+def _import_early() -> None:
+    """Import what the first chart needs, which takes half a second, before somebody waits for it."""
+    import tsdownsample  # noqa: F401
+
+    with suppress(ImportError):  # without it lines are read
+        import pyarrow.parquet  # noqa: F401
 
 
 def _check_extra() -> None:

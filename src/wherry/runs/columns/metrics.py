@@ -22,7 +22,8 @@ _SMALL_BYTES = 8 * 2**20
 #: A Parquet file is made of the lines at the close, and may be stored a little before them.
 _SLACK_S = 600.0
 MOST_KEYS = 20_000
-_MOST_KEPT_SERIES = 64
+#: Series are kept, ready to be drawn, up to so many points together, of 9 to 25 bytes each; the others are on the disk.
+_MOST_KEPT_POINTS = 4_000_000
 
 
 class Metrics:
@@ -139,7 +140,7 @@ class Metrics:
             series = series_of(key, found, n_total=n_total if self.tail_only else None, tail_only=self.tail_only)
             self._kept.pop(key, None)
             self._kept[key] = version, series
-            while len(self._kept) > _MOST_KEPT_SERIES:
+            while len(self._kept) > 1 and sum(len(one.step) for _, one in self._kept.values()) > _MOST_KEPT_POINTS:
                 del self._kept[next(iter(self._kept))]
             return series
 

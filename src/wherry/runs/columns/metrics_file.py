@@ -179,7 +179,7 @@ class MetricsFile:
             cut = min(_next_cut(self._open_start), until)
             if self._parsed_to == self._open_start and cut == _next_cut(self._open_start) and self._take_kept(file, cut):
                 continue
-            data = _lines_until(file, self._parsed_to, cut)
+            data = _lines_until(file, self._parsed_to, cut, once=cut == _next_cut(self._open_start))
             if not data:
                 return
             self._open.add(data)
@@ -192,7 +192,7 @@ class MetricsFile:
                 self._close_chunk(file)
 
     def _name(self, file: LogicalFile, start: int) -> str:
-        return f"columns 1 {self._place.ident} {file.source} {start}"
+        return f"columns 2 {self._place.ident} {file.source} {start}"
 
     def _take_kept(self, file: LogicalFile, cut: int) -> bool:
         """Take a chunk that was parsed before, by whatever process."""
@@ -200,7 +200,7 @@ class MetricsFile:
         if kept is None:
             return False
         with kept:
-            text = kept.read(64)
+            text, _, last_bytes = kept.read(64 + _COMPARED_BYTES).partition(b"\n")
         opened = self._columns.open(self._name(file, self._open_start))
         if opened is None or not text.isdigit() or not cut <= int(text) <= file.size_bytes:
             return False
@@ -210,7 +210,7 @@ class MetricsFile:
             self.keys_cut, self._last = max(self.keys_cut, columns.keys_cut), columns.last
         self._chunks.append(_Chunk(self._open_start, end, self._name(file, self._open_start)))
         self._open, self._open_start, self._parsed_to = Columns(), end, end
-        self._last_bytes = file.read(max(0, end - _COMPARED_BYTES), end)
+        self._last_bytes = last_bytes
         self.version += 1
         return True
 
@@ -218,7 +218,7 @@ class MetricsFile:
         """Put the open chunk, which is complete, on the disk."""
         chunk = _Chunk(self._open_start, self._parsed_to, self._name(file, self._open_start))
         self._columns.put(chunk.name, self._open.to_bytes())
-        self._columns.put(f"{chunk.name} end", str(chunk.end).encode())
+        self._columns.put(f"{chunk.name} end", str(chunk.end).encode() + b"\n" + self._last_bytes)
         self._keys.update(dict.fromkeys(self._open.values))
         self._chunks.append(chunk)
         self._open, self._open_start = Columns(), self._parsed_to
@@ -246,9 +246,9 @@ def _next_cut(start: int) -> int:
     return (start // CHUNK_BYTES + 1) * CHUNK_BYTES
 
 
-def _lines_until(file: LogicalFile, start: int, until: int) -> bytes:
-    """The complete lines from `start` on that begin before byte `until`."""
-    data = file.read(start, until)
+def _lines_until(file: LogicalFile, start: int, until: int, *, once: bool) -> bytes:
+    """The complete lines from `start` on that begin before byte `until`; `once`: they are not needed again."""
+    data = file.read(start, until, once=once)
     size_bytes, step = file.size_bytes, _OVERHANG_BYTES
     while not data.endswith(b"\n") and start + len(data) < size_bytes:
         if len(data) > until - start + MOST_LINE_BYTES:  # no line of metrics: what it holds is passed over

@@ -15,6 +15,7 @@ from wherry.runs.objects.place import Place
 from wherry.store import ObjectMeta
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 #: The footer of 100 columns x 20 row groups takes 200 kB; mostly one request brings it.
@@ -76,6 +77,8 @@ class ParquetColumns:
         self._lock = threading.Lock()
         self._footer: bytes | None = None
         self._metadata: Any = None
+        #: Steps and times of all lines, which each metric needs: 16 MB a million.
+        self._axes: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
 
     @property
     def keys(self) -> list[str]:
@@ -103,13 +106,16 @@ class ParquetColumns:
         names = set(metadata.schema.to_arrow_schema().names)
         if key not in names or key in _OURS:
             return None
-        columns = self._read([name for name in ("t", "step", key) if name in names])
+        known = self._axes
+        columns = self._read([name for name in (key, *(("t", "step") if known is None else ())) if name in names])
         value = columns[key]
         there = ~columns[f"{key} is null"].astype(np.bool_)
-        n = len(value)
-        step = columns["step"].astype(np.int64) if "step" in columns else np.arange(n, dtype=np.int64)
-        t = columns["t"] if "t" in columns else np.full(n, np.nan)
-        return Points(step[there], t[there], value[there])
+        if known is None:
+            n = len(value)
+            step = columns["step"].astype(np.int64, copy=False) if "step" in columns else np.arange(n, dtype=np.int64)
+            known = self._axes = step, columns["t"] if "t" in columns else np.full(n, np.nan)
+        step, t = known
+        return Points(step, t, value) if there.all() else Points(step[there], t[there], value[there])
 
     def _fetch(self, start: int, end: int) -> bytes:
         return self._place.fetch(self._meta, start, end)
@@ -166,6 +172,8 @@ class ParquetColumns:
             column = table.column(name)
             arrays[f"{name} is null"] = column.is_null().to_numpy()
             arrays[name] = _numbers(column, 0 if name == "step" else float("nan"))
+        del table, column
+        pa.default_memory_pool().release_unused()  # else it would keep as much as the largest read took
         return arrays
 
     def _damaged(self, why: object) -> IntegrityError:

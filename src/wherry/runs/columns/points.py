@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -45,20 +46,30 @@ class Columns:
 
     def add(self, data: bytes) -> None:
         """Take more whole lines."""
+        # Looked up once: there may be a hundred numbers in each of a million lines.
+        appends = {key: (values.append, self.lines[key].append) for key, values in self.values.items()}
         for record in records_of(data):
             step, t, at = step_of(record), number_of(record.get("t")), len(self.steps)
             self.steps.append((self.steps[-1] if at else _NO_STEP) if step is None else step)
             self.times.append(float("nan") if t is None else t)
             for key, value in record.items():
-                if key in OURS or (number := number_of(value)) is None:
+                number = value if type(value) is float else number_of(value)
+                if number is None or (key not in appends and not self._is_taken(key, appends)):
                     continue
-                if key not in self.values:
-                    if len(self.values) >= MOST_KEYS:
-                        self.keys_cut += 1
-                        continue
-                    self.values[key], self.lines[key] = array("d"), array("q")
-                self.values[key].append(number)
-                self.lines[key].append(at)
+                add_value, add_line = appends[key]
+                add_value(number)
+                add_line(at)
+
+    def _is_taken(self, key: str, appends: dict[str, tuple[Callable[[float], None], Callable[[int], None]]]) -> bool:
+        """Begin with a new metric; False if it is none, or one too many."""
+        if key in OURS:
+            return False
+        if len(self.values) >= MOST_KEYS:
+            self.keys_cut += 1
+            return False
+        self.values[key], self.lines[key] = array("d"), array("q")
+        appends[key] = self.values[key].append, self.lines[key].append
+        return True
 
     def points(self, key: str) -> Points | None:
         """One metric; None if it is not in these lines."""

@@ -56,8 +56,10 @@ class LogicalFile:
             self._extents = found
         return self._extents
 
-    def read(self, start: int, end: int) -> bytes:
-        """Bytes [start, end), or as many of them as there are."""
+    def read(self, start: int, end: int, *, once: bool = False) -> bytes:
+        """Bytes [start, end), or as many of them as there are. `once`: nobody will ask for them again, so a range of a plain
+        object does not go into the cache, where it would drive out what was made of it.
+        """
         found = bytearray()
         at = max(0, start)
         wanted = [(first, last, one) for first, last, one in self.extents() if last > at and first < end]
@@ -68,7 +70,7 @@ class LogicalFile:
                 found += self._segment(one)[at - first : until - first]
             else:
                 self.is_checked = False
-                found += self._place.fetch(one, at, until)
+                found += self._place.fetch(one, at, until, once=once)
             at = until
         return bytes(found)
 

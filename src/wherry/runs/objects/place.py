@@ -52,14 +52,17 @@ class Place:
         """Whether it is a folder of this machine, which costs nothing to look at."""
         return self.uri.scheme == "file"
 
-    def fetch(self, meta: ObjectMeta, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes of one version of an object, from the disk if they were read before. IntegrityError if it was replaced."""
+    def fetch(self, meta: ObjectMeta, start: int = 0, end: int | None = None, *, once: bool = False) -> bytes:
+        """Bytes of one version of an object, from the disk if they were read before. IntegrityError if it was replaced.
+
+        `once`: do not keep them.
+        """
         end = meta.size_bytes if end is None else end
         name = self.cache_name(meta, f"{start}-{end}")
         if name is not None and self.cache is not None and (known := self.cache.get(name)) is not None:
             return known
         data = read_bytes(self.store, meta.key, start, end, if_match=None if self.is_local else meta.etag)
-        if name is not None and self.cache is not None:
+        if name is not None and self.cache is not None and not once:
             self.cache.put(name, data)
         return data
 
