@@ -13,7 +13,7 @@ import pytest
 
 from command_line import CommandLine
 from servers.real import S3Server
-from servers.web_page import log_of, make_runs
+from servers.web_page import log_of, make_runs, page_of
 from wherry.web import uplot
 from wherry.web.report.scripts import allowed
 
@@ -145,6 +145,42 @@ def test_nothing_breaks_out_of_it(tmp_path: Path, line: CommandLine) -> None:
     assert len(read.raw["script"]) == (2 if uplot.is_there() else 1)
     assert HOSTILE in [chart["key"] for chart in read.data["charts"]]
     assert "alert(1)" not in "".join(read.raw["script"][1:])
+
+
+def test_the_environment_is_there_and_changes_of_code_on_request(tmp_path: Path, line: CommandLine) -> None:
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"loss": 1.0}, 0)
+    git = {"commit": "abc123", "branch": "work", "is_dirty": True, "diff": "+secret <b>idea</b>", "diff_is_cut": False}
+    document = {
+        "t": 5.0,
+        "command": "python train.py",
+        "git": git,
+        "packages": {"torch": "2.2", "x": ["y"]},
+        "host": {"n_cpus": 8},
+    }
+    (tmp_path / "run/environment.json").write_text(json.dumps(document))
+    line.run("report", tmp_path / "run")
+    words = Read(tmp_path / "report.html").words
+    for said in (
+        "python train.py",
+        "abc123 work with changes",
+        "processors 8",
+        "2 packages",
+        "19 characters of changes are not in here",
+    ):
+        assert said in words
+    assert "idea" not in words
+    line.run("report", tmp_path / "run", "--diff", "--overwrite")
+    assert "+secret <b>idea</b>" in Read(tmp_path / "report.html").words
+    with page_of(tmp_path) as page:
+        assert "abc123 work with changes" in page.get("/run?id=run").text
+    out, _ = line.run("runs", tmp_path / "run", "--json", "--environment")
+    assert ("abc123", True) == (json.loads(out)["environment"]["commit"], json.loads(out)["environment"]["is_dirty"])
+    (tmp_path / "run/environment.json").write_text(
+        '{"git": [], "host": 7, "packages": "no", "scheduler": {"<b>": {}}, "command": {}}'
+    )
+    line.run("report", tmp_path / "run", "--overwrite")
+    assert "--environment is for --json" in line.refuse("runs", tmp_path, "--environment", expected=2)
 
 
 def test_a_long_history_makes_a_small_file_that_says_so(tmp_path: Path, line: CommandLine) -> None:

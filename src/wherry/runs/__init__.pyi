@@ -8,6 +8,7 @@ from .records import (
     LogChunk as LogChunk,
     MediaItem as MediaItem,
     QueuedUpload as QueuedUpload,
+    RunEnvironment as RunEnvironment,
     RunRow as RunRow,
     Series as Series,
     TableInfo as TableInfo,

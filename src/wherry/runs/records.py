@@ -175,6 +175,21 @@ class LogChunk:
 
 
 @dataclass(frozen=True)
+class RunEnvironment:
+    """What one start of a run was made of, as it said at `t`. Texts are empty where it did not know. `diff`: to the `commit`."""
+
+    path: str
+    t: float | None
+    command: str
+    host: str
+    commit: str
+    branch: str
+    is_dirty: bool
+    diff: str
+    diff_is_cut: bool
+
+
+@dataclass(frozen=True)
 class CheckpointRow:
     """One checkpoint set. `verified`: ``right`` or ``wrong`` when its bytes were last read, ``when stored``, or None."""
 

@@ -14,6 +14,7 @@ from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotF
 from wherry.mirror.format.layout import key_for
 from wherry.runs.checkpoint_rows import checkpoints_of
 from wherry.runs.columns.metrics import Metrics
+from wherry.runs.environments import environments_in
 from wherry.runs.log_files import log_of
 from wherry.runs.looks import (
     LIST_ENDED_EVERY_S,
@@ -35,6 +36,7 @@ from wherry.runs.records import (
     Histogram,
     LogChunk,
     MediaItem,
+    RunEnvironment,
     RunRow,
     RunState,
     Series,
@@ -143,15 +145,12 @@ class Run:
         self._found = replace(self._found, objects=list(walk), is_cut=bool(walk.cut))
         contents = contents_of(self._place, self._found, pool=self._pool)
         self._row = row_of(self._place, self._found, self.id, self._now())
-        self._take(contents)
-        every_s = LIST_EVERY_S if self._row.state == "live" else LIST_ENDED_EVERY_S
-        self._list_s = self._now() + (LIST_LOCAL_EVERY_S if self._place.is_local else every_s)
-
-    def _take(self, contents: Contents) -> None:
         self._contents = contents
         self._kept.clear()
         self._metrics.update(contents)
         self._followers = [] if self._place.is_local or self._row.state != "live" else self._followed(contents)
+        every_s = LIST_EVERY_S if self._row.state == "live" else LIST_ENDED_EVERY_S
+        self._list_s = self._now() + (LIST_LOCAL_EVERY_S if self._place.is_local else every_s)
 
     def _followed(self, contents: Contents) -> list[Follower]:
         names = [part.name("metrics.jsonl") for part in contents.parts]
@@ -276,6 +275,10 @@ class Run:
             return found
 
         return self._kept_or("hparams", read)
+
+    def environments(self) -> list[RunEnvironment]:
+        """What each start of the run was made of (git commit and changes, command line), in the order of time."""
+        return self._kept_or("environments", lambda contents: environments_in(self._place, contents))
 
     def media(self, key: str | None = None, step: int | None = None) -> list[MediaItem]:
         """The files of the media index, of one name and one step if they are given; none whose path leaves the run."""

@@ -15,6 +15,7 @@ from wherry.runs.filters import flat
 from wherry.web import ansi, media_files, uplot, words
 from wherry.web.drawing.colours import colour_of, marks_of
 from wherry.web.drawing.figures import HEIGHT, WIDTH, heat, parallel
+from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.media_view import media_view
 from wherry.web.site import Site
 from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
@@ -116,7 +117,8 @@ def _cards(keys: Sequence[str], wanted: str) -> dict[str, object]:
 
 def _charts(request: Request, found: Run) -> dict[str, object]:
     keys = [key for key in found.keys() if not key.startswith("system/")]  # noqa: SIM118
-    return {**_cards(keys, request.query_params.get("keys", "")), "best": _best(found.row), "hparams": flat(found.hparams())}
+    more = {"best": _best(found.row), "hparams": flat(found.hparams()), "found": surroundings_of(found), "with_diff": True}
+    return _cards(keys, request.query_params.get("keys", "")) | more
 
 
 def _system(request: Request, found: Run) -> dict[str, object]:

@@ -65,6 +65,9 @@ def report(
     high: ToOption = None,
     group: GroupOption = "",
     baseline: Annotated[str, typer.Option("--baseline", metavar="RUN", help="Draw this run bold.")] = "",
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Put the changes of the code into it, too: who gets it can read them.")
+    ] = False,
     overwrite: OverwriteOption = False,
     spool: SpoolOption = None,
     option: Annotated[
@@ -91,7 +94,7 @@ def report(
 
     check_part(low, high)
     wanted = Wanted(x.axis, half_life_steps=smooth, low=low, high=high, log_y=log)
-    view = ReportView(wanted, log_x, clip, group, baseline)
+    view = ReportView(wanted, log_x, clip, group, baseline, diff)
     reader, options = open_runs([uri, *(also or ())], option, options_file)
     with reader:
         folder, name = (parse_target(out), _NAME) if is_folder_like(out) else split_target(out)

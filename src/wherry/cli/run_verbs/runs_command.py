@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +17,10 @@ from wherry.cli.arguments import (
     print_out,
     printable,
 )
-from wherry.errors import NotFoundError
+from wherry.errors import ConfigError, NotFoundError, WherryError
+
+if TYPE_CHECKING:
+    from wherry.runs import Run, RunRow
 
 
 def runs(
@@ -33,6 +37,9 @@ def runs(
     option: PairsOption = None,
     options_file: FileOption = None,
     as_json: JsonOption = False,
+    environment: Annotated[
+        bool, typer.Option("--environment", help="With --json: git commit, command line, host of each run.")
+    ] = False,
 ) -> None:
     """Show the runs below a prefix, live ones too, from their own files.
 
@@ -45,27 +52,30 @@ def runs(
     """
     from wherry.cli.run_verbs.run_options import open_runs
     from wherry.cli.run_verbs.runs_table import table_of
-    from wherry.loggers.values.text import format_json
     from wherry.runs import Where, sort_rows
 
+    if environment and not as_json:
+        raise ConfigError("--environment is for --json: a table has no room for it")
     passes = None if where is None else Where(where)
     n_seen, rows = 0, []
+    documents: dict[str, str] = {}
     with open_runs(uris, option, options_file)[0] as reader:
         for row in reader.rows():
             n_seen += 1
             if passes is not None and not passes(row):
                 continue
-            if as_json and sort is None:
-                typer.echo(format_json(row.as_json(), significant_digits=None))
-            else:
-                rows.append(row)
+            rows.append(row)
+            if as_json:
+                documents[row.id] = _document(row, reader.run(row.id) if environment else None)
+                if sort is None:
+                    typer.echo(documents[row.id])
     if not n_seen:
         hint = "a run is a folder with metrics.jsonl, hparams.json, logs or checkpoints: see wherry ls"
         raise NotFoundError("there are no runs here", operation="list", uri=", ".join(uris), hint=hint)
     rows = sort_rows(rows, sort or "id")
     if as_json:
         for row in rows if sort is not None else ():
-            typer.echo(format_json(row.as_json(), significant_digits=None))
+            typer.echo(documents[row.id])
         return
     wanted = [*(show or ()), *([sort.removeprefix("-")] if sort else ()), *(passes.names if passes is not None else ())]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -79,3 +89,17 @@ def runs(
         print_err(f"not shown, as the terminal is too narrow: {', '.join(map(printable, table.left_out))}")
     if not rows:
         print_err(f"none of {n_seen} runs passes the filter {where!r}")
+
+
+def _document(row: RunRow, run: Run | None) -> str:
+    """The row as JSON; of the run, if it is given, what its last start was made of. Where that cannot be read it is null."""
+    from wherry.loggers.values.text import format_json
+
+    found = row.as_json()
+    if run is not None:
+        try:
+            environment = next(reversed(run.environments()), None)
+        except WherryError:
+            environment = None
+        found["environment"] = None if environment is None else asdict(environment)
+    return format_json(found, significant_digits=None)

@@ -21,6 +21,7 @@ from wherry.web.drawing.colours import marks_of
 from wherry.web.drawing.curves import Wanted
 from wherry.web.drawing.plain import plain
 from wherry.web.drawing.said import said
+from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.report.scripts import allowed, script, styles
 from wherry.web.table import cell, different, metric_columns, text_of
 
@@ -46,13 +47,14 @@ _templates.globals |= {"cell": cell, "text_of": text_of}
 
 @dataclass(frozen=True)
 class ReportView:
-    """How the charts of a report look. `baseline`: the id of a run."""
+    """How the charts of a report look. `baseline`: the id of a run. `with_diff`: the changes of the code are in it, too."""
 
     wanted: Wanted = field(default_factory=Wanted)
     log_x: bool = False
     clip: bool = False
     group: str = ""
     baseline: str = ""
+    with_diff: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def html_report(chosen: Choice, view: ReportView, *, now_s: float, version: str)
         truths={run.id: run.truth() for run in chosen.runs},
         truth=words.truth,
         alerts=[alert for run in chosen.runs for alert in alerts_of(run)][:_MOST_ALERTS],
+        surroundings={run.id: surroundings_of(run) for run in chosen.runs},
+        with_diff=view.with_diff,
         view=view,
         missing="" if code else uplot.MISSING,
         made=words.moment(now_s),
