@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def of_wherry(root: str) -> tuple[int, int]:
 
 
 def of_tensorboard(root: str) -> tuple[int, int]:
-    points = ask(f"{root}/data/plugin/scalars/scalars?tag={KEY}&run=.")
+    points = ask(f"{root}/data/plugin/scalars/scalars?tag={KEY}&run=rank0")
     return len(points), int(points[-1][1]) + 1 if points else 0
 
 
@@ -135,7 +136,7 @@ def main() -> None:
         for kind, names in (("parquet", ("metrics.parquet", "wherry-summary.json")), ("lines", ("metrics.jsonl",))):
             (base / kind / "run").mkdir(parents=True)
             for name in (*names, "hparams.json"):
-                (base / kind / "run" / name).symlink_to(made / name)
+                shutil.copyfile(made / name, base / kind / "run" / name)
         loud = wait_until_quiet(20.0)
         rows = []
         for kind in ("parquet", "lines"):

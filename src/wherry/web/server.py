@@ -112,7 +112,12 @@ class Server:
         public, _ = split_options(parse_uri(self._uris[0]).scheme, self._options)
         site = Site(self._runs, Listing(self._runs), self._uris, uplot.is_there(), public, asyncio.Event())
         threading.Thread(target=_import_early, name="wherry-ui-imports", daemon=True).start()
-        self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, on_start)
+
+        def start() -> None:
+            site.listing.rows()  # the bucket is listed while the browser starts
+            on_start()
+
+        self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, start)
         try:
             await self._serving.serve(sockets=[self._socket])
         finally:

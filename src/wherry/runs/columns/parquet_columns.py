@@ -23,6 +23,8 @@ _FOOTER_BYTES = 512 * 2**10
 #: A hostile footer may say anything of its own size.
 _MOST_FOOTER_BYTES = 64 * 2**20
 _AT_ONCE = 32
+#: pyarrow joins columns with no more than this between them into one read (arrow::io::CacheOptions).
+_HOLE_BYTES = 8192
 _OURS = ("t", "step", "phase")
 
 
@@ -160,7 +162,7 @@ class ParquetColumns:
             for chunk in map(metadata.row_group(group).column, range(metadata.num_columns))
             if chunk.path_in_schema in names and 0 <= (start := _start(chunk)) <= self._meta.size_bytes
         ]
-        wanted = [(start, min(end, self._meta.size_bytes)) for start, end in wanted]
+        wanted = _joined([(start, min(end, self._meta.size_bytes)) for start, end in wanted])
         found = map_at_once(self._pool, self._fetch, wanted, at_once=_AT_ONCE)
         file.ranges += [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
         try:
@@ -178,6 +180,17 @@ class ParquetColumns:
 
     def _damaged(self, why: object) -> IntegrityError:
         return IntegrityError(f"this Parquet file cannot be read: {why}", operation="read", uri=self._meta.key)
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges in order, with neighbours as one, as pyarrow reads them: what lies in two ranges it would fetch once more."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start - found[-1][1] <= _HOLE_BYTES:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 def _start(chunk: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,6 +13,9 @@ from wherry.web.drawing.bands import band_of
 from wherry.web.drawing.colours import marks_of
 from wherry.web.drawing.curves import Curve, Wanted, as_drawn, curve_of
 from wherry.web.table import text_of, value_of
+
+#: A curve of a million points takes 40 MB while it is computed, and no less time beside others: a page asks for six at once.
+_computing = threading.BoundedSemaphore(2)
 
 
 class Source(Protocol):
@@ -41,7 +45,10 @@ def chart_data(
         try:
             run = source.run(run_id)
             epochs = _epochs(run, whole=whole) if wanted.x == "epoch" else None
-            curve = curve_of(run.series(key, whole=whole), wanted, epochs)
+            series = run.series(key, whole=whole)
+            with _computing:
+                curve = curve_of(series, wanted, epochs)
+                drawn = {} if group else as_drawn(curve, wanted)
         except NotFoundError:
             lines.append({**mine, "missing": True})  # it has no such metric, which is no trouble
         except (WherryError, OSError) as error:
@@ -50,7 +57,7 @@ def chart_data(
             if group:
                 groups.setdefault(text_of(value_of(source.row(run_id), group)), []).append(curve)
             else:
-                lines.append({**mine, **as_drawn(curve, wanted)})
+                lines.append({**mine, **drawn})
     bands = [{"group": name, **band_of(curves, wanted)} for name, curves in groups.items()]
     return {"key": key, "runs": lines, "bands": bands}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wherry.runs import Series, downsample, smooth
 
@@ -57,7 +57,8 @@ def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None) -> Cu
 
     x_of_series = _x_axis(series, wanted.x, epochs)
     is_main = ~series.overwritten & np.isfinite(x_of_series)
-    x, step, value = x_of_series[is_main], series.step[is_main].astype(np.float64), series.value[is_main]
+    x, value = _those(x_of_series, is_main), _those(series.value, is_main)
+    step = x if wanted.x == "step" else _those(series.step, is_main).astype(np.float64)
     x, step, value = _in_order(x, step, value)
     smoothed = smooth(step, value, 0.5, wanted.half_life_steps) if wanted.half_life_steps > 0 else None
     older = [
@@ -166,15 +167,18 @@ def _window(x: Floats, wanted: Wanted) -> slice:
 def _line(
     kind: str, x: Floats, y: Floats, is_drawn: NDArray[np.bool_], n_points: int, step: Floats | None = None
 ) -> dict[str, object]:
-    import numpy as np
 
-    kept = np.flatnonzero(is_drawn)
-    if len(kept) > n_points:
-        kept = kept[downsample(x[kept], y[kept], n_points).indices]
-    line: dict[str, object] = {"kind": kind, "x": x[kept].tolist(), "y": y[kept].tolist(), "n_of": int(is_drawn.sum())}
+    x, y = _those(x, is_drawn), _those(y, is_drawn)
+    kept = downsample(x, y, n_points).indices if len(x) > n_points else slice(None)
+    line: dict[str, object] = {"kind": kind, "x": x[kept].tolist(), "y": y[kept].tolist(), "n_of": len(x)}
     if step is not None:
-        line["step"] = step[kept].tolist()
+        line["step"] = _those(step, is_drawn)[kept].tolist()
     return line
+
+
+def _those(values: NDArray[Any], which: NDArray[np.bool_]) -> NDArray[Any]:
+    """The ones that `which` says; if that is all, no copy is made of what may be a million."""
+    return values if which.all() else values[which]
 
 
 def _some(x: Floats) -> list[float]:
