@@ -172,6 +172,7 @@ def measured(stack: ExitStack, server: S3Server, base: Path) -> list[list[str]]:
         threading.Thread(target=run.listen, args=[end], daemon=True).start()
     window = stack.enter_context(browser())
     window.open(f"{runs[0].page.root}/run?id={runs[0].name}")
+    window.wait_for("document.querySelector('.card .said')?.textContent.startsWith('all ')", "the first chart")
     threading.Thread(target=runs[0].look, args=(window, end), daemon=True).start()
     time.sleep(SETTLING_S)
     since_s = time.monotonic()
