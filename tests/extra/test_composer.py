@@ -151,6 +151,11 @@ def test_bad_input_ends_no_training(python: Path, tmp_path: Path) -> None:
     run_cases("bad_input.py", python, tmp_path, environment(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["defects.py", "defects_of_ends.py"])
+def test_the_defects_of_composers_uploader_are_none_of_ours(name: str, python: Path, server: S3Server, tmp_path: Path) -> None:
+    run_cases(name, python, tmp_path, environment(tmp_path, server) | {"WHERRY_TEST_BUCKET": server.bucket})
+
+
 def run_cases(name: str, python: Path, folder: Path, env: dict[str, str]) -> None:
     """Run a file of tests with Composer's interpreter."""
     own = ["-p", "no:cacheprovider", "--noconftest", "-o", "filterwarnings=", "-m", "", "--basetemp", str(folder / "cases")]
