@@ -161,7 +161,7 @@ def run_cases(name: str, python: Path, folder: Path, env: dict[str, str]) -> Non
     own = ["-p", "no:cacheprovider", "--noconftest", "-o", "filterwarnings=", "-m", "", "--basetemp", str(folder / "cases")]
     command = [str(python), "-m", "pytest", "-q", *own, str(TRIALS / name)]
     with end_agent(folder / "spool"):
-        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     assert 0 == ended.returncode, ended.stdout[-8000:]
 
 

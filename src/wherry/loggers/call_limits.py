@@ -31,10 +31,14 @@ class CallLimits:
     ConfigError for values that make no sense.
     """
 
-    #: A log call, an event, or taking a snapshot of a file. 100 GB are copied within this time on a fast disk.
+    #: A log call, an event, or taking a snapshot of a file. The longest of these is the copy of a checkpoint into the spool where
+    #: it cannot be a reflink: 100 GB at 400 MB/s take 250 s. It must end before other ranks give up waiting for this one:
+    #: torch.distributed's default is 600 s with NCCL.
     call_s: float = 300.0
-    #: The calls at the end of training, evaluation and prediction, and the close. They wait for uploads that make progress, and
-    #: ObjectStoreLogger gives up by itself (`Config.give_up_s`, 1,800 s without progress), so this is for those that hang.
+    #: The calls at the end of training, evaluation and prediction, and the close, which wait for uploads. ObjectStoreLogger gives
+    #: up by itself when nothing has progressed for 1,800 s (`Config.give_up_s`), so this ends only what that does not see. It is
+    #: four times that, as 1 TB, the last checkpoint of a large model, takes 6,700 s at 150 MB/s; no upload is lost by it, as the
+    #: agent goes on.
     end_s: float = 7200.0
 
     def __post_init__(self) -> None:
