@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,8 +20,8 @@ from composer.utils import get_file
 
 from composer_trials.parts import trainer
 from support import caller, end_agent
-from wherry.config import Config, SpoolConfig
-from wherry.errors import ConfigError, UploadFailed
+from wherry.config import Config, RetryConfig, SpoolConfig
+from wherry.errors import ConfigError, TransientError, UploadFailed
 from wherry.integrations.composer import RemoteUploaderDownloader, wherry_composer
 from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger
 from wherry.loggers.call_limits import CallLimits
@@ -198,6 +199,17 @@ def test_a_checkpoint_that_the_spool_refuses_moves_no_pointer_and_is_named_at_th
         one.fit()
     one.close()
     assert not list((tmp_path / "bucket").rglob("*.symlink"))
+
+
+def test_a_store_that_never_answers_ends_a_load_with_an_error(tmp_path: Path) -> None:
+    """After the option `read_timeout_s` (60 s if it is not given) and `RetryConfig.call_deadline_s` (30 s) of retries."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        options = {"endpoint_url": url, "aws_access_key_id": "k", "aws_secret_access_key": "s", "read_timeout_s": 0.5}
+        config = Config(retry=RetryConfig(call_deadline_s=1.0), drain_at_exit_s=0.0)
+        store = ObjectStoreLogger("s3://bucket", storage_options=options, spool=tmp_path / "spool", config=config, check=False)
+        with pytest.raises(TransientError, match=r"no byte went through for 0\.5 s: .* is silent"):
+            trainer(load_path="a.pt", load_object_store=wherry_composer(store))
 
 
 def test_only_destinations_of_ours_are_taken() -> None:
