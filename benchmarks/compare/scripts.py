@@ -76,7 +76,7 @@ LOOKING = (
             goal
             for name in ("with summaries", "without summaries")
             for goal in (
-                _at_most(f"1,000 runs {name}: the page's first rows", f"{name}, cold: the page answers", 1),
+                _at_most(f"1,000 runs {name}: the first 20 rows", f"{name}, cold: first 20 rows", 1),
                 _at_most(f"1,000 runs {name}: all rows read", f"{name}, cold: all rows", 5),
                 _at_most(f"1,000 runs {name}: all on the page", f"{name}, cold: the page has all", 5),
                 _at_most(f"1,000 runs {name}: warm cache, all on the page", f"{name}, warm cache: the page has all", 0.5),
