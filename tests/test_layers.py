@@ -60,6 +60,7 @@ ROOMS = (
     "redact",
     "checksum",
     "clock",
+    "quantities",
     "errors",
 )
 #: These use the standard library only, and one another.

@@ -1,4 +1,4 @@
-"""A bar of bytes, for people who wait. One unit everywhere: a MB is a million bytes."""
+"""A bar of bytes, for people who wait. In binary units, as `quantities.py` writes sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 from typing import Any
+
+from wherry.quantities import size_text
 
 #: A bar for less than this would only flicker.
 BAR_AFTER_S = 0.5
@@ -23,8 +25,9 @@ def terminal_bar(what: str, total_bytes: int, done_bytes: int) -> Any:
     return Bar(
         total=total_bytes,
         initial=done_bytes,
-        unit="B",
+        unit="iB",
         unit_scale=True,
+        unit_divisor=1024,
         desc=what,
         ncols=size.columns,
         nrows=size.lines,
@@ -56,7 +59,7 @@ class ByteBar:
     def _begin(self) -> None:
         if not sys.stderr.isatty():
             self._shown = False
-            sys.stderr.write(f"wherry: {self._what}, {self._total_bytes / 1e6:.1f} MB\n")
+            sys.stderr.write(f"wherry: {self._what}, {size_text(self._total_bytes)}\n")
             return
         self._bar = terminal_bar(self._what, self._total_bytes, self._done_bytes)
 

@@ -117,12 +117,14 @@ class Uploader(Reader):
         """HTML for notebooks: the destination and the progress. Names are escaped."""
         from html import escape
 
+        from wherry.quantities import size_text
+
         counts = self.counts()
         rows = {
             "store": str(self.uri),
             "spool": str(self.spool.folder),
             "uploads": f"{counts.queued} queued, {counts.leased} uploading, {counts.done} done, {counts.failed} failed",
-            "to send": f"{counts.bytes_queued / 1e6:.1f} MB",
+            "to send": size_text(counts.bytes_queued),
         }
         cells = "".join(f"<tr><th>{escape(what)}</th><td>{escape(text)}</td></tr>" for what, text in rows.items())
         return f"<table><caption>Uploader</caption>{cells}</table>"

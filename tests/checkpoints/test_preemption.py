@@ -407,8 +407,6 @@ def test_throughput_counts_the_time_in_which_something_was_sent() -> None:
 def test_a_forecast_says_what_is_late() -> None:
     assert str(Forecast(10.0, 0, None, (), ())) == "all objects are stored"
     short = str(Forecast(10.0, 3_000_000_000, 1e8, ("s3://b/a",), ("s3://b/c",)))
-    assert (
-        short
-        == "2 objects, 3 GB to send: 30.0 s at the 100 MB/s of this run, 10.0 s are left; 1 of 2 objects will arrive, too late: s3://b/c"
-    )
+    assert short.startswith("2 objects, 2.8 GiB to send: 30.0 s at the 95.4 MiB/s of this run, 10.0 s are left; ")
+    assert short.endswith("1 of 2 objects will arrive, too late: s3://b/c")
     assert "nobody knows" in str(Forecast(10.0, 5, None, (), ("s3://b/c",)))

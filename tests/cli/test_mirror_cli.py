@@ -230,7 +230,7 @@ def test_seal_makes_plain_objects_when_it_is_told_to(left: CommandLine) -> None:
     assert "was heard of" in left.refuse("mirror", "seal", "bucket", "--writer", "w", "--yes", expected=2)
     assert "--yes" in left.refuse("mirror", "seal", "bucket", "--force", expected=2)
     out, _ = left.run("mirror", "seal", "bucket", "--force", "--yes")
-    assert "sealed    3.0 kB  a.log\n" == out
+    assert "sealed     3.0 KiB  a.log\n" == out
     assert contents(left.folder / "run") == contents(left.folder / "bucket")
     assert "nothing is unsealed here" in left.refuse("mirror", "seal", "bucket", "--yes", expected=3)
 
@@ -265,7 +265,7 @@ def test_where_nothing_was_mirrored_there_is_nothing(line: CommandLine, verb: tu
 
 def test_pull_copies_what_is_live(left: CommandLine) -> None:
     out, err = left.run("pull", "bucket", "copy")
-    assert out.startswith("sealed: 2 files, 3.0 kB new")
+    assert out.startswith("sealed: 2 files, 3.0 KiB new")
     assert "" == err
     assert contents(left.folder / "run") == contents(left.folder / "copy")
     out, _ = left.run("pull", "bucket", "copy", "--json")
@@ -288,7 +288,7 @@ def test_a_pull_that_follows_ends_with_ctrl_c_and_says_how_to_go_on(line: Comman
     with mirroring(line, "run", "bucket", *QUICK):
         wait_for_segments(line, 3000)
         terminal = Terminal(line, "pull", "bucket", "copy", "--follow", "--interval", "0.1")
-        terminal.read_until("open: 1 files, 3.0 kB new; the writer was heard of .* ago")
+        terminal.read_until("open: 1 files, 3.0 KiB new; the writer was heard of .* ago")
         terminal.type("\x03")
         assert 130 == terminal.end()
     assert "interrupted; what is in copy is right as far as it goes" in terminal.seen

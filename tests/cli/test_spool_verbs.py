@@ -75,13 +75,13 @@ def test_status_counts_and_names_every_field(gate: Gate, gated: CommandLine) -> 
     assert gate.agent().pid == found["agent_pid"]
     out, _ = gated.run("status")
     assert f"agent    pid {gate.agent().pid}\nuploads  0 queued  1 uploading  0 done" in out
-    assert "to send  1.0 kB" in out
+    assert "to send  1000 B" in out
     gate.open()
 
 
 def test_status_shows_each_failure_and_what_to_do(failed: CommandLine) -> None:
     out, _ = failed.run("status")
-    assert f"job 1  file://{failed.folder}/dest/a  (1.0 kB, 1 attempt)" in out
+    assert f"job 1  file://{failed.folder}/dest/a  (1000 B, 1 attempt)" in out
     assert "is there already" in out
     assert "To replace what has them: wherry retry --overwrite 1\n  or give up: wherry discard 1" in out
     (failure,) = _status(failed)["failures"]

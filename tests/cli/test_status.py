@@ -78,7 +78,7 @@ def test_status_says_why_calls_are_made_again_while_a_first_try_is_under_way(lin
     assert ("uploading", 1, None) == (one["state"], one["attempts"], one["next_try_in_s"])
     assert "127.0.0.1:1" in one["reason"]
     assert "secretsecret" not in one["reason"]
-    assert f"1 upload is being tried again:\n  job 1  {URI}  (1.0 kB, 1 attempt, being tried now)\n" in line.run("status")[0]
+    assert f"1 upload is being tried again:\n  job 1  {URI}  (1000 B, 1 attempt, being tried now)\n" in line.run("status")[0]
     assert "  why       it is being tried again after: " in line.run("status", "1")[0]
 
 
@@ -165,7 +165,7 @@ def test_the_story_of_a_name_has_all_its_uploads(line: CommandLine) -> None:
         line.run("put", "--overwrite", "a", "dest/a")
     out, _ = line.run("status", "dest/a")
     assert 2 == out.count(f"file://{line.folder}/dest/a\n")
-    assert 2 == out.count("done, 1.0 kB")
+    assert 2 == out.count("done, 1000 B")
     assert "no upload of this spool" in line.refuse("status", "dest/b", expected=3)
     assert "leave the name out" in line.refuse("status", "a", "--check", expected=2)
 

@@ -20,7 +20,7 @@ from wherry.checksum import crc32c, format_crc32c
 def test_put_uploads_a_file_and_names_it(line: CommandLine, target: str) -> None:
     source = file_of(line.folder / "model.pt", 100_000)
     out, err = line.run("put", "model.pt", target.format(folder=line.folder))
-    assert f"done       100.0 kB  file://{line.folder}/dest/model.pt\n" == out
+    assert f"done         97.7 KiB  file://{line.folder}/dest/model.pt\n" == out
     assert "" == without_waits(err)
     assert source.read_bytes() == (line.folder / "dest/model.pt").read_bytes()
 
@@ -201,7 +201,7 @@ def test_ls_lists_an_object_and_what_lies_below_a_prefix(line: CommandLine) -> N
     assert ["a", "deep/b"] == names
     assert ["a", "deep/b"] == [text.split()[-1] for text in line.run("ls", "dest/run1")[0].splitlines()]
     out, _ = line.run("ls", "dest/run1/a")
-    assert out.startswith("  1.5 kB  20")
+    assert out.startswith("   1.5 KiB  20")
     assert out.endswith("  a\n")
 
 

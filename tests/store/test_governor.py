@@ -203,7 +203,7 @@ def test_the_present_limits_say_why(tmp_path: Path) -> None:
     one.note_throttled(one.wait_for_request())
     time.sleep(3)
     expected = [
-        PresentLimit("", "50 MB/s", "max_bytes_per_s"),
+        PresentLimit("", "47.7 MiB/s", "max_bytes_per_s"),
         PresentLimit(STORE, "200 requests/s", "max_requests_per_s"),
         PresentLimit(STORE, "16 requests at once", "it has throttled 1 time(s), the last one 3 s ago"),
     ]

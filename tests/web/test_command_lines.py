@@ -57,7 +57,7 @@ def test_what_is_copied_is_what_the_commands_understand(
     assert "complete to step 299" in out
     assert "" == err
     out, _ = line.run(*shlex.split(copied["report"])[1:])
-    assert "MB, " in out
+    assert "KiB, " in out
 
 
 def test_the_server_that_the_page_reads_from_is_in_it_and_no_secret() -> None:

@@ -65,8 +65,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_numbers_are_there_without_scripts(three: Path, line: CommandLine) -> None:
     out, _ = line.run("report", three, "--log", "--smooth", "20")
     read = Read(line.folder / "report.html")
-    assert "report.html: 0." in out
-    assert "MB, 3 runs, 3 metrics" in out
+    assert "report.html: " in out
+    assert "KiB, 3 runs, 3 metrics" in out
     for words in (
         "3 metrics over step, at most 1,000 points a curve, the least and the greatest of each part among them",
         "smoothed with a half-life of 20 steps",

@@ -135,7 +135,7 @@ def restore(
     Example: wherry checkpoints restore s3://my-bucket/project/run1 back --step 1000
     """
     from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
 
     with opened(uri, option, options_file) as run:
         wanted = "latest" if (given := which_set(step, which)) is None else given
@@ -146,7 +146,7 @@ def restore(
         run.restore("latest" if wanted == "latest" else str(found.set), folder, progress_bar=True)
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print_out(f"restored  {size_text(size):>8}  {restored}  {folder}")
+    print_out(f"restored  {size_text(size):>10}  {restored}  {folder}")
 
 
 @app.command()
@@ -168,7 +168,7 @@ def verify(
     Example: wherry checkpoints verify s3://my-bucket/project/run1 --step 1000
     """
     from wherry.checkpoints.survey import verify_set
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
 
     if every and (step is not None or which is not None):
         raise ConfigError("--all means every set: leave --step and --which out")
@@ -183,7 +183,7 @@ def verify(
             if as_json:
                 typer.echo(json.dumps(one.as_json()))
                 continue
-            shown = f"{size_text(one.size_bytes):>8}  {one.n_objects} objects"
+            shown = f"{size_text(one.size_bytes):>10}  {one.n_objects} objects"
             print_out(f"{'wrong' if one.damage else 'right'}  {shown}  {one.name}")
             for each in one.damage:
                 print_err(f"{one.name}: {each.name}: {each.text}")
@@ -257,7 +257,7 @@ def _delays(grace_hours: float, abandon_days: float) -> PruneDelays:
 
 
 def _show_report(report: PruneReport, *, as_json: bool) -> None:
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
 
     if as_json:
         typer.echo(json.dumps(report.as_json()))
@@ -329,7 +329,7 @@ def delete(
 
 def _row(one: SetState) -> tuple[str, ...]:
     from wherry.checkpoints.protocol.commit import some_ranks
-    from wherry.cli.words import age_text, size_text
+    from wherry.quantities import age_text, size_text
 
     version = f" ({one.name.version})" if one.name.version > 1 else ""
     age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from wherry.agent.wakeup import Listener, notify
 from wherry.cli.exit_codes import Exit
 from wherry.errors import SpoolError, WherryError
+from wherry.quantities import size_text
 from wherry.spool.file_system import file_system, file_system_warnings
 from wherry.spool.journal.jobs import Counts
 from wherry.spool.journal.journal import Journal
@@ -73,7 +74,7 @@ def _examine_place(folder: Path, scratch: Path, is_made: bool) -> Iterator[Findi
     for warning in file_system_warnings(trial):
         yield Finding("file system", Level.WARN, warning.replace(str(trial.folder), str(folder)))
     free_bytes = trial.free_bytes()
-    text = f"{free_bytes / 1e9:.1f} GB free"
+    text = f"{size_text(free_bytes)} free"
     if free_bytes < _LITTLE_ROOM_BYTES:
         level = Level.BAD if free_bytes < _NO_ROOM_BYTES else Level.WARN
         remedy = "free some space, or put the spool on a larger disk (--spool, $WHERRY_SPOOL)"

@@ -170,8 +170,8 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
 
     Example: wherry mirror status s3://my-bucket/runs/7
     """
-    from wherry.cli.words import age_text, size_text
     from wherry.mirror.report import first_few, printable as shown_name
+    from wherry.quantities import age_text, size_text
 
     with _reader(uri, option, options_file) as (reader, target, _):
         found = reader.snapshot()
@@ -267,9 +267,9 @@ def seal(
 
     Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
-    from wherry.cli.words import size_text
     from wherry.mirror.reader.seal_remote import Unsealed, seal as sealed, writers
     from wherry.mirror.report import printable as shown_name
+    from wherry.quantities import size_text
 
     with _reader(uri, option, options_file) as (reader, target, store):
         known = writers(reader.snapshot())
@@ -289,7 +289,7 @@ def seal(
                 print_err(f"not sealed: {shown_name(one.path)}: {one.reason}")
                 continue
             note = f"  ({one.note})" if one.note else ""
-            print_out(f"sealed  {size_text(one.size_bytes):>8}  {shown_name(one.name)}{note}")
+            print_out(f"sealed  {size_text(one.size_bytes):>10}  {shown_name(one.name)}{note}")
             n_sealed += 1
         if not n_sealed and not failed:
             print_out(f"nothing of {writer} was in segments")
@@ -340,7 +340,7 @@ def _plan(mirror: Mirror) -> str:
 
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
 
     mirror.close()  # it prints what it could not send
     report = mirror.report
@@ -389,7 +389,7 @@ def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Ite
 
 
 def _line(report: MirrorReport) -> str:
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
 
     waiting = f"{size_text(report.unsent_bytes)} unsent, {report.lag_s:.0f} s late" if report.unsent_files else "up to date"
     trouble = f"; {report.trouble[0]}" if report.trouble else ""

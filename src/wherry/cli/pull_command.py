@@ -13,6 +13,7 @@ import typer
 
 from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_err, print_out
 from wherry.cli.exit_codes import Exit
+from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.mirror.reader.pull import PullReport
@@ -50,7 +51,7 @@ def pull(
             typer.echo(json.dumps({**asdict(report), "folder": str(report.folder)}))
             sys.stdout.flush()
         elif shows_progress:
-            sys.stderr.write(f"\r\033[K{time.strftime('%H:%M:%S')} {line(report)}")
+            sys.stderr.write(f"\r\033[K{time_text(time.time())} {line(report)}")
             sys.stderr.flush()
 
     try:
@@ -70,8 +71,6 @@ def pull(
 
 def line(report: PullReport) -> str:
     """A report in one line."""
-    from wherry.cli.words import age_text, size_text
-
     state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
     words = f"{state}: {report.n_files} files, {size_text(report.n_bytes)} new"
     if report.heard_s is not None:

@@ -311,7 +311,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
     Example: wherry discard 17
     """
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
     from wherry.spool.spool import Spool
 
     folder = spool_folder(spool)

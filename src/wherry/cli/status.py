@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wherry.cli.words import age_text
+from wherry.quantities import age_text
 from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from wherry.cli.arguments import command
 from wherry.cli.status import SpoolStatus, Unfinished, Waiting
-from wherry.cli.words import age_text, attempts_text, size_text, word
+from wherry.cli.words import attempts_text, word
 from wherry.errors import AlreadyExistsError
+from wherry.quantities import age_text, size_text
 from wherry.spool.journal.jobs import Job, JobState
 from wherry.spool.journal.overview import Reason, StoreWait
 

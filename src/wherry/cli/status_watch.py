@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wherry.cli.status import OPEN, sent_bytes, snapshot
 from wherry.cli.status_text import status_lines
-from wherry.cli.words import age_text, size_text
+from wherry.quantities import age_text, rate_text, size_text
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
@@ -90,7 +90,7 @@ def _frame(folder: Path, speed: Speed) -> RenderableType:
     with closing(Journal(Spool(folder).held_journal())) as journal:
         transfers = speed.look(journal, status.counts, time.time())
     left = status.counts.bytes_queued
-    rate = f"speed    {size_text(speed.bytes_per_s)}/s  {speed.files_per_s:.1f} files/s"
+    rate = f"speed    {rate_text(speed.bytes_per_s)}  {speed.files_per_s:.1f} files/s"
     if left and speed.bytes_per_s > 1:
         rate += f"  about {age_text(left / speed.bytes_per_s)} left"
     table = Table.grid(padding=(0, 2))

@@ -171,7 +171,8 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
     from wherry.checksum import format_crc32c
-    from wherry.cli.words import size_text, word
+    from wherry.cli.words import word
+    from wherry.quantities import size_text
 
     jobs = uploader.journal.queries.jobs(ids=handle.ids)
     state, size_bytes = word(handle.state), sum(job.size_bytes for job in jobs)
@@ -186,7 +187,7 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         }
         typer.echo(json.dumps(shown))
     elif state not in ("failed", "discarded"):
-        print_out(f"{state:<9}  {size_text(size_bytes):>8}  {handle.uri}")
+        print_out(f"{state:<9}  {size_text(size_bytes):>10}  {handle.uri}")
 
 
 def get(
@@ -236,9 +237,10 @@ def ls(
 
     Example: wherry ls s3://my-bucket/run1/
     """
-    from wherry.cli.words import size_text, word
+    from wherry.cli.words import word
     from wherry.mirror.format.layout import key_for, listing_problem
     from wherry.mirror.report import printable as shown_name
+    from wherry.quantities import size_text, time_text
 
     target = parse_target(uri)
     folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
@@ -262,19 +264,9 @@ def ls(
                 continue
             mark = "" if state == "stored" else f"  ({state})"
             size = "?" if listing_problem(meta) else size_text(meta.size_bytes)
-            print_out(f"{size:>8}  {_date_text(meta.modified_s):19}  {shown_name(meta.key)}{mark}")
+            print_out(f"{size:>10}  {time_text(meta.modified_s):25}  {shown_name(meta.key)}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
-
-
-def _date_text(modified_s: float | None) -> str:
-    """A time as `ls` shows it; "?" for one that no calendar has."""
-    import time
-
-    try:
-        return "" if modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified_s))
-    except (ValueError, OverflowError, OSError):
-        return "?"
 
 
 def cat(uri: UriArgument, spool: SpoolOption = None, option: PairsOption = None, options_file: FileOption = None) -> None:
@@ -350,7 +342,7 @@ def rm(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from wherry.cli.words import size_text
+    from wherry.quantities import size_text
     from wherry.uploader import Uploader
 
     target = parse_target(uri)

@@ -14,7 +14,8 @@ from wherry.checksum import format_crc32c
 from wherry.cli.arguments import command, parse_target
 from wherry.cli.status import OPEN, Unfinished, Waiting, unfinished, waiting_for_secrets
 from wherry.cli.status_text import failure_remedy, next_try_text, secrets_remedy, unfinished_as_dict
-from wherry.cli.words import age_text, size_text, word
+from wherry.cli.words import word
+from wherry.quantities import age_text, size_text, time_text
 from wherry.spool.journal.jobs import Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
@@ -161,4 +162,4 @@ def _time_text(at_s: float | None) -> str:
         return "at an unknown time"
     passed_s = time.time() - at_s
     distance = f"{age_text(passed_s)} ago" if passed_s >= 0 else f"in {age_text(-passed_s)}"
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at_s))} ({distance})"
+    return f"{time_text(at_s)} ({distance})"

@@ -26,6 +26,7 @@ from rich.table import Table
 from wherry.agent.wakeup import notify
 from wherry.demo.train import CONFIG, RUN, Accepted, Dying, Orders, Restored, Trained, parse, sha256
 from wherry.errors import WherryError
+from wherry.quantities import size_text
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
@@ -198,7 +199,7 @@ class _Demo:
             case Restored() as restored:
                 done.restored = restored
                 self._console.print(
-                    f"  restored latest.pt by its remote name: epoch {restored.epoch}, {_size(restored.size_bytes)}, in "
+                    f"  restored latest.pt by its remote name: epoch {restored.epoch}, {size_text(restored.size_bytes)}, in "
                     f"{restored.seconds * 1000:.0f} ms"
                 )
             case Dying() as dying:
@@ -217,7 +218,7 @@ class _Demo:
         size_bytes = sum(job.size_bytes for job in late)
         self._console.print(
             f"  process {first.pid} killed with SIGKILL after {at_s - first.started_s:.1f} s, when epoch {_DIE_AFTER_EPOCH} "
-            f"had ended: {len(late)} upload(s), {_size(size_bytes)}, were on their way\n"
+            f"had ended: {len(late)} upload(s), {size_text(size_bytes)}, were on their way\n"
             f"  they finished without it, the last one {last_s * 1000:.0f} ms later; then the agent left: {counts.done} arrived, "
             f"{counts.superseded} gave way to newer versions"
         )
@@ -243,13 +244,13 @@ class _Demo:
         sent = sum(job.size_bytes for job in journal.queries.jobs(states=[JobState.DONE], checks=False))
         blocked_ms = [1000 * seconds for one in first.accepted + second.accepted for seconds in one.blocked_s]
         blocked = f"median {statistics.median(blocked_ms):.2f} ms, longest {max(blocked_ms):.1f} ms"
-        took = f"{restored.seconds * 1000:.0f} ms for {_size(restored.size_bytes)}, SHA-256 as handed over"
+        took = f"{restored.seconds * 1000:.0f} ms for {size_text(restored.size_bytes)}, SHA-256 as handed over"
         table = Table(show_header=False, box=None, padding=(0, 2))
         for name, value in (
             ("model", trained.description),
             ("destinations", "\n".join(uri for uri, _ in self._orders.destinations)),
             ("training was blocked, per upload", blocked),
-            ("uploaded and verified", f"{counts.done} files, {_size(sent)}; {counts.superseded} gave way to newer versions"),
+            ("uploaded and verified", f"{counts.done} files, {size_text(sent)}; {counts.superseded} gave way to newer versions"),
             ("attempts beyond the first", str(counts.retries)),
             ("time to restore by name", took),
             ("accuracy at the end", f"{trained.accuracy:.4f}, with the kill and without"),
@@ -259,7 +260,3 @@ class _Demo:
         self._console.rule("account")
         self._console.print(table)
         self._console.print("[bold green]Nothing was lost.[/]")
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.1f} kB"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from wherry.config import TransferConfig
 from wherry.errors import ConfigError
+from wherry.quantities import rate_text
 from wherry.store.node_table import NodeTable, Row, node_file
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import endpoint_key, split_options
@@ -229,7 +230,7 @@ def present_limits(path: Path | None = None, now_s: float | None = None) -> list
         row = table.row(address)
         is_used = now_s - row.get("used_s") < _SHOWN_S
         if is_used and (rate := row.get("max_bytes_per_s")):
-            found.append(PresentLimit(address, f"{rate / 1e6:g} MB/s", "max_bytes_per_s"))
+            found.append(PresentLimit(address, rate_text(rate), "max_bytes_per_s"))
         if is_used and (rate := row.get("max_requests_per_s")):
             found.append(PresentLimit(address, f"{rate:g} requests/s", "max_requests_per_s"))
         if (limit := row.get("limit")) and (ago_s := now_s - row.get("cut_s")) < _FORGIVEN_S:

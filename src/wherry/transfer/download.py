@@ -413,5 +413,5 @@ def _progress(name: str, size_bytes: int, *, shown: bool) -> Iterator[Callable[[
         return
     from tqdm.auto import tqdm
 
-    with tqdm(total=size_bytes, unit="B", unit_scale=True, desc=name, file=sys.stderr) as bar:
+    with tqdm(total=size_bytes, unit="iB", unit_scale=True, unit_divisor=1024, desc=name, file=sys.stderr) as bar:
         yield bar.update

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TYPE_CHECKING
+
+from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.runs import Truth
@@ -30,20 +32,12 @@ def age(age_s: float | None) -> str:
     """A duration in its largest unit: ``12 s``, ``3 min``, ``5 h``, ``2 days``."""
     if age_s is None or not math.isfinite(age_s):
         return "-"
-    for unit, seconds in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if age_s >= 2 * seconds:
-            return f"{age_s / seconds:.0f} {unit}"
-    return f"{max(0.0, age_s):.0f} s"
+    return age_text(age_s)
 
 
 def size(n_bytes: float | None) -> str:
-    """A size in decimal units: ``12.3 MB``."""
-    if n_bytes is None:
-        return "-"
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes:.0f} B"
+    """A size: ``12.3 MiB``."""
+    return "-" if n_bytes is None else size_text(n_bytes)
 
 
 def dollars(usd: float | None) -> str:
@@ -60,7 +54,7 @@ def moment(t: float | None) -> str:
     """A time in UTC, to the second; ``-`` where there is none."""
     if t is None or not 0 <= t < 2**38:  # also false for NaN
         return "-"
-    return datetime.fromtimestamp(t, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return time_text(t, timezone.utc)
 
 
 def truth(known: Truth) -> list[tuple[str, str]]:

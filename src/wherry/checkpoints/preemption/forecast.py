@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from wherry.quantities import rate_text, size_text
 from wherry.spool.journal.jobs import Job, JobKind, JobState
 from wherry.spool.journal.queries import Queries
 
@@ -37,7 +38,7 @@ class Forecast:
         queued = f"{n} object{'s' * (n != 1)}, {size_text(self.left_bytes)}"
         if self.bytes_per_s is None or self.needed_s is None:
             return f"{queued} to send in {self.left_s:.0f} s; this run has sent nothing yet, so nobody knows what will arrive"
-        rate = f"{size_text(self.bytes_per_s)}/s"
+        rate = rate_text(self.bytes_per_s)
         takes = f"{queued} to send: {self.needed_s:.1f} s at the {rate} of this run, {self.left_s:.1f} s are left"
         if not self.late:
             return f"{takes}; all will arrive"
@@ -77,15 +78,6 @@ def throughput(sent: Sequence[tuple[float, float, int]]) -> float | None:
         until_s = max(until_s, end_s)
     size_bytes = sum(size for _, _, size in sent)
     return size_bytes / busy_s if busy_s > 0 and size_bytes else None
-
-
-def size_text(n_bytes: float) -> str:
-    """``1.2 GB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

@@ -40,6 +40,7 @@ from wherry.cli.run_verbs.run_options import (
     need_extra,
     open_runs,
 )
+from wherry.quantities import size_text
 from wherry.uri import StoreURI
 
 _NAME = "report.html"
@@ -105,7 +106,7 @@ def report(
             chosen.row(baseline)
         chosen.read()
         data = html_report(chosen, view, now_s=time.time(), version=wherry.__version__).encode("utf-8", "backslashreplace")
-    words = f"{len(data) / 1e6:.1f} MB, {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"
+    words = f"{size_text(len(data))}, {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"
     if folder.scheme == "file":
         path = Path("/", folder.prefix, name)
         _write(path, data, overwrite=overwrite)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wherry.cli.arguments import printable
-from wherry.cli.words import age_text, size_text
+from wherry.quantities import age_text, size_text
 from wherry.runs import KeySummary, RunRow
 from wherry.runs.filters import differing, is_there, value_of
 

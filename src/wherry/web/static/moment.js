@@ -48,7 +48,7 @@ export async function showMoment(id, key, step, from) {
     panel.replaceChildren(shut, head, element("p", { class: "note bad" }, error.message));
     return;
   }
-  const when = found.t === null ? "" : `, ${new Date(found.t * 1000).toISOString().replace("T", " ").slice(0, 19)} UTC`;
+  const when = found.t === null ? "" : `, ${new Date(found.t * 1000).toISOString().replace("T", " ").slice(0, 19)}+00:00`;
   panel.replaceChildren(
     shut, head,
     element("p", {}, `${key} ${found.value === null ? "not a finite number" : number(found.value)} at step ${number(found.step)}${when}, attempt ${found.attempt}`),
