@@ -20,10 +20,12 @@ def checkpoints_of(place: Place, run: Found, now_s: float) -> list[CheckpointRow
 
 
 def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
-    verified = "when stored" if one.state == "complete" else None
+    verified, verified_age_s = "when stored" if one.state == "complete" else None, None
     if one.verified is not None:
         verified = "right" if one.verified.is_right else "wrong"
+        verified_age_s = None if one.verified.at_s is None else max(0.0, now_s - one.verified.at_s)
     name = str(one.name)
+    command = f"wherry checkpoints restore {shlex.quote(uri)} restored-{one.name.step} --which {name}"
     return CheckpointRow(
         name=name,
         step=one.name.step,
@@ -34,8 +36,9 @@ def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
         size_bytes=one.size_bytes,
         metrics=one.metrics,
         verified=verified,
+        verified_age_s=verified_age_s,
         is_pinned=one.is_pinned,
         is_latest=one.is_latest,
         proof=one.proof,
-        restore_command=f"wherry checkpoints restore {shlex.quote(uri)} restored-{one.name.step} --which {name}",
+        restore_command=command if one.state == "complete" and verified != "wrong" else "",
     )

@@ -191,7 +191,10 @@ class RunEnvironment:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint set. `verified`: ``right`` or ``wrong`` when its bytes were last read, ``when stored``, or None."""
+    """One checkpoint set. `verified`: ``right`` or ``wrong`` when its bytes were last read, ``when stored``, or None.
+
+    `verified_age_s`: since its bytes were last read. `restore_command` is empty for what cannot be restored.
+    """
 
     name: str
     step: int
@@ -202,6 +205,7 @@ class CheckpointRow:
     size_bytes: int
     metrics: Mapping[str, float]
     verified: str | None
+    verified_age_s: float | None
     is_pinned: bool
     is_latest: bool
     proof: str
@@ -210,14 +214,20 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class QueuedUpload:
-    """An upload of this machine's spool. `state`: queued, uploading, done, failed. `sent_bytes` of it have arrived."""
+    """An upload of this machine's spool. `state`: queued, uploading, failed. `sent_bytes` of it have arrived.
 
+    `name`: its URI below the run. `id`: as ``wherry retry`` takes it. `next_try_s`: until it is tried next.
+    """
+
+    id: int
+    name: str
     uri: str
     state: str
     size_bytes: int
     sent_bytes: int
     attempts: int
     reason: str = ""
+    next_try_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +247,7 @@ class UploadsView:
     """What is on its way: of this machine's spool `queued` (those of this run), of other machines `writers`.
 
     `spool_bytes` are staged in the spool for all runs, `room_bytes` are free on its disk, `bytes_per_s` was its speed of late.
+    `trouble`: why the spool cannot be read.
     """
 
     spool: str = ""
@@ -248,3 +259,4 @@ class UploadsView:
     bytes_per_s: float | None = None
     queued: Sequence[QueuedUpload] = ()
     writers: Sequence[WriterView] = ()
+    trouble: str | None = None

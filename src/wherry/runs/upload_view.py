@@ -13,6 +13,7 @@ from wherry.runs.objects.contents import Contents
 from wherry.runs.records import QueuedUpload, UploadsView, WriterView
 from wherry.spool.journal.jobs import Job, JobState
 from wherry.spool.journal.journal import Journal
+from wherry.spool.journal.overview import Wait
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
@@ -20,13 +21,12 @@ _MOST_SHOWN = 200
 #: The speed is that of so many newest uploads.
 _RECENT = 50
 _OPEN = (JobState.QUEUED, JobState.LEASED)
+#: What needs somebody comes first.
+_ORDER = (JobState.FAILED, JobState.LEASED, JobState.QUEUED)
 
 
 def uploads_of(contents: Contents, uri: str, now_s: float, spool: Path | None = None) -> UploadsView:
-    """The uploads of this machine's spool below `uri`, and the writers of the run's mirrors. Nothing is made or changed.
-
-    A spool that cannot be read is shown as one without uploads.
-    """
+    """The uploads of this machine's spool below `uri`, and the writers of the run's mirrors. Nothing is made or changed."""
     states = contents.writers(now_s)
     writers = [
         WriterView(name, states[name], max(0.0, now_s - one.heartbeat_s), one.lag_s, one.unsent_bytes, one.n_files)
@@ -37,8 +37,8 @@ def uploads_of(contents: Contents, uri: str, now_s: float, spool: Path | None = 
         return UploadsView(str(folder), writers=writers)
     try:
         return _of_spool(Spool(folder), uri, writers)
-    except SpoolError:
-        return UploadsView(str(folder), writers=writers)
+    except SpoolError as error:
+        return UploadsView(str(folder), writers=writers, trouble=redact(str(error)))
 
 
 def _of_spool(spool: Spool, uri: str, writers: list[WriterView]) -> UploadsView:
@@ -46,7 +46,9 @@ def _of_spool(spool: Spool, uri: str, writers: list[WriterView]) -> UploadsView:
     with closing(Journal(spool.held_journal())) as journal:
         jobs = journal.queries.jobs(states=(*_OPEN, JobState.FAILED), checks=False)
         mine = [job for job in jobs if job.uri.startswith(below)]
-        shown = [_queued(journal, job) for job in mine[:_MOST_SHOWN]]
+        mine.sort(key=lambda job: _ORDER.index(job.state))
+        waits = journal.overview.waits([job.id for job in mine[:_MOST_SHOWN]])
+        shown = [_queued(journal, job, below, waits.get(job.id)) for job in mine[:_MOST_SHOWN]]
         return UploadsView(
             spool=str(spool.folder),
             has_agent=pid_of_agent(spool) is not None,
@@ -60,10 +62,20 @@ def _of_spool(spool: Spool, uri: str, writers: list[WriterView]) -> UploadsView:
         )
 
 
-def _queued(journal: Journal, job: Job) -> QueuedUpload:
+def _queued(journal: Journal, job: Job, below: str, wait: Wait | None) -> QueuedUpload:
     sent_bytes = sum(part.size_bytes for part in journal.parts.sent(job.id)) if job.upload_id is not None else 0
     state = "uploading" if job.state is JobState.LEASED else job.state.value
-    return QueuedUpload(job.uri, state, job.size_bytes, sent_bytes, job.attempts, redact(job.error or ""))
+    return QueuedUpload(
+        int(job.id),
+        job.uri[len(below) :],
+        job.uri,
+        state,
+        job.size_bytes,
+        sent_bytes,
+        job.attempts,
+        redact(job.error or (wait.error if wait is not None else None) or ""),
+        None if wait is None else wait.next_try_in_s,
+    )
 
 
 def _room_bytes(folder: Path) -> int:

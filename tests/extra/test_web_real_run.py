@@ -1,0 +1,104 @@
+"""The page over a run in a real bucket, with checkpoint sets, uploads that fail and two machines: what it says is what there is.
+
+Needs Chromium, and uPlot from npm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from browser import Browser, browser
+from servers.real import S3Server
+from servers.real_run import RealRun, loss_of, real_run
+from servers.web_page import Page, page_of
+from wherry.web import uplot
+
+pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
+
+#: The text of each cell of the table with this label, row by row.
+TABLE = (
+    "return [...document.querySelectorAll('[aria-label=\"LABEL\"] tbody tr')]"
+    ".map((row) => [...row.cells].map((cell) => cell.innerText.replace(/\\s+/g, ' ').trim()))"
+)
+
+
+@dataclass(frozen=True)
+class Real:
+    """A real run, its page, and a browser."""
+
+    run: RealRun
+    page: Page
+    window: Browser
+
+    def table(self, tab: str, label: str) -> dict[str, list[str]]:
+        """The rows of a table on a tab of the run, by their first cells."""
+        self.window.open(f"{self.page.root}/run?id=train&tab={tab}")
+        rows = self.window.run(TABLE.replace("LABEL", label))
+        assert isinstance(rows, list)
+        return {str(row[0]): row[1:] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) -> Iterator[Real]:
+    assert uplot.is_there(), uplot.MISSING
+    folder = tmp_path_factory.mktemp("real")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("WHERRY_SPOOL", str(folder / "spool"))
+        with (
+            real_run(seaweedfs_server, folder) as run,
+            page_of(run.uri, options=seaweedfs_server.options) as page,
+            browser() as window,
+        ):
+            yield Real(run, page, window)
+
+
+@pytest.fixture(autouse=True)
+def spool_of_the_run(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins with a clean environment; the page reads the spool that it names."""
+    monkeypatch.setenv("WHERRY_SPOOL", str(real.run.folder / "spool"))
+
+
+def test_checkpoints_are_shown_as_they_are(real: Real) -> None:
+    rows = real.table("checkpoints", "Table of checkpoints")
+    assert ["70", "60 latest", "40", "20"] == [name.rpartition(" ")[0] for name in rows]
+    by_step = {int(name.split()[0]): [name, *row] for name, row in rows.items()}
+    for what, step in (("pinned", 20), ("damaged", 40), ("verified", 60)):
+        name, _, size, metrics, *_ = by_step[step]
+        assert (real.run.sets[what], "10.2 kB", f"loss {loss_of(1, step):.6g}") == (name.split()[-1], size, metrics)
+    complete, verified, pinned, restore = 4, 5, 6, 7
+    assert ("complete manifest and listing", "when stored", "pinned") == tuple(by_step[20][complete : pinned + 1])
+    assert ("damaged", "") == (by_step[40][complete].split()[0], by_step[40][restore])
+    assert re.fullmatch(r"bytes are wrong \d+ (s|min) ago", by_step[40][verified])
+    assert re.fullmatch(r"all bytes right \d+ (s|min) ago", by_step[60][verified])
+    assert (
+        f"wherry checkpoints restore {real.run.uri}/train restored-60 --which {real.run.sets['verified']} copy"
+        == by_step[60][restore]
+    )
+    assert ["incomplete 1 of 2 receipts", "no", "", ""] == by_step[70][complete:]
+    assert [] == real.window.console()
+
+
+def test_uploads_are_shown_with_their_reasons(real: Real) -> None:
+    rows = real.table("uploads", "Table of uploads")
+    denied, stuck, commit = rows["denied.bin"], rows["stuck.bin"], rows["checkpoints/manifests/000000002_000000000070.json"]
+    assert ["failed", "0 B of 200.0 kB", "1"] == denied[:3]
+    assert "AccessDenied: no rights to write here" in denied[3]
+    assert "wherry retry" in denied[3]
+    assert "SlowDown: please reduce your request rate" in stuck[3]
+    assert int(stuck[2]) >= 1
+    assert "rank 1" in commit[3]
+    assert not [name for name in rows if "other" in name]
+    said = real.window.run("return document.querySelector('#fresh p').innerText")
+    assert re.match(r"Spool .*/spool: 2 queued, 1 failed, 600\.1 kB staged, .* free, .*/s; its agent runs\.", str(said))
+
+
+def test_both_machines_of_the_run_are_shown_by_their_heartbeats(real: Real) -> None:
+    rows = real.table("uploads", "Table of writers")
+    assert {"node-a", "node-b"} == set(rows)
+    assert {"alive"} == {row[0] for row in rows.values()}
+    assert "1" == rows["node-b"][4]  # its log
