@@ -49,6 +49,20 @@ class Browser:
         """Wait until the JavaScript expression is true in the page, which nothing tells us of."""
         wait_until(lambda: bool(self.run(f"return Boolean({expression})")), timeout_s=60.0, what=what)
 
+    def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        """Click on a place of an element, from 0 to 1 in both directions."""
+        box = f"const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        found = self.run(f"{box}; return [b.x, b.y, b.width, b.height]")
+        assert isinstance(found, list)
+        left, top, width, height = (float(one) for one in found)
+        steps = [
+            {"type": "pointerMove", "duration": 0, "x": int(left + x * width), "y": int(top + y * height)},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0},
+        ]
+        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps}
+        self._call("actions", {"actions": [mouse]})
+
     def screenshot(self) -> bytes:
         """What the page shows, as PNG."""
         with local.open(f"{self._session_url}/screenshot", timeout=60) as answer:

@@ -102,3 +102,33 @@ def test_both_machines_of_the_run_are_shown_by_their_heartbeats(real: Real) -> N
     assert {"node-a", "node-b"} == set(rows)
     assert {"alive"} == {row[0] for row in rows.values()}
     assert "1" == rows["node-b"][4]  # its log
+
+
+def test_a_moment_is_of_the_start_that_the_point_is_of(real: Real) -> None:
+    newer = real.page.get("/data/moment?id=train&key=train/loss&step=70").json
+    older = real.page.get("/data/moment?id=train&key=train/loss&step=70&start=0").json
+    for start, found in ((2, newer), (1, older)):
+        assert (start, 2, loss_of(start, 70)) == (found["attempt"], found["n_attempts"], found["value"])
+        assert [0, 1] == found["ranks"] == [log["rank"] for log in found["logs"]]
+        assert f"a line of start {start} before step 70" in " ".join(found["logs"][0]["lines"])
+        assert real.run.sets["verified"] == found["checkpoint"]["name"]
+    assert real.run.sets["pinned"] == real.page.get("/data/moment?id=train&key=train/loss&step=50").json["checkpoint"]["name"]
+
+
+def test_a_click_on_a_point_shows_its_moment(real: Real) -> None:
+    window = real.window
+    window.open(f"{real.page.root}/run?id=train&keys=train/loss")
+    window.wait_for("document.querySelector('.plot canvas')", "the curve")
+    said = "document.querySelector('article.card:not([hidden]) .said').textContent"
+    window.wait_for(f"{said}.includes('overwritten')", "what is said of the curve")
+    expected = "all 120 points · 1 restart (tick) · 3 checkpoints (◆) · 20 overwritten by a restart, pale"
+    assert expected == window.run(f"return {said}")
+    window.run("document.querySelector('.u-over').scrollIntoView({ block: 'center' })")
+    window.click(".u-over", x=0.6, y=0.95)
+    text = "document.getElementById('moment').innerText"
+    window.wait_for(f"{text}.includes('Code')", "the moment")
+    shown = str(window.run(f"return {text}"))
+    assert "Logs of 2 ranks" in shown
+    assert f"wherry checkpoints restore {real.run.uri}/train restored-60 --which {real.run.sets['verified']}" in shown
+    assert "attempt 2 of 2" in shown
+    assert [] == window.console()

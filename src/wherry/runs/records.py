@@ -193,7 +193,8 @@ class RunEnvironment:
 class CheckpointRow:
     """One checkpoint set. `verified`: ``right`` or ``wrong`` when its bytes were last read, ``when stored``, or None.
 
-    `verified_age_s`: since its bytes were last read. `restore_command` is empty for what cannot be restored.
+    `stored_s`: when it was stored, in s since 1970. `verified_age_s`: since its bytes were last read. `restore_command` is empty
+    for what cannot be restored.
     """
 
     name: str
@@ -202,6 +203,7 @@ class CheckpointRow:
     state: str
     is_complete: bool
     age_s: float | None
+    stored_s: float | None
     size_bytes: int
     metrics: Mapping[str, float]
     verified: str | None

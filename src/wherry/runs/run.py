@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, StoreError
 from wherry.mirror.format.layout import key_for
-from wherry.runs.checkpoint_rows import checkpoints_of
+from wherry.runs.checkpoint_rows import checkpoints_of, committed_steps
 from wherry.runs.columns.metrics import Metrics
 from wherry.runs.environments import environments_in
 from wherry.runs.log_files import log_of
@@ -120,7 +120,7 @@ class Run:
                 self._metrics.trouble["store"] = error.message
             else:
                 self._metrics.trouble.pop("store", None)
-            seen = self._signature()
+            seen = _signature(self._contents, self._metrics, self._row, self._now())
             is_new, self._seen = seen != self._seen, seen
             return is_new
 
@@ -129,14 +129,6 @@ class Run:
         """In how many seconds refresh() may find something; before that it asks nobody."""
         with self._lock:
             return max(0.0, next_due_s(self._followers, self._list_s) - self._now())
-
-    def _signature(self) -> object:
-        contents = self._contents
-        files = (
-            () if contents is None else tuple((name, one.size_bytes, len(one.segments)) for name, one in contents.files.items())
-        )
-        states = () if contents is None else tuple(sorted(contents.writers(self._now()).items()))
-        return files, states, self._metrics.version, self._metrics.tail_only, self._row.state
 
     def _list(self) -> None:
         """Look at all of the run: one listing, and the manifests that have changed."""
@@ -339,6 +331,17 @@ class Run:
         """The checkpoint sets, from the oldest to the newest. Asks the store at each call."""
         return checkpoints_of(self._place, self._found, self._now())
 
+    def checkpoint_steps(self) -> Sequence[int]:
+        """The steps of the committed checkpoint sets, as of the last listing: asks nobody."""
+        return self._kept_or("checkpoint steps", committed_steps)
+
     def uploads(self) -> UploadsView:
         """What is on its way to the store."""
         return uploads_of(self._known(), self._place.uri.uri_for(folder_key(self._place, self._found)), self._now(), self._spool)
+
+
+def _signature(contents: Contents | None, metrics: Metrics, row: RunRow, now_s: float) -> object:
+    """What is equal as long as nothing is new."""
+    files = () if contents is None else tuple((name, one.size_bytes, len(one.segments)) for name, one in contents.files.items())
+    states = () if contents is None else tuple(sorted(contents.writers(now_s).items()))
+    return files, states, metrics.version, metrics.tail_only, row.state

@@ -46,8 +46,9 @@ def moment(request: Request) -> Response:
     """What belongs to a point."""
     site: Site = request.app.state.site
     (run_id,) = run_ids(request.query_params, most=1)
-    step = whole(request.query_params, "step", 0) or 0
-    return as_json(moment_of(site.run(run_id), request.query_params.get("key", ""), step))
+    query = request.query_params
+    step, first_rank = whole(query, "step", 0) or 0, max(0, whole(query, "first_rank", 0) or 0)
+    return as_json(moment_of(site.run(run_id), query.get("key", ""), step, whole(query, "start"), first_rank))
 
 
 def command(request: Request) -> Response:

@@ -1,70 +1,118 @@
-"""The moment of a point: what the log said then, which media there are, and the checkpoint that one would go back to."""
+"""The moment of a point: the log lines of all ranks, media, the code of its start, and the checkpoint one would go back to."""
 
 from __future__ import annotations
 
-import bisect
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from typing import TYPE_CHECKING, TypeVar
 
 from wherry.errors import WherryError
 from wherry.redact import redact
-from wherry.runs import CheckpointRow, MediaItem, Run, Series
-from wherry.web.ansi import plain
+from wherry.runs import CheckpointRow, MediaItem, Run, RunEnvironment, Series
+from wherry.web.log_lines import LogLines, When, log_lines
 
-#: How much of a log's end is searched, of how many ranks, and how many lines are shown around the one that was found.
-_LOG_BYTES = 2 * 2**20
-_MOST_RANKS = 8
-_LINES_AROUND = 8
-#: FileLogger writes `[metric][step=12]: ...`; others begin their lines with a time, which is taken as UTC.
-_STEP = re.compile(r"\[step=(-?\d{1,18})\]")
-_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_T = TypeVar("_T")
+#: Each of them costs a request or more: the others are read when they are asked for.
+RANKS_AT_ONCE = 8
+_MOST_MEDIA = 24
+#: A start says what it is made of when it logs first.
+_SLACK_S = 1.0
 
 
 @dataclass(frozen=True)
-class LogLines:
-    """Lines of one rank's log; `found`: the number of the line that belongs to the moment, None if no line says so."""
+class Restart:
+    """A later start of a run went on at `step`, at the time `t`."""
 
-    rank: int | None
-    lines: Sequence[str]
-    found: int | None
+    step: int
+    t: float
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What belongs to a step. `trouble`: what could not be read."""
+    """What belongs to a step. `start`: how many restarts came before. `ranks` have a log. `trouble`: what could not be read."""
 
     step: int
     t: float | None
     value: float | None
+    start: int
     attempt: int
+    n_attempts: int
+    ranks: Sequence[int]
     logs: Sequence[LogLines]
     media: Sequence[MediaItem]
+    code: RunEnvironment | None
     checkpoint: CheckpointRow | None
     trouble: Sequence[str]
 
 
-def moment_of(run: Run, key: str, step: int) -> Moment:
-    """What belongs to the point of `key` at `step`, or at the last step before it that has one."""
+def moment_of(run: Run, key: str, step: int, start: int | None = None, first_rank: int = 0) -> Moment:
+    """What belongs to the point of `key` at `step`, or at the last step before it that has one, in the start that counts.
+
+    `start`: that of a branch which was overwritten since, by its number. `first_rank`: the place of the first log that is read.
+    """
     series = run.series(key)
-    at = _index(series, step)
-    t = float(series.t[at]) if at is not None else None
-    step = int(series.step[at]) if at is not None else step
+    starts, restarts = starts_of(series)
+    at = _index(series, starts, step, start)
     trouble: list[str] = []
-    try:
-        logs = _logs(run, step, t)
-    except (WherryError, OSError) as error:
-        logs = []
-        trouble.append(f"the log: {redact(str(error))}")
-    try:
-        checkpoint = last_before(run.checkpoints(), step)
-    except (WherryError, OSError) as error:
-        checkpoint = None
-        trouble.append(f"the checkpoints: {redact(str(error))}")
-    value = float(series.value[at]) if at is not None else None
-    attempt = 1 + sum(1 for restart in series.restarts if restart <= step)
-    return Moment(step, t, value, attempt, logs, run.media(step=step)[:24], checkpoint, trouble)
+
+    def tried(what: str, call: Callable[[], _T]) -> _T | None:
+        try:
+            return call()
+        except (WherryError, OSError) as error:
+            trouble.append(f"{what}: {redact(str(error))}")
+            return None
+
+    t, value, its_start, n_later = None, None, start or 0, 0
+    if at is not None:
+        step, value, its_start = int(series.step[at]), float(series.value[at]), int(starts[at])
+        t = float(series.t[at]) if series.t[at] == series.t[at] else None
+        n_later = len({int(one) for one in starts[(series.step == step) & (starts > its_start)]})
+    ranks = tried("the log", lambda: run.log(None, max_bytes=1).ranks) or ()
+    when = When(step, t, n_later)
+    shown: list[int | None] = [*ranks[first_rank : first_rank + RANKS_AT_ONCE]]
+    logs = [tried(f"the log of rank {rank}", lambda rank=rank: log_lines(run, rank, when)) for rank in shown]  # type: ignore[misc]
+    environments = tried("environment.json", run.environments) or []
+    begun = [one for one in environments if one.t is not None and t is not None and one.t <= t + _SLACK_S]
+    sets = tried("the checkpoints", run.checkpoints) or []
+    return Moment(
+        step=step,
+        t=t,
+        value=value,
+        start=its_start,
+        attempt=max(its_start + 1, len(begun)),
+        n_attempts=max(len(restarts) + 1, len(environments), run.row.attempt),
+        ranks=ranks,
+        logs=[one for one in logs if one is not None and one.lines],
+        media=tried("the media", lambda: run.media(step=step)[:_MOST_MEDIA]) or [],
+        code=begun[-1] if begun else None,
+        checkpoint=last_before([one for one in sets if is_on_branch(one, its_start, restarts)], step),
+        trouble=trouble,
+    )
+
+
+def starts_of(series: Series) -> tuple[NDArray[np.int64], Sequence[Restart]]:
+    """Of each point how many restarts came before it, and the restarts."""
+    import numpy as np
+
+    went_back = np.concatenate(([False], np.diff(series.step) < 0))[: len(series.step)]
+    restarts = [Restart(int(series.step[at]), float(series.t[at])) for at in np.flatnonzero(went_back)]
+    return np.cumsum(went_back, dtype=np.int64), restarts
+
+
+def is_on_branch(one: CheckpointRow, start: int, restarts: Sequence[Restart]) -> bool:
+    """Whether a set was saved on the way to a point of a start: not behind where that start went back, nor by a later one.
+
+    False is returned only where times tell.
+    """
+    if one.stored_s is None:
+        return True
+    left = any(one.stored_s < restart.t and one.step > restart.step for restart in restarts[:start])
+    later = start < len(restarts) and one.stored_s >= restarts[start].t
+    return not left and not later
 
 
 def last_before(rows: Sequence[CheckpointRow], step: int) -> CheckpointRow | None:
@@ -74,46 +122,10 @@ def last_before(rows: Sequence[CheckpointRow], step: int) -> CheckpointRow | Non
     return max(verified or complete, key=lambda row: row.step, default=None)
 
 
-def lines_near(text: str, step: int, t: float | None) -> tuple[Sequence[str], int | None]:
-    """The lines around the one that belongs to the step, or else to its second, and which of them it is; else none."""
-    lines = text.split("\n")
-    marks = [(int(found[1]), at) for at, line in enumerate(lines) if (found := _STEP.search(line[:300]))]
-    if marks and min(marks)[0] <= step <= max(marks)[0]:
-        at = next((at for known, at in marks if known == step), max(at for known, at in marks if known <= step))
-    elif t is not None and (times := [(when, at) for at, line in enumerate(lines) if (when := _time(line)) is not None]):
-        place = bisect.bisect_right(times, (t + 0.5, len(lines))) - 1
-        if place < 0 or t > times[-1][0] + 60:
-            return [], None
-        at = times[place][1]
-    else:
-        return [], None
-    first = max(0, at - _LINES_AROUND)
-    return [line[:2000] for line in lines[first : at + _LINES_AROUND + 1]], at - first
-
-
-def _index(series: Series, step: int) -> int | None:
+def _index(series: Series, starts: NDArray[np.int64], step: int, start: int | None) -> int | None:
     import numpy as np
 
-    kept = np.flatnonzero(~series.overwritten & (series.step <= step))
+    is_candidate = series.step <= step
+    is_candidate &= ~series.overwritten if start is None else starts == start
+    kept = np.flatnonzero(is_candidate)
     return int(kept[np.argmax(series.step[kept])]) if len(kept) else None
-
-
-def _logs(run: Run, step: int, t: float | None) -> list[LogLines]:
-    first = run.log(None, max_bytes=_LOG_BYTES)
-    found = []
-    ranks: list[int | None] = [*first.ranks[:_MOST_RANKS]]
-    for rank in ranks or [None]:
-        chunk = first if rank is None else run.log(rank, max_bytes=_LOG_BYTES)
-        lines, at = lines_near(plain(chunk.text), step, t)
-        found.append(LogLines(rank, lines, at))
-    return [one for one in found if one.lines]
-
-
-def _time(line: str) -> float | None:
-    found = _TIME.search(line[:100])
-    if found is None:
-        return None
-    try:
-        return datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        return None

@@ -46,8 +46,9 @@ def chart_data(
             run = source.run(run_id)
             epochs = _epochs(run, whole=whole) if wanted.x == "epoch" else None
             series = run.series(key, whole=whole)
+            checkpoints = run.checkpoint_steps()
             with _computing:
-                curve = curve_of(series, wanted, epochs)
+                curve = curve_of(series, wanted, epochs, checkpoints)
                 drawn = {} if group else as_drawn(curve, wanted)
         except NotFoundError:
             lines.append({**mine, "missing": True})  # it has no such metric, which is no trouble

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from wherry.runs import Series, downsample, smooth
@@ -35,20 +36,34 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
+class Older:
+    """A branch that was overwritten by a later start. `start`: how many restarts came before it."""
+
+    start: int
+    x: Floats
+    value: Floats
+    step: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Curve:
-    """All points of a series over one x axis, in the order of x: those of the branch that counts, and those of older ones."""
+    """All points of a series over one x axis, in the order of x: those of the branch that counts, and those of older ones.
+
+    `restarts` and `checkpoints` are places on the x axis.
+    """
 
     x: Floats
     step: Floats
     value: Floats
     smoothed: Floats | None
-    older: list[tuple[Floats, ...]]
+    older: list[Older]
     restarts: list[float]
+    checkpoints: list[float]
     n_total: int
     tail_only: bool
 
 
-def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None) -> Curve:
+def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None, checkpoint_steps: Sequence[int] = ()) -> Curve:
     """The curve over the x axis that is wanted; `epochs` is the metric that says the epoch of a step.
 
     The smoothing is that of all points, before any is left out.
@@ -61,11 +76,14 @@ def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None) -> Cu
     step = x if wanted.x == "step" else _those(series.step, is_main).astype(np.float64)
     x, step, value = _in_order(x, step, value)
     smoothed = smooth(step, value, 0.5, wanted.half_life_steps) if wanted.half_life_steps > 0 else None
+    starts = np.cumsum(np.concatenate(([False], np.diff(series.step) < 0))[: len(series.step)])
     older = [
-        _in_order(x_of_series[part], series.value[part]) for part in _branches(series.overwritten & np.isfinite(x_of_series))
+        Older(int(starts[part.start]), *_in_order(x_of_series[part], series.value[part], series.step[part].astype(np.float64)))
+        for part in _branches(series.overwritten & np.isfinite(x_of_series), starts)
     ]
-    restarts = [float(found) for one in series.restarts if (found := _x_of_step(step, x, one)) is not None]
-    return Curve(x, step, value, smoothed, older, restarts, series.n_total, series.tail_only)
+    restarts = [found for one in series.restarts if (found := _x_of_step(step, x, one)) is not None]
+    checkpoints = [found for one in checkpoint_steps if (found := _x_of_step(step, x, one)) is not None]
+    return Curve(x, step, value, smoothed, older, restarts, checkpoints, series.n_total, series.tail_only)
 
 
 def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
@@ -81,11 +99,12 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
         smoothed = curve.smoothed[part]
         is_drawn = np.isfinite(smoothed) & (smoothed > 0) if wanted.log_y else np.isfinite(smoothed)
         lines.append(_line("smooth", x, smoothed, is_drawn, wanted.n_points))
-    for older_x, older_y in curve.older[-_MOST_MARKS:]:
-        cut = _window(older_x, wanted)
-        drawn = np.isfinite(older_y[cut]) & ((older_y[cut] > 0) | (not wanted.log_y))
+    for older in curve.older[-_MOST_MARKS:]:
+        cut = _window(older.x, wanted)
+        drawn = np.isfinite(older.value[cut]) & ((older.value[cut] > 0) | (not wanted.log_y))
         if drawn.any():
-            lines.append(_line("older", older_x[cut], older_y[cut], drawn, wanted.n_points))
+            line = _line("older", older.x[cut], older.value[cut], drawn, wanted.n_points, older.step[cut])
+            lines.append({**line, "start": older.start})
     shown = value[can_be_drawn]
     low, high = (float(one) for one in np.quantile(shown, [0.01, 0.99])) if len(shown) else (None, None)
     return {
@@ -100,6 +119,7 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
             if which.any()
         },
         "restarts": curve.restarts[-_MOST_MARKS:],
+        "checkpoints": curve.checkpoints[-_MOST_MARKS:],
         "clip": [low, high],
         "n_clipped": int(((shown < low) | (shown > high)).sum()) if low is not None and high is not None else 0,
     }
@@ -139,20 +159,22 @@ def _in_order(x: Floats, *others: Floats) -> tuple[Floats, ...]:
     return x[order], *(other[order] for other in others)
 
 
-def _branches(is_old: NDArray[np.bool_]) -> Iterator[slice]:
-    """Each unbroken stretch of overwritten points."""
+def _branches(is_old: NDArray[np.bool_], starts: NDArray[np.int64]) -> Iterator[slice]:
+    """Each unbroken stretch of overwritten points of one start."""
     import numpy as np
 
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], is_old, [False]))))
-    for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        yield slice(int(begin), int(end))
+    named = np.where(is_old, starts + 1, 0)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], named, [0]))))
+    for begin, end in pairwise(edges):
+        if named[begin]:
+            yield slice(int(begin), int(end))
 
 
 def _x_of_step(steps: Floats, x: Floats, step: float) -> float | None:
     import numpy as np
 
-    found = np.flatnonzero(steps >= step)
-    return float(x[found[0]]) if len(found) else None
+    place = int(np.searchsorted(steps, step))
+    return float(x[place]) if place < len(x) else None
 
 
 def _window(x: Floats, wanted: Wanted) -> slice:

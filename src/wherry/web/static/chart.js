@@ -15,9 +15,9 @@ export function linesOf(data) {
     const isSmooth = run.lines.some((line) => line.kind === "smooth");
     for (const line of run.lines) {
       const look = { stroke: colour(run.colour), dash: DASHES[run.dash], width: run.id === base ? 3 : 1.5, alpha: 1 };
-      if (line.kind === "older") Object.assign(look, { dash: [2, 3], width: 1, alpha: 0.45 });
+      if (line.kind === "older") Object.assign(look, { dash: [2, 2], width: 1.25, alpha: 0.6 });
       if (line.kind === "raw" && isSmooth) Object.assign(look, { width: 1, alpha: 0.3 });
-      lines.push({ ...look, run, kind: line.kind, name: run.id, x: line.x, y: line.y, step: line.step });
+      lines.push({ ...look, run, kind: line.kind, name: run.id, x: line.x, y: line.y, step: line.step, start: line.start });
     }
   });
   const names = data.bands.map((band) => band.group).sort();
@@ -130,7 +130,7 @@ export function nearest(chart, lines) {
   return found;
 }
 
-/** NaN and infinities as marks at the lower and upper edge, a tick at each restart. */
+/** NaN and infinities as marks at the lower and upper edge, a tick at each restart, a diamond at each checkpoint. */
 function marks(chart, data, lines) {
   const shown = new Set(lines.map((line) => line.run?.id));
   const { ctx, bbox } = chart;
@@ -151,6 +151,15 @@ function marks(chart, data, lines) {
       ctx.moveTo(place, bbox.top + bbox.height);
       ctx.lineTo(place, bbox.top + bbox.height - 14 * ratio);
       ctx.stroke();
+    }
+    for (const x of run.checkpoints) {
+      const place = at(x);
+      if (place === null) continue;
+      const [y, size] = [bbox.top + bbox.height, 4 * ratio];
+      ctx.beginPath();
+      for (const [right, down] of [[0, -2 * size], [size, -size], [0, 0], [-size, -size]]) ctx.lineTo(place + right, y + down);
+      ctx.closePath();
+      ctx.fill();
     }
     for (const [name, mark] of Object.entries(run.marks)) {
       const isTop = name === "+inf";
@@ -199,6 +208,10 @@ export function said(data, lines) {
     if (negative) words.push(`${whole(negative)} not above 0, not drawn`);
     if (get("clip") === "1" && sum((run) => run.n_clipped)) words.push(`${whole(sum((run) => run.n_clipped))} outside of the axis`);
     const older = sum((run) => run.lines.filter((line) => line.kind === "older").reduce((count, line) => count + line.n_of, 0));
+    const restarts = sum((run) => run.restarts.length);
+    if (restarts) words.push(`${whole(restarts)} restart${restarts === 1 ? "" : "s"} (tick)`);
+    const checkpoints = sum((run) => run.checkpoints.length);
+    if (checkpoints) words.push(`${whole(checkpoints)} checkpoint${checkpoints === 1 ? "" : "s"} (◆)`);
     if (older) words.push(`${whole(older)} overwritten by a restart, pale`);
   }
   const outside = lines.reduce((total, line) => total + (line.n_not_positive_x ?? 0), 0);

@@ -111,7 +111,7 @@ class Card {
     const at = line.x.indexOf(x);
     const raw = line.run.lines.find((one) => one.kind === "raw");
     const step = line.step ? line.step[at] : raw.step ? raw.step[raw.x.indexOf(x)] ?? x : x;
-    showMoment(line.run.id, this.key, Math.round(step), this.article);
+    showMoment({ id: line.run.id, key: this.key, step: Math.round(step), ...(line.kind === "older" ? { start: line.start } : {}) }, this.article);
   }
 
   keydown(event) {
