@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from wherry.spool.failures import Failures, drain_command
 from wherry.spool.file_system import file_system_warnings
 from wherry.spool.handle import UploadHandle
 from wherry.spool.journal.jobs import Counts, JobId, job_sent_at_once
+from wherry.spool.journal.tokens import Attempt, new_token
 from wherry.spool.recovery import open_journal, remove_unneeded_reserve
 from wherry.spool.sources import Source, sources_of
 from wherry.spool.spool import HALF, Spool
@@ -39,7 +40,7 @@ from wherry.spool.staging import finish_writer, open_folder, open_writer, releas
 from wherry.store import ObjectMeta
 from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
-from wherry.uri import StoreURI, check_name, check_new_name, parse_uri
+from wherry.uri import check_name, parse_uri
 
 log = logging.getLogger("wherry")
 
@@ -141,6 +142,7 @@ class Uploader(Reader):
         requires: Sequence[str] = (),
         progress_bar: bool = False,
         plan: str | None = None,
+        attempt: Attempt | None = None,
     ) -> UploadHandle:
         """Accept a file, or all files of a folder, for upload as `name`; returns once they survive the end of this process::
 
@@ -151,6 +153,8 @@ class Uploader(Reader):
         nothing is copied, and its old name is gone. `overwrite=False`: an object that has the name by then is kept, and
         the upload fails with AlreadyExistsError. `requires`: names that must exist in the store before this one is sent.
         `progress_bar`: show how far the copy into the spool is, if that takes a while. `plan` is for checkpoint sets.
+        `attempt`: the run that uploads, by which a later attempt of it knows the object; one that `is_resumed` replaces, without
+        `overwrite`, what an earlier attempt has left under the name, if the store keeps metadata (S3, GCS, most local folders).
 
         Raises FileNotFoundError, PermissionError, ConfigError (bad name, no regular file), SpoolError (no room), and without
         `overwrite` AlreadyExistsError for a name that another upload of this spool is on its way to. The store is not asked.
@@ -159,16 +163,19 @@ class Uploader(Reader):
         self._check_open()
         self.raise_failures()
         path = Path(path)
-        name = _new_name(self.uri, name)
+        name = self.uri.check_new_name(name)
         sources = sources_of(path, name)
-        self._acceptance.require_usable([each for _, each in sources], requires, only_if_free=not overwrite)
+        may_replace = overwrite or (attempt is not None and attempt.is_resumed)
+        self._acceptance.require_usable([each for _, each in sources], requires, only_if_free=not may_replace)
         # Nobody else asks for their sizes before they are copied.
         is_asked = progress_bar or self.spool.config.max_spool_bytes is not None
         size_bytes = sum(os.stat(file).st_size for file, _ in sources) if is_asked else 0
         if not self._acceptance.make_room(size_bytes, partial(self._wait, LOOK_AGAIN_S)):
-            return self._put_directly(sources, name, overwrite=overwrite, move=move)
+            return self._put_now(sources, name, attempt, overwrite=overwrite, move=move)
         with ByteBar("copying into the spool", size_bytes, shown=progress_bar) as bar:
-            ids = self._acceptance.accept(sources, requires, overwrite=overwrite, move=move, advance=bar.advance, plan=plan)
+            ids = self._acceptance.accept(
+                sources, requires, overwrite=overwrite, move=move, advance=bar.advance, plan=plan, attempt=attempt
+            )
         if move:
             for file, _ in sources:
                 release_source(file)
@@ -187,7 +194,7 @@ class Uploader(Reader):
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
             raise ConfigError(f"mode {mode!r}: use 'wb' (overwrite) or 'xb' (only if the name is free)")
-        name = _new_name(self.uri, name)
+        name = self.uri.check_new_name(name)
         self.raise_failures()
         self._acceptance.require_usable([name], requires, only_if_free=mode.startswith("x"))
         if not self._acceptance.make_room(0, partial(self._wait, LOOK_AGAIN_S)):
@@ -232,7 +239,7 @@ class Uploader(Reader):
         self._waiter.start(ids)
         return handle
 
-    def _put_directly(self, sources: Sequence[Source], name: str, *, overwrite: bool, move: bool) -> UploadHandle:
+    def _put_now(self, sources: Sequence[Source], name: str, by: Attempt | None, *, overwrite: bool, move: bool) -> UploadHandle:
         """Upload from the caller's own files, now, in this thread. Raises what the store raises."""
         from wherry.posix.thread_pool import DaemonThreadPool
         from wherry.transfer.upload import POOL_THREADS, Sender
@@ -243,14 +250,14 @@ class Uploader(Reader):
             for file, file_name in sources:
                 require_regular(file, file.stat())
                 self._wait_for_name(self.uri_for(file_name))
-                uri, key = self.uri_for(file_name), self.uri.key_for(file_name)
-                job = job_sent_at_once(uri, key, file.stat().st_size, owner=self._session.name, overwrite=overwrite)
+                uri, key, token = self.uri_for(file_name), self.uri.key_for(file_name), new_token(by, self.owner)
+                job = job_sent_at_once(uri, key, file.stat().st_size, self.owner, overwrite=overwrite, token=token)
+                job = replace(job, schedule=replace(job.schedule, replaces_earlier=bool(by and by.is_resumed)))
                 made.append(sender.send(job, file, self.store, self.config.transfer, frozen=False))
                 if move:
                     file.unlink()
-        uri = self.uri_for(name)
-        whole = made[0] if len(made) == 1 else ObjectMeta(uri, sum(one.size_bytes for one in made))
-        return UploadHandle(uri, (), self.journal, self._wait_for, made=whole)
+        whole = made[0] if len(made) == 1 else ObjectMeta(self.uri_for(name), sum(one.size_bytes for one in made))
+        return UploadHandle(self.uri_for(name), (), self.journal, self._wait_for, made=whole)
 
     def _wait_for_name(self, uri: str) -> None:
         while self.journal.queries.newest_open(uri, self._endpoint) is not None:
@@ -394,13 +401,6 @@ class Uploader(Reader):
         uri = self.uri_for(name)
         self.spool.free(self.journal.uploads.cancel(uri, self._endpoint))
         self._wait_for_name(uri)
-
-
-def _new_name(uri: StoreURI, name: str) -> str:
-    """Check the whole key as check_new_name() does. Only for writing: a URI's prefix may name objects of others, for reading."""
-    if uri.prefix and uri.scheme != "file":  # a local folder is there, or its name is its owner's affair
-        check_new_name(uri.prefix, what="prefix")
-    return check_new_name(name)
 
 
 def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:

@@ -74,6 +74,12 @@ class StoreURI:
             )
         return key
 
+    def check_new_name(self, name: str) -> str:
+        """Check the whole key of a new object. Only for writing: a prefix may name objects of others, for reading."""
+        if self.prefix and self.scheme != "file":  # a local folder is there, or its name is its owner's affair
+            check_new_name(self.prefix, what="prefix")
+        return check_new_name(name)
+
     def holds(self, key: str) -> bool:
         """Whether the key is one of this store's: anywhere in a bucket, only below the prefix where the root is a machine."""
         is_bucket = self.scheme != "file" and self.scheme not in _FILE_SERVERS

@@ -7,9 +7,11 @@ with --no-deps beside torch 2.13.0 and torchvision 0.28.0, of which two fake ker
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -138,6 +140,62 @@ def test_a_killed_run_goes_on_from_the_store_and_ends_with_the_same_bits(
         shutil.rmtree(tmp_path / "my-run")  # another machine has no local checkpoints
         began, result = trained(python, uri, n_ranks, tmp_path, env)
     assert f"began at {2 * n_batches}" == began
+    assert expected == result
+
+
+def killed(python: Path, uri: str, stop_at: str, n_ranks: int, folder: Path, env: dict[str, str]) -> str:
+    """Train up to a moment, kill all ranks then, and take the local checkpoints away: where it began."""
+    with Ranks([str(python), str(TRIALS / "train.py"), uri, stop_at, str(folder / "result.txt")], n_ranks, folder, env) as ranks:
+        said = ranks.lines_until("stopped at")
+        for one in ranks.programs:
+            one.kill()
+        assert [-9] * n_ranks == ranks.ends()
+    shutil.rmtree(folder / "my-run")
+    return next(line for line in said if line.startswith("began at"))
+
+
+@pytest.mark.parametrize("kind", ["wherry_composer", "drop-in"])
+def test_a_run_killed_between_a_checkpoint_and_its_pointer_goes_on(
+    kind: str, without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+) -> None:
+    """Each time on another machine, with the default save_overwrite=False."""
+    n_ranks, expected = without_a_kill
+    uri = f"s3://{server.bucket}/between-{kind}-{n_ranks}"
+    env = environment(tmp_path, server) | ({"WHERRY_TEST_DROP_IN": "1"} if kind == "drop-in" else {})
+    with ExitStack() as agents:
+        spools = [tmp_path / f"spool{number}" for number in range(3)]
+        for spool in spools:
+            agents.enter_context(end_agent(spool))
+        one, two, three = ({**env, "WHERRY_SPOOL": str(spool)} for spool in spools)
+        assert "began at 0" == killed(python, uri, "pointer-1", n_ranks, tmp_path, one)
+        assert "began at 0" == killed(python, uri, "pointer-2", n_ranks, tmp_path, two)
+        began, result = trained(python, uri, n_ranks, tmp_path, three)
+    assert f"began at {64 // 8 // n_ranks}" == began
+    assert expected == result
+
+
+def test_a_run_killed_at_random_moments_goes_on(
+    without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+) -> None:
+    n_ranks, expected = without_a_kill
+    rng = random.Random(n_ranks)
+    uri = f"s3://{server.bucket}/random-{n_ranks}"
+    spools = [tmp_path / f"spool{number}" for number in range(6)]
+    command = [str(python), str(TRIALS / "train.py"), uri, "-1", str(tmp_path / "result.txt")]
+    with ExitStack() as agents:
+        for spool in spools:
+            agents.enter_context(end_agent(spool))
+        for _ in spools:
+            env = environment(tmp_path, server) | {"WHERRY_SPOOL": str(rng.choice(spools))}
+            env |= {"WHERRY_TEST_DROP_IN": "1"} if rng.random() < 0.5 else {}
+            with Ranks(command, n_ranks, tmp_path, env) as ranks:
+                ranks.lines_until("began at")
+                time.sleep(rng.uniform(0.0, 0.8))  # the moment is what varies; training takes about a second
+                for one in ranks.programs:
+                    one.kill()
+                assert set(ranks.ends()) <= {-9, 0}, (tmp_path / "rank0.log").read_text()[-8000:]
+            shutil.rmtree(tmp_path / "my-run")
+        _, result = trained(python, uri, n_ranks, tmp_path, env)
     assert expected == result
 
 

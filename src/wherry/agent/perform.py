@@ -84,7 +84,8 @@ class Performer:
         try:
             opened = self.stores.open(self.record(job.store_id))
             etag, note = self._carry_out(job, opened, is_plain=is_plain)
-            done = Ack(job.id, etag, None if job.overwrite else _decides_races(opened, job), note, job.size_bytes)
+            is_free_to_replace = job.overwrite or job.schedule.replaces_earlier
+            done = Ack(job.id, etag, None if is_free_to_replace else _decides_races(opened, job), note, job.size_bytes)
             if self.ack is not None:
                 self.ack(done)
             else:

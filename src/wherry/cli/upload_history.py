@@ -53,6 +53,7 @@ class Story:
                 "given_up_in_s": None if self.standing is None else round(self.left_s, 3),
                 "owner": job.owner,
                 "overwrite": job.overwrite,
+                "replaces_earlier": job.schedule.replaces_earlier,
                 "crc32c": None if job.crc32c is None else format_crc32c(job.crc32c),
                 "etag": job.end.etag,
                 "exclusive": job.end.exclusive,
@@ -147,7 +148,7 @@ def story_lines(story: Story) -> list[str]:
         ("by", "" if newer is None else f"job {newer}, a newer upload of the name"),
         ("crc32c", "" if job.crc32c is None else format_crc32c(job.crc32c)),
         ("etag", job.end.etag),
-        ("replaces", "what has the name by then" if job.overwrite else "nothing: it fails if the name is taken"),
+        ("replaces", _replaces(job)),
         ("options", " ".join(f"{key}={value}" for key, value in options.items())),
         ("file", f"{story.spool / 'objects' / job.object_id}" if has_file else ""),
     ]
@@ -163,3 +164,11 @@ def _time_text(at_s: float | None) -> str:
     passed_s = time.time() - at_s
     distance = f"{age_text(passed_s)} ago" if passed_s >= 0 else f"in {age_text(-passed_s)}"
     return f"{time_text(at_s)} ({distance})"
+
+
+def _replaces(job: Job) -> str:
+    if job.overwrite:
+        return "what has the name by then"
+    if job.schedule.replaces_earlier:
+        return "what an earlier attempt of its run has left: it fails if another has the name"
+    return "nothing: it fails if the name is taken"

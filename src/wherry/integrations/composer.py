@@ -17,6 +17,7 @@ from wherry.loggers.handles import UploadHandles
 from wherry.loggers.run.state import escaped
 from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.handle import UploadHandle
+from wherry.transfer.symlinks import SYMLINK_SUFFIX
 
 try:
     from composer import loggers as composer_loggers
@@ -79,6 +80,9 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         self._call_limits = call_limits or CallLimits()
         self._logger: _Logger | None = None
         self._theirs: Any = None
+        self._newest: dict[str, bool] = {}  # folders in which a newest checkpoint was asked for -> whether there was one
+        self._resumed: frozenset[str] = frozenset()
+        self._has_trained = False
         self._is_closed = False
         self._error: BaseException | None = None
         self._warnings = WarnOnce()
@@ -136,23 +140,34 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     ) -> UploadHandle | UploadHandles | None:
         """Have every destination that uploads take the file; it may be changed afterwards. Returns a handle to wait on.
 
-        ``{run_name}`` and Composer's other fields of names are filled; other braces stay as they are.
+        ``{run_name}`` and Composer's other fields of names are filled; other braces stay as they are. When the Trainer
+        went on from its newest checkpoint or found none (`autoresume`), a file of that folder replaces, even without `overwrite`,
+        what a killed attempt of this run has left under the name, as no pointer leads there.
         """
         self._see(state)
-        path = escaped(os.fspath(file_path))
-        return self.logger.upload_file(escaped(self._filled(remote_file_name)), path, overwrite=overwrite)
+        path, name = escaped(os.fspath(file_path)), self._filled(remote_file_name)
+        ours = self.logger.state
+        ours.is_resumed = _folder_of(name) in self._resumed
+        try:
+            return self.logger.upload_file(escaped(name), path, overwrite=overwrite)
+        finally:
+            ours.is_resumed = False  # what destinations upload of their own accord goes by other names
 
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
         """Download the file from the first destination that has it, by the name with which it was uploaded.
 
         FileNotFoundError if none has it; NotImplementedError if none of them stores files; otherwise what the destination raises.
         """
-        name = escaped(self._filled(remote_file_name))
+        filled = self._filled(remote_file_name)
+        name, is_pointer = escaped(filled), filled.endswith(SYMLINK_SUFFIX)
         missing: list[FileNotFoundError] = []
         for one in self.destinations:
             try:
-                if name.endswith(".symlink") and isinstance(one, ObjectStoreLogger):  # Composer reads and follows it itself
-                    one.uploader.get(one.remote_name(name), destination, overwrite=overwrite, follow_symlinks=False)
+                if isinstance(one, ObjectStoreLogger):
+                    uploader, stored = one.uploader, one.remote_name(name)  # Composer reads a pointer and follows it itself
+                    found = uploader.get(stored, destination, overwrite=overwrite, follow_symlinks=not is_pointer)
+                    if is_pointer or found.key != uploader.uri.key_for(stored):
+                        self._newest[_folder_of(filled)] = True
                 else:
                     one.download_file(name, destination, overwrite, progress_bar)
             except NotImplementedError:  # noqa: PERF203  it stores no files
@@ -162,6 +177,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             else:
                 return
         if missing:
+            self._newest.setdefault(_folder_of(filled), False)
             raise missing[0]
         raise NotImplementedError("none of these destinations can download files: add an ObjectStoreLogger")
 
@@ -230,6 +246,11 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         self._see(state)
         ours = self.logger.state
         ours.phase = _PHASES.get(event, ours.phase)
+        if event is Event.FIT_START and not self._has_trained:
+            # With a pointer, but at batch 0, only weights were loaded: that run has published checkpoints of the same names.
+            self._has_trained = True
+            is_further = ours.timestamp.batch > 0
+            self._resumed = frozenset(folder for folder, was_found in self._newest.items() if is_further or not was_found)
         self.logger.run_event(event)
 
     def _see(self, state: Any) -> None:
@@ -255,6 +276,10 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             return name
         fields = self._logger.state.name_fields()
         return _FIELDS.sub(lambda match: str(fields[match[1]]), name)
+
+
+def _folder_of(name: str) -> str:
+    return name.strip("/").rpartition("/")[0]
 
 
 def _number(time: Any) -> int:

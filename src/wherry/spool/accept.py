@@ -12,6 +12,7 @@ from wherry.errors import JobFailure, JournalError, SpoolError
 from wherry.spool.journal.jobs import JobId, JobKind
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
+from wherry.spool.journal.tokens import Attempt, new_token
 from wherry.spool.recovery import restore_quarantined
 from wherry.spool.shared_snapshots import shared_here
 from wherry.spool.sources import Source
@@ -96,20 +97,22 @@ class Acceptance:
         move: bool,
         advance: Callable[[int], object],
         plan: str | None = None,
+        attempt: Attempt | None = None,
     ) -> list[JobId]:
         """Make snapshots, or take those that another upload of this call has made, and jobs for them: all or nothing."""
         names = [name for _, name in sources]
         shared = shared_here()
         keys = [] if shared is None else [(self.spool.folder, file.absolute()) for file, _ in sources]
+        submit = partial(self.submit, only_if_free=not overwrite, plan=plan, attempt=attempt)
         if shared is not None and all(key in shared for key in keys):
             with suppress(SnapshotGone):  # uploaded and freed in the meantime
                 there = [shared[key] for key in keys]
-                return self.submit(there, names, overwrite, requires, shared=True, only_if_free=not overwrite, plan=plan)
+                return submit(there, names, overwrite, requires, shared=True)
         staged: list[Staged] = []
         try:
             for file, _ in sources:
                 staged.append(stage(self.spool, file, self.owner, move=move, advance=advance))
-            ids = self.submit(staged, names, overwrite, requires, only_if_free=not overwrite, plan=plan)
+            ids = submit(staged, names, overwrite, requires)
         except BaseException:
             with suppress(JournalError):  # it cannot be read: what no job needs goes when it can
                 self.spool.free(self.journal.queries.unneeded([one.object_id for one in staged]))  # Ctrl-C may come too late
@@ -128,10 +131,13 @@ class Acceptance:
         shared: bool = False,
         only_if_free: bool = False,
         plan: str | None = None,
+        attempt: Attempt | None = None,
     ) -> list[JobId]:
         """Make jobs for staged files: their ids. `plan`: the part of a checkpoint set that they are compared for."""
         new = [
-            self._new_job(name, one, JobKind.PUT, requires, overwrite=overwrite, only_if_free=only_if_free, plan=plan)
+            self._new_job(
+                name, one, JobKind.PUT, requires, overwrite=overwrite, only_if_free=only_if_free, plan=plan, attempt=attempt
+            )
             for one, name in zip(staged, names, strict=True)
         ]
         ids, freed = self._write(new, shared=shared)
@@ -149,6 +155,7 @@ class Acceptance:
         overwrite: bool,
         only_if_free: bool = False,
         plan: str | None = None,
+        attempt: Attempt | None = None,
     ) -> NewJob:
         key = self.uri.key_for(check_name(name))
         return NewJob(
@@ -158,9 +165,10 @@ class Acceptance:
             object_id=staged.object_id,
             size_bytes=staged.size_bytes,
             overwrite=overwrite,
-            token=secrets.token_hex(16),
+            token=new_token(attempt, self.owner),
             requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
             crc32c=staged.crc32c,
+            replaces_earlier=attempt is not None and attempt.is_resumed and not overwrite,
             only_if_free=only_if_free,
             plan=plan,
         )

@@ -16,6 +16,7 @@ from wherry.config import MIB, RetryConfig, TransferConfig
 from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, TransientError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
+from wherry.spool.journal.tokens import is_of_another_attempt
 from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, MultipartStore, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
@@ -51,8 +52,8 @@ class Sender(MultipartSender):
         `retry` and `on_retry` are for beginning an upload in parts, which a RetryStore leaves to us. `frozen=False`: the file
         is not ours, and its owner may go on writing to it later. `bytes_per_s`: how fast a part goes to this store, if known.
 
-        Raises AlreadyExistsError if the name is taken by another's object and the job does not overwrite; any other
-        StoreError as it comes.
+        Raises AlreadyExistsError if the name is taken by another's object and the job does not overwrite; what an earlier
+        attempt of its run has left is replaced if the job `replaces_earlier`. Any other StoreError as it comes.
         """
         if (found := os.stat(path).st_size) != job.size_bytes:
             raise IntegrityError(
@@ -67,7 +68,8 @@ class Sender(MultipartSender):
         metadata = {TOKEN_METADATA: job.token, CRC32C_METADATA: format_crc32c(crc)}
         if with_ranges and (sums := range_sums(pieces, piece_bytes, job.size_bytes, transfer.range_size_bytes)) is not None:
             metadata[RANGES_METADATA] = sums
-        put = PutOptions(if_absent=not job.overwrite, crc32c=crc, metadata=metadata, frozen=frozen)
+        if_absent = not job.overwrite and not (job.schedule.replaces_earlier and _is_left_by_another_attempt(job, store))
+        put = PutOptions(if_absent=if_absent, crc32c=crc, metadata=metadata, frozen=frozen)
         try:
             if part_size_bytes is not None:
                 assert isinstance(store, MultipartStore), "capabilities.multipart says so"
@@ -112,3 +114,11 @@ class Sender(MultipartSender):
         if self._journal is not None:
             self._journal.work.set_crc32c(job.id, crc, pieces if piece_bytes == PIECE_BYTES else ())
         return crc, pieces, piece_bytes
+
+
+def _is_left_by_another_attempt(job: Job, store: ObjectStore) -> bool:
+    """Whether the name has an object of the job's own run. It is asked first, so that no large file is sent to be refused."""
+    try:
+        return is_of_another_attempt(store.head(job.key).token, job.token)
+    except NotFoundError:
+        return False

@@ -14,6 +14,7 @@ from wherry.config import Config
 from wherry.errors import ConfigError, JobFailure, PermanentError, StoreError, UploadFailed, kind_of, upload_failed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.run.state import State, escaped, sample_state
+from wherry.spool.journal.tokens import Attempt
 from wherry.spool.writer_notes import Writer, other_writer
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, read_pointer
 
@@ -67,6 +68,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._state = state or State()
         self._has_a_run = state is not None
         self._is_told = False
+        self._has_a_double = False
         self._check_is_due = check
         self._refused: dict[str, str] = {}  # names whose last file was not accepted -> why
         self._lost: list[JobFailure] = []
@@ -93,19 +95,20 @@ class ObjectStoreLogger(LoggerDestination):
         self._state = state or self._state
         self._has_a_run = self._has_a_run or state is not None
 
-    def _tell_of_another_run(self, name: str) -> None:
+    def _look_for_others(self, name: str, *, overwrite: bool) -> None:
         """Warn once if another run writes this name, or another process writes as this run."""
         run, rank = self._state.run_name, self._state.rank
-        if self._is_told or not (run and self._has_a_run):
+        if self._is_told or not (run and self._has_a_run and (overwrite or self._state.is_resumed)):
             return
         uri = self.uploader.uri_for(name)
         # Names with the run's own name in them are many, and only a namesake can write them.
-        what = f"{self.uploader.uri} {run} {rank}" if run in uri else uri
+        what = f"{self.uploader.uri} {run} {rank}" if run in uri or not overwrite else uri
         other = other_writer(self.uploader.spool, what, Writer(run, rank, self.uploader.owner))
         if other is None:
             return
         self._is_told = True
         if other.run == run:
+            self._has_a_double = True  # it lives, so what it has written is not left behind
             log.warning(
                 "another process uploads as run %r, rank %d, as well, to %s: give each run a name", run, rank, self.uploader.uri
             )
@@ -141,6 +144,9 @@ class ObjectStoreLogger(LoggerDestination):
         With `move`, the file is moved away instead of copied, whatever its size. Returns a handle to wait on. Raises as
         `Uploader.put` does.
 
+        With `State.is_resumed`, an object of the name that an earlier attempt of this run has left is replaced also without
+        `overwrite`, and one that anybody else has written is kept. A process that lives is no earlier attempt.
+
         Names stay as they are given, so that a new run finds ``model.pt``. Where two runs of one spool overwrite one name, each
         gets a warning, once.
 
@@ -150,8 +156,7 @@ class ObjectStoreLogger(LoggerDestination):
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
-        if overwrite:
-            self._tell_of_another_run(name)
+        self._look_for_others(name, overwrite=overwrite)
         try:
             handle = self._hand_over(name, file_path, overwrite=overwrite, move=move)
         except Exception as error:
@@ -169,11 +174,17 @@ class ObjectStoreLogger(LoggerDestination):
             if requires and requires != [target]:
                 return self._upload_text(requires[0], name, overwrite=overwrite, requires=requires)
         try:
-            return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires)
+            return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires, attempt=self._attempt())
         except FileNotFoundError as error:
             if isinstance(error, StoreError) or os.path.exists(file_path):  # another file is missing
                 raise
             raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
+
+    def _attempt(self) -> Attempt | None:
+        run = self._state.run_name
+        if not (run and self._has_a_run):
+            return None
+        return Attempt(run, self._state.rank, is_resumed=self._state.is_resumed and not self._has_a_double)
 
     def _require_accepted(self, names: Sequence[str], *, pointer: str) -> None:
         """Refuse a pointer to a file that was refused, or to the folder of one. The journal has nothing to wait for then."""

@@ -68,6 +68,9 @@ class State:
     phase: str = "train"
     #: How many seconds the run took before this process resumed it: `elapsed_s` when the loop saved its checkpoint.
     elapsed_before_s: float = 0.0
+    #: Whether the loop goes on where an earlier attempt of this run stopped. What that has left under a name, such as a
+    #: checkpoint that no pointer names yet, is then replaced by an upload without `overwrite`; the objects of others are kept.
+    is_resumed: bool = False
     #: The clock of `elapsed_s`, in seconds from any start.
     now: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 

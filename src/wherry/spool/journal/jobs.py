@@ -73,17 +73,23 @@ class JobKind(str, Enum):
     COMMIT = "commit"
 
 
+#: In the column `overwrite`, beside 0 and 1: the job's `replaces_earlier`.
+REPLACES_EARLIER = 2
+
+
 @dataclass(frozen=True)
 class Schedule:
     """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its
     deadline counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`). `is_urgent`: whether it
-    goes before others (see `wherry.spool.journal.order`).
+    goes before others (see `wherry.spool.journal.order`). `replaces_earlier`, of a job that does not overwrite: it may replace
+    what an earlier attempt of its run has left under the name (see `wherry.spool.journal.tokens`).
     """
 
     leases_lost: int = 0
     counted_from_s: float = 0.0
     due_s: float = 0.0
     is_urgent: bool = False
+    replaces_earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,16 @@ class Job:
     end: End = End()
 
 
-def job_sent_at_once(uri: str, key: str, size_bytes: int, *, owner: str, overwrite: bool, crc32c: int | None = None) -> Job:
+def job_sent_at_once(
+    uri: str,
+    key: str,
+    size_bytes: int,
+    owner: str,
+    *,
+    overwrite: bool,
+    crc32c: int | None = None,
+    token: str | None = None,
+) -> Job:
     """A job that no journal knows, leased by whoever calls: for a file that goes to the store without the spool."""
     return Job(
         id=JobId(0),
@@ -141,7 +156,7 @@ def job_sent_at_once(uri: str, key: str, size_bytes: int, *, owner: str, overwri
         object_id="",
         size_bytes=size_bytes,
         overwrite=overwrite,
-        token=secrets.token_hex(16),
+        token=token or secrets.token_hex(16),
         state=JobState.LEASED,
         attempts=1,
         created_s=time.time(),

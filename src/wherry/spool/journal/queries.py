@@ -8,14 +8,16 @@ from dataclasses import dataclass, fields
 from sqlite3 import Connection
 from typing import Any
 
-from wherry.spool.journal.jobs import Counts, End, Job, JobId, JobKind, JobState, Schedule
+from wherry.spool.journal.jobs import REPLACES_EARLIER, Counts, End, Job, JobId, JobKind, JobState, Schedule
 from wherry.spool.journal.role import Role
 from wherry.store.environment import secrets_from_environment
 from wherry.store.registry import endpoint_key
 
 _OWN = [column.name for column in fields(Job) if column.name not in ("schedule", "end")]
 #: Of the table: what as_job() takes, and in this order.
-JOB_COLUMNS = ", ".join([*_OWN, *(column.name for part in (Schedule, End) for column in fields(part))])
+JOB_COLUMNS = ", ".join(
+    [*_OWN, *(one.name for part in (Schedule, End) for one in fields(part) if one.name != "replaces_earlier")]
+)
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,11 @@ def listed(ids: Iterable[int]) -> str:
 def as_job(row: Sequence[Any]) -> Job:
     """The job of a row of JOB_COLUMNS."""
     own: dict[str, Any] = dict(zip(_OWN, row, strict=False))
-    own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": bool(own["overwrite"])}
+    replaces_earlier = own["overwrite"] == REPLACES_EARLIER
+    own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": own["overwrite"] == 1}
     leases_lost, counted_from_s, due_s, is_urgent, finished_s, etag, superseded_by, exclusive = row[len(_OWN) :]
     end = End(finished_s, etag, superseded_by, None if exclusive is None else bool(exclusive))
-    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s, bool(is_urgent)), end=end)
+    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s, bool(is_urgent), replaces_earlier), end=end)
 
 
 def _after(prefix: str) -> str:

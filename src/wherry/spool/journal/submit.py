@@ -11,12 +11,13 @@ from sqlite3 import Connection
 from wherry.errors import AlreadyExistsError, JobFailure, JournalError
 from wherry.spool.journal.database import Database
 from wherry.spool.journal.group_commit import GroupCommit
-from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import REPLACES_EARLIER, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal_time import JournalTime
 from wherry.spool.journal.order import URGENT_BYTES
 from wherry.spool.journal.queries import listed, newest_open, unneeded
 from wherry.spool.journal.role import Role
 from wherry.spool.journal.schema import BLOCKER, register, store_row
+from wherry.spool.journal.tokens import is_of_another_attempt
 from wherry.spool.journal.work import resume
 from wherry.store.registry import endpoint_key
 
@@ -46,6 +47,7 @@ class NewJob:
     requires: tuple[tuple[str, str], ...] = ()  # (uri, key) of objects that must be there first
     crc32c: int | None = None
     plan: str | None = None  # of which part of which checkpoint set it is, if it is to be compared with an older one's
+    replaces_earlier: bool = False  # without overwrite: replace what an earlier attempt of its run has left
     only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
 
 
@@ -99,7 +101,8 @@ class Uploads(Role):
         endpoint, run_s = _endpoint_of(*store), self._time.run_s(db)
         for job in new:
             is_alone = db.execute(_OF_URI, (job.uri,)).fetchone() is None
-            if job.only_if_free and not is_alone and (holder := newest_open(db, job.uri, endpoint)) is not None:
+            holder = newest_open(db, job.uri, endpoint) if job.only_if_free and not is_alone else None
+            if holder and not (job.replaces_earlier and is_of_another_attempt(holder.token, job.token)):
                 raise name_is_held(holder)
             ids.append(self._insert(db, job, owner, store_id, endpoint, run_s))
             _note_requirements(db, job, ids[-1], endpoint)
@@ -115,12 +118,20 @@ class Uploads(Role):
         return ids, unneeded(db, freed)
 
     def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str, run_s: float) -> JobId:
+        overwrite = REPLACES_EARLIER if job.replaces_earlier else int(job.overwrite)
         more = {"kind": job.kind.value, "owner": owner, "store_id": store_id, "place": endpoint}
         cursor = db.execute(
             "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
             " created_s, counted_from_s, crc32c, is_urgent) VALUES (:kind, :owner, :store_id, :uri, :key, :place, :object_id,"
             " :size_bytes, :overwrite, :token, 'queued', :created_s, :counted_from_s, :crc32c, :is_urgent)",
-            {**vars(job), **more, "created_s": self._time.wall_s(), "counted_from_s": run_s, "is_urgent": _is_urgent(job)},
+            {
+                **vars(job),
+                **more,
+                "overwrite": overwrite,
+                "created_s": self._time.wall_s(),
+                "counted_from_s": run_s,
+                "is_urgent": _is_urgent(job),
+            },
         )
         return JobId(cursor.lastrowid or 0)
 
@@ -128,7 +139,7 @@ class Uploads(Role):
         """End the queued, overwriting jobs of a name that are older than `job_id`: the staged files that they had."""
         older = db.execute(
             "SELECT id, object_id FROM jobs INDEXED BY jobs_open WHERE uri = ? AND place = ? AND id < ?"
-            " AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite"
+            " AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite = 1"
             " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
             "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
             (uri, endpoint, job_id),
@@ -199,7 +210,7 @@ class Uploads(Role):
                     freed.append(object_id)
                 elif (holder := newest_open(db, uri, endpoint)) is None or holder.id < job_id or holder.state is JobState.LEASED:
                     db.execute(
-                        "UPDATE jobs SET state = 'queued', overwrite = MAX(overwrite, ?), due_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, ended_s = NULL,"
+                        "UPDATE jobs SET state = 'queued', overwrite = CASE WHEN ? THEN 1 ELSE overwrite END, due_s = 0, leases_lost = 0, reported = 0, finished_s = NULL, ended_s = NULL,"
                         " error_kind = NULL, counted_from_s = ? WHERE id = ?",
                         (overwrite, self._time.run_s(db), job_id),
                     )
