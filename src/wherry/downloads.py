@@ -72,7 +72,8 @@ class Reader(ABC):
 
             uploader.get("checkpoints/model.pt", "model.pt", overwrite=True)
 
-        `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off. Raises
+        `dest` appears whole or not at all. A ``.symlink`` object is followed, unless `follow_symlinks` is off; one that is
+        still queued goes before a stored object of the plain name. Raises
         FileExistsError before any byte moves if `dest` exists and `overwrite` is off; NotFoundError, AccessDeniedError,
         IntegrityError.
         """
@@ -81,6 +82,10 @@ class Reader(ABC):
 
         dest, name = Path(dest), check_name(name)
         check_destination(dest, overwrite)
+        if follow_symlinks and not name.endswith(SYMLINK_SUFFIX):
+            view, key = self.view(), self.uri.key_for(name)
+            if view.queued(key) is None and view.queued(key + SYMLINK_SUFFIX) is not None:
+                name += SYMLINK_SUFFIX  # the newest, and the store may be out of reach
         try:
             if not (follow_symlinks and name.endswith(SYMLINK_SUFFIX)):
                 try:

@@ -212,6 +212,55 @@ def test_a_store_that_never_answers_ends_a_load_with_an_error(tmp_path: Path) ->
             trainer(load_path="a.pt", load_object_store=wherry_composer(store))
 
 
+class Stateful(LoggerDestination):
+    def state_dict(self) -> dict[str, Any]:
+        raise ValueError("my bug")
+
+    def can_upload_files(self) -> bool:
+        raise ValueError("my other bug")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise ValueError("my third bug")
+
+
+def test_a_state_that_cannot_be_told_or_taken_does_not_end_the_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = trainer(log := wherry_composer(Stateful()), save_folder=str(tmp_path / "ck"), save_interval="1ep")
+    one.fit()
+    log.load_state_dict({"elapsed_s": 1.0, "destinations": [("Stateful", {})]})
+    one.close()
+    for what in ("state_dict failed: my bug", "can_upload_files failed: my other bug", "load_state_dict failed: my third bug"):
+        assert 1 == sum(what in message for message in caplog.messages)
+
+
+def test_destinations_that_were_closed_are_refused_by_a_new_logger(tmp_path: Path) -> None:
+    trainer(wherry_composer(log := store(tmp_path))).close()
+    with pytest.raises(ConfigError, match="is closed, and a destination serves one Trainer: make a new one"):
+        wherry_composer(log)
+
+
+def test_wrong_arguments_are_named_with_their_remedy() -> None:
+    wrong: Any
+    for wrong, words in (([InMemoryLogger()], "one by one"), (InMemoryLogger, r"give an object, InMemoryLogger\(")):
+        with pytest.raises(ConfigError, match=words):
+            wherry_composer(wrong)
+    wrong = 5
+    with pytest.raises(ConfigError, match="call_limits is 5: give CallLimits"):
+        wherry_composer(InMemoryLogger(), call_limits=wrong)
+    for name in ("num_concurrent_uploads", "num_attempts"):
+        for wrong in ("2", 2.5, None, 0):
+            with pytest.raises(ConfigError, match=f"{name} is .*: it must be a whole number"):
+                RemoteUploaderDownloader("s3://b", **{name: wrong})
+
+
+def test_the_drop_in_says_nothing_of_what_other_loggers_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"provider": "local", "provider_kwargs": {"key": str(tmp_path)}}
+    one = trainer(log := RemoteUploaderDownloader("libcloud://a", given, upload_staging_folder=str(tmp_path / "spool")))
+    one.fit()
+    one.close()
+    assert "no effect" not in caplog.text
+    assert repr(log).startswith("<RemoteUploaderDownloader of ")
+
+
 def test_only_destinations_of_ours_are_taken() -> None:
     with pytest.raises(ConfigError, match=r"give Composer's own to Trainer\(loggers=\[\.\.\.\]\) beside this one"):
         wherry_composer(ComposersFileLogger("x", capture_stdout=False, capture_stderr=False))

@@ -40,6 +40,72 @@ def test_what_boto3_is_told_becomes_storage_options_and_a_configuration() -> Non
     assert (2**24, 3) == (store.config.transfer.part_size_bytes, store.config.transfer.parts_in_flight)
 
 
+def test_more_of_what_boto3_is_told_is_known_or_none_of_our_affair() -> None:
+    store = of(
+        "s3://b",
+        prefix=None,
+        client_config={"s3": {"addressing_style": "path"}, "signature_version": "s3v4"},
+        transfer_config={"use_threads": False, "max_bandwidth": 1000},
+    )
+    assert ("s3://b", {"addressing_style": "path"}) == (store.uri, store.options)
+    assert 1000 == store.config.transfer.max_bytes_per_s
+
+
+def test_what_stands_twice_is_taken_once() -> None:
+    store = of("sftp://h", host="sftp://me@h:2222", port=2222, username="me")
+    assert {"port": 2222, "username": "me"} == store.options
+    assert "/f/c" == of("libcloud://c", provider="local", provider_kwargs={"key": "/f"}, key_environ="KEY").uri
+
+
+def test_a_path_behind_the_bucket_is_not_used_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert "s3://b" == of("s3://b/some/prefix").uri
+    assert "Composer does not use the path behind the bucket" in caplog.text
+
+
+@pytest.mark.parametrize("uri", ["s4://AK:hunter2@b", "s3://AK:hunter2@b", "gs://AK:hunter2@b"])
+def test_a_login_in_the_uri_is_not_repeated(uri: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        of(uri)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_no_secret_is_in_what_is_shown() -> None:
+    store = of("sftp://user:hunter2@host:22", password="hunter3")
+    assert "host:22" == store.bucket
+    assert "hunter" not in repr(store)
+
+
+def test_a_canned_acl_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"S3_CANNED_ACL is 'public-read', and wherry sends no ACLs: unset it"):
+        of("s3://b", {"S3_CANNED_ACL": "public-read"})
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///p", "s3:b", "gs://", "gs:b", "oci://", "sftp://", "libcloud://"])
+def test_a_uri_without_a_bucket_is_refused(uri: str) -> None:
+    kwargs: dict[str, Any] = {"provider": "local", "provider_kwargs": {"key": "/x"}} if uri.startswith("libcloud") else {}
+    with pytest.raises(ConfigError, match=r"names no (bucket|host|container): write .*is a variable empty\?"):
+        of(uri, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("uri", "kwargs", "words"),
+    [
+        (5, {}, "bucket_uri is 5: give a text"),
+        ("s3://b", "x", "backend_kwargs is a str: give a dict"),
+        ("s3://b", ["bucket"], "backend_kwargs is a list: give a dict"),
+        ("s3://b", {"bucket": None}, "names no bucket"),
+        ("s3://b", {"prefix": 5}, r"backend_kwargs\['prefix'\] is a int: give a text"),
+        ("s3://b", {"transfer_config": 5}, r"backend_kwargs\['transfer_config'\] is a int: give a dict"),
+        ("s3://b", {"client_config": {"s3": {"payload_signing_enabled": True}}}, "may have addressing_style only"),
+        ("s3://b", {"client_config": {"signature_version": "s3"}}, "can be 's3v4' only"),
+        ("libcloud://b", {"provider": "local"}, "libcloud's provider 'local' needs its folder"),
+    ],
+)
+def test_wrong_types_are_named(uri: Any, kwargs: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        replaced(uri, kwargs, 1, {})
+
+
 def test_the_callers_dict_is_not_changed() -> None:
     given = {"prefix": "p", "client_config": {"retries": {}}}
     replaced("s3://b", given, 1, {})

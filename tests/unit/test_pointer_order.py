@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support import caller, file_of
+from support import caller, end_agent, file_of
 from wherry import UploadFailed
+from wherry.config import Config
 from wherry.errors import PermanentError
 from wherry.loggers import ObjectStoreLogger, State
 
@@ -91,3 +92,17 @@ def test_a_pointer_does_not_lead_to_an_older_upload_of_a_name_that_was_refused(t
             log.upload_file(None, "ep2.pt", tmp_path / "missing.pt", overwrite=True)
         with pytest.raises(PermanentError, match=r"ep2\.pt was not accepted"):
             log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep2.pt"), overwrite=True)
+
+
+def test_a_queued_pointer_is_followed_without_asking_the_store(tmp_path: Path) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "k", "aws_secret_access_key": "s"}
+    config = Config(drain_at_exit_s=0.0)
+    with (
+        end_agent(tmp_path / "spool"),
+        ObjectStoreLogger("s3://bucket", storage_options=options, spool=tmp_path / "spool", config=config, check=False) as log,
+    ):
+        source = file_of(tmp_path / "ep1.pt", 10)
+        log.upload_file(None, "ep1.pt", source)
+        log.upload_file(None, "latest.symlink", pointer(tmp_path, "ep1.pt"))
+        log.download_file("latest", tmp_path / "down")  # it would wait half a minute for the store, and fail
+    assert source.read_bytes() == (tmp_path / "down").read_bytes()

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from wherry.errors import ConfigError, MissingExtraError, NotFoundError
 from wherry.integrations.composer_options import Replaced, replaced
 from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
-from wherry.loggers.call_limits import CallLimits
+from wherry.loggers.call_limits import CallLimits, checked_limits
 from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.handles import UploadHandles
 from wherry.loggers.run.state import escaped
@@ -63,6 +64,9 @@ class _Logger(Logger):
 
     closes_at_exit = False
 
+    def _warn_nobody_can(self, what: str) -> None:
+        """Say nothing: Composer calls all of its loggers, and others beside this one may take it."""
+
 
 class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc]  # its class is unknown where it is not installed
     """Hands on what a Trainer tells its loggers; see wherry_composer(). RuntimeError for a second Trainer after the close.
@@ -72,12 +76,10 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     """
 
     def __init__(self, *destinations: LoggerDestination, call_limits: CallLimits | None = None) -> None:
-        if wrong := [one for one in destinations if not isinstance(one, LoggerDestination)]:
-            raise ConfigError(
-                f"{wrong[0]!r} is no destination of wherry: give Composer's own to Trainer(loggers=[...]) beside this one"
-            )
+        for one in destinations:
+            _require_usable(one)
         self.destinations = destinations
-        self._call_limits = call_limits or CallLimits()
+        self._call_limits = CallLimits() if call_limits is None else checked_limits(call_limits)
         self._logger: _Logger | None = None
         self._theirs: Any = None
         self._newest: dict[str, bool] = {}  # folders in which a newest checkpoint was asked for -> whether there was one
@@ -89,7 +91,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         self._forget_uncaught: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
-        return f"<ComposerLogger of {', '.join(map(repr, self.destinations))}>"
+        return f"<{type(self).__name__} of {', '.join(map(repr, self.destinations))}>"
 
     @property
     def logger(self) -> Logger:
@@ -133,7 +135,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
 
     def can_upload_files(self) -> bool:
         """Whether any of the destinations uploads."""
-        return any(one.can_upload_files() for one in self.destinations)
+        return any(self._attempt(one, "can_upload_files", one.can_upload_files) for one in self.destinations)
 
     def upload_file(
         self, state: Any, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
@@ -185,7 +187,9 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
 
     def state_dict(self) -> dict[str, Any]:
         """What goes into a checkpoint: how long the run has taken, and the states of destinations that have one."""
-        kept = [(type(one).__name__, one.state_dict()) for one in self.destinations if hasattr(one, "state_dict")]
+        with_state = [one for one in self.destinations if hasattr(one, "state_dict")]
+        asked = [(type(one).__name__, self._attempt(one, "state_dict", one.state_dict)) for one in with_state]
+        kept = [item for item in asked if item[1] is not None]
         return {"elapsed_s": self._logger.state.elapsed_s if self._logger else 0.0, "destinations": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -197,7 +201,11 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             found = next((item for item in kept if item[0] == type(one).__name__), None)
             if found is not None and hasattr(one, "load_state_dict"):
                 kept.remove(found)
-                one.load_state_dict(found[1])
+                self._attempt(one, "load_state_dict", partial(one.load_state_dict, found[1]))
+
+    def _attempt(self, destination: LoggerDestination, what: str, call: Callable[[], object]) -> object:
+        """Make a call; None after an error, which is reported once, and when its time is up."""
+        return call() if self._logger is None else self._logger.attempt(destination, what, call)
 
     # the run
 
@@ -278,6 +286,20 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         return _FIELDS.sub(lambda match: str(fields[match[1]]), name)
 
 
+def _require_usable(destination: object) -> None:
+    if isinstance(destination, LoggerDestination):
+        if destination.is_closed:
+            raise ConfigError(f"{destination!r} is closed, and a destination serves one Trainer: make a new one")
+        return
+    if isinstance(destination, (list, tuple)):
+        remedy = "give the destinations one by one, wherry_composer(one, two)"
+    elif isinstance(destination, type):
+        remedy = f"give an object, {destination.__name__}(...)"
+    else:
+        remedy = "give Composer's own to Trainer(loggers=[...]) beside this one"
+    raise ConfigError(f"{destination!r} is no destination of wherry: {remedy}")
+
+
 def _folder_of(name: str) -> str:
     return name.strip("/").rpartition("/")[0]
 
@@ -325,9 +347,14 @@ class RemoteUploaderDownloader(ComposerLogger, composer_loggers.RemoteUploaderDo
         call_limits: CallLimits | None = None,
     ) -> None:
         del use_procs
-        if num_concurrent_uploads < 1 or num_attempts < 1:
-            raise ConfigError("num_concurrent_uploads and num_attempts must be at least 1")
-        store: Replaced = replaced(bucket_uri, backend_kwargs or {}, num_concurrent_uploads, os.environ)
+        for name, number in (("num_concurrent_uploads", num_concurrent_uploads), ("num_attempts", num_attempts)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ConfigError(f"{name} is {number!r}: it must be a whole number, at least 1")
+        if not isinstance(file_path_format_string, str):
+            raise ConfigError(f"file_path_format_string is {file_path_format_string!r}: give a text with {{remote_file_name}}")
+        store: Replaced = replaced(
+            bucket_uri, {} if backend_kwargs is None else backend_kwargs, num_concurrent_uploads, os.environ
+        )
         self.remote_backend_name, self.remote_bucket_name = store.scheme, store.bucket
         self.backend_kwargs = dict(store.backend_kwargs)
         self.file_path_format_string = file_path_format_string

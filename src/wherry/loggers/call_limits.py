@@ -48,6 +48,13 @@ class CallLimits:
                 raise ConfigError(f"CallLimits.{name} is {value!r}: it must be a number of seconds above 0")
 
 
+def checked_limits(limits: object) -> CallLimits:
+    """The limits. ConfigError for anything else, such as a number of seconds."""
+    if not isinstance(limits, CallLimits):
+        raise ConfigError(f"call_limits is {limits!r}: give CallLimits(call_s=..., end_s=...)")
+    return limits
+
+
 class StuckError(WherryError, TimeoutError):
     """A destination's call has taken longer than its limit and still runs, so the training goes on without the destination."""
 

@@ -44,6 +44,8 @@ class LoggerDestination(LogMethods, Callback):
     #: What `Logger` does when a call raises. "warn": report it once for each kind of call. "disable": report it, and make no more
     #: log calls and events until the close. "raise": raise it once all destinations had their turn.
     on_error: OnError = "warn"
+    #: True when it can take nothing any more. `Logger` refuses such a destination.
+    is_closed: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from wherry.errors import ConfigError, UploadFailed, WherryError
-from wherry.loggers.call_limits import CallLimits
+from wherry.loggers.call_limits import CallLimits, checked_limits
 from wherry.loggers.capture.exit_hooks import before_exit, before_exit_while_alive
 from wherry.loggers.failures import raise_first
 from wherry.loggers.handles import UploadHandles, handle_of
@@ -87,6 +87,11 @@ class Logger(LogMethods, OldLoggerNames):
         #: The exception that ended the ``with`` block or the program; None if there was none. For those who are being closed.
         self.error: BaseException | None = None
         self._warnings = WarnOnce()
+        if call_limits is not None:
+            checked_limits(call_limits)
+        for destination in self.destinations:
+            if getattr(destination, "is_closed", False):
+                raise ConfigError(f"{destination!r} is closed: make a new one for this Logger")
         self._routes = tuple(Route(destination, self._warnings, call_limits) for destination in self.destinations)
         self._serving = {what: tuple(route for route in self._routes if route.serves(what)) for what in _CALLS}
         self._serving_metric = tuple(route for route in self._routes if route.serves(*_METRIC_CALLS))
@@ -196,7 +201,7 @@ class Logger(LogMethods, OldLoggerNames):
         filled = self.state.fill(remote_file_name)
         able = [route for route in self._routes if route.takes_files(path)]
         if not able:
-            self._warnings.once("upload_file", f"no destination can upload files, so {path} is not uploaded")
+            self._warn_nobody_can("upload_file")
         errors: list[Exception] = []
         returned: list[object] = []
         with shared_snapshots():
@@ -206,6 +211,17 @@ class Logger(LogMethods, OldLoggerNames):
         self._close_first("upload_file")
         self._raise(errors)
         return handle_of(returned)
+
+    def attempt(self, destination: Destination, what: str, call: Callable[[], object]) -> object:
+        """Make another call of one of the destinations, as its own: within the limits, and with an error reported once.
+
+        What it returns; None after an error.
+        """
+        errors: list[Exception] = []
+        (route,) = (route for route in self._routes if route.destination is destination)
+        found = route.attempt(what, call, errors)
+        self._raise(errors)
+        return found
 
     def run_event(self, event: Event | str | Enum) -> None:
         """Call the method of the event on all callbacks, then on all destinations; at INIT on the destinations first, so that the

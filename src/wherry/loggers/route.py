@@ -121,8 +121,14 @@ class Route:
 
     def takes_files(self, path: Path) -> bool:
         """Whether the destination can upload files. One that can, but not here (for example on this rank), is reported once."""
-        if self.destination.can_upload_files():
-            return True
+        try:  # not within the limits: a destination that is stuck can upload, and each file that it misses is reported
+            if self.destination.can_upload_files():
+                return True
+        except Exception as error:
+            if self.destination.on_error == "raise":
+                raise
+            self.failed("can_upload_files", error, [])
+            return False
         if self.serves("upload_file"):
             name = type(self.destination).__name__
             text = f"{name} says that it takes no files here (can_upload_files() is False): {path} is not handed to it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.errors import AlreadyExistsError, JobFailure, UploadFailed, upload_failed
@@ -32,7 +33,9 @@ class Failures:
         """Raise UploadFailed for failures that were not raised before, or log those that were not logged."""
         checks, puts = [], []
         if self._journal.uploads.has_failures(self._owner):
-            checks = self._journal.uploads.failures(self._owner, checks=True)
+            # The name that a check has tried is nobody's affair.
+            found = self._journal.uploads.failures(self._owner, checks=True)
+            checks = [replace(one, uri=f"access to {one.uri.rpartition('/')[0]}") for one in found]
             puts = self._journal.uploads.failures(self._owner, mark=raising)
         puts = [*self._acceptance.lost(mark=raising), *puts]  # nothing can go wrong any more before that is said
         if raising and (checks or puts):

@@ -119,6 +119,11 @@ class ObjectStoreLogger(LoggerDestination):
             log.warning(words, run, uri, other.run)
 
     @property
+    def is_closed(self) -> bool:  # type: ignore[override]
+        """Whether post_close() was called."""
+        return self.uploader.is_closed
+
+    @property
     def on_failure(self) -> str:
         """``Config.on_failure``. With ``"raise"``, a Logger of several ranks raises errors of names, and does not log them."""
         return self.uploader.config.on_failure
