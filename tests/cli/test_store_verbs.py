@@ -150,7 +150,9 @@ def test_get_writes_a_file_or_into_a_folder(line: CommandLine) -> None:
     data = file_of(line.folder / "dest/a", 1000).read_bytes()
     (line.folder / "there").mkdir()
     for target, path in (("b", "b"), ("there", "there/a"), ("new/", "new/a")):
-        assert ("", "") == line.run("get", "dest/a", target)
+        out, err = line.run("get", "dest/a", target)
+        assert out.startswith("got: 1 file, 1.0 kB in ")
+        assert "" == err
         assert data == (line.folder / path).read_bytes()
 
 
@@ -219,7 +221,7 @@ def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
         file_of(line.folder / "dest" / name, 10)
     for prefix in ("dest/run1", "dest/run1/"):
         assert "-r" in line.refuse("rm", prefix, expected=2)
-    assert "deleted 1 object\n" == line.run("rm", "dest/run1/a")[0]
+    assert line.run("rm", "dest/run1/a")[0].startswith("deleted: 1 file, 10 B in ")
     line.refuse("rm", "dest/run1/a", expected=3)
     assert {"b"} == {path.name for path in (line.folder / "dest/run1").iterdir()}
 
@@ -228,7 +230,7 @@ def test_rm_recursive_wants_a_yes_and_keeps_neighbours(line: CommandLine) -> Non
     for name in ("run1/a", "run1/deep/b", "run10/c"):
         file_of(line.folder / "dest" / name, 10)
     assert "--yes" in line.refuse("rm", "-r", "dest/run1", expected=2)
-    assert "deleted 2 objects\n" == line.run("rm", "-r", "--yes", "dest/run1")[0]
+    assert line.run("rm", "-r", "--yes", "dest/run1")[0].startswith("deleted: 2 files, 20 B in ")
     assert {"c"} == {path.name for path in (line.folder / "dest").rglob("*") if path.is_file()}
 
 

@@ -30,6 +30,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.run_verbs import plot_command, report_command, runs_command, ui_command
+from wherry.cli.store_verbs import cat_command, get_command, rm_command
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -101,7 +102,7 @@ def _start(
 
 
 _VERBS: tuple[Callable[..., None], ...] = (
-    *(store_commands.put, store_commands.get, store_commands.ls, store_commands.cat, store_commands.rm),
+    *(store_commands.put, get_command.get, store_commands.ls, cat_command.cat, rm_command.rm),
     *(spool_commands.status, spool_commands.drain, spool_commands.retry, spool_commands.discard, spool_commands.agent),
     *(pull_command.pull, runs_command.runs, plot_command.plot, report_command.report, ui_command.ui),
 )

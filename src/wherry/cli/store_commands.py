@@ -1,15 +1,10 @@
-"""The commands about a store: put, get, ls, cat, rm."""
+"""The commands about a store: put, ls. Those that take several objects, get, cat, rm, are in store_verbs."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +18,6 @@ from wherry.cli.arguments import (
     SpoolOption,
     TimeoutOption,
     UriArgument,
-    YesOption,
-    confirm,
     destinations,
     error_text,
     is_folder_like,
@@ -37,7 +30,7 @@ from wherry.cli.arguments import (
     storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.errors import AlreadyExistsError, BucketNotFoundError, ConfigError, NotFoundError, UploadFailed, upload_failed
+from wherry.errors import AlreadyExistsError, NotFoundError, UploadFailed, upload_failed
 
 if TYPE_CHECKING:
     from wherry.spool.handle import UploadHandle
@@ -190,39 +183,6 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         print_out(f"{state:<9}  {size_text(size_bytes):>10}  {handle.uri}")
 
 
-def get(
-    uri: UriArgument,
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.", show_default=False)],
-    overwrite: OverwriteOption = False,
-    spool: SpoolOption = None,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-) -> None:
-    """Download one object, verified.
-
-    The file appears whole or not at all. What is still queued for upload on
-    this machine comes from the spool. A pointer (NAME.symlink) is followed.
-    For folders: wherry pull URI DIR.
-
-    Example: wherry get s3://my-bucket/run1/latest.pt .
-    """
-    if uri.endswith("/") or not parse_target(uri).prefix:
-        raise _is_folder(uri)
-    target, name = split_target(uri)
-    if dest == "-":
-        raise ConfigError("to write an object to standard output: wherry cat URI")
-    path = Path(dest, name) if dest.endswith("/") or os.path.isdir(dest) else Path(dest)
-    if not overwrite and os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
-    options = storage_options(target.scheme, option, options_file)
-    with reader(target, options, spool_folder(spool)) as uploader, _or_folder(uploader, name, _is_folder(uri)):
-        uploader.get(name, path, overwrite=overwrite, progress_bar=True)
-
-
-def _is_folder(uri: str) -> ConfigError:
-    return ConfigError(f"{uri!r} is a folder, and get brings one object: for all below it, wherry pull {shlex.quote(uri)} DIR")
-
-
 def ls(
     uri: UriArgument,
     spool: SpoolOption = None,
@@ -269,124 +229,19 @@ def ls(
         raise _nothing_at(target, "list")
 
 
-def cat(uri: UriArgument, spool: SpoolOption = None, option: PairsOption = None, options_file: FileOption = None) -> None:
-    """Write one object to standard output, verified.
+def _date_text(modified_s: float | None) -> str:
+    """A time as `ls` shows it; "?" for one that no calendar has."""
+    import time
 
-    It is downloaded into a temporary file first ($TMPDIR): a program that
-    reads the output gets nothing before all of it is known to be right. A file
-    that is being mirrored is put together from its segments, as far as it goes.
-
-    Example: wherry cat s3://my-bucket/run1/metrics.json
-    """
-    import shutil
-    from tempfile import TemporaryDirectory
-
-    target, name = split_target(uri)
-    options = storage_options(target.scheme, option, options_file)
-    with TemporaryDirectory(prefix="wherry-") as folder, reader(target, options, spool_folder(spool)) as uploader:
-        path = Path(folder, "object")
-        if not _copy_live(uploader, target, name, path, options):
-            uploader.get(name, path, progress_bar=not sys.stdout.isatty())
-        with open(path, "rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
-        sys.stdout.buffer.flush()
-
-
-def _copy_live(uploader: Uploader, folder: StoreURI, name: str, path: Path, options: Mapping[str, object]) -> bool:
-    """Assemble a file from the segments of a mirror; False if no mirror has any at or above its place.
-
-    A plain object of its name may be there, too: of an earlier seal, without what came since.
-    """
-    from wherry.mirror.reader.pull import open_for_reading
-    from wherry.mirror.reader.reader import MirrorReader, find_mirror
-
-    key, is_local = folder.key_for(name), folder.scheme == "file"
-    if (prefix := _local_mirror(key) if is_local else find_mirror(uploader.view(), key)) is None:
-        return False
-    # A local store shows nothing above its own folder, where the mirror's may be.
-    opened = open_for_reading(replace(folder, prefix=prefix), options) if is_local else nullcontext(uploader.view())
-    with opened as store, MirrorReader(store, prefix, scratch=path.parent) as reader:
-        path_there = key.removeprefix(f"{prefix}/") if prefix else key
-        look = reader.snapshot()
-        if path_there not in look.broken and not (path_there in look.files and look.files[path_there].segments):
-            return False
-        with open(path, "wb") as out:
-            for block in reader.read(path_there):
-                out.write(block)
-    return True
-
-
-def _local_mirror(key: str) -> str | None:
-    """The innermost folder above a local file that a mirror writes to, as a prefix."""
-    from wherry.mirror.format.layout import FOLDER
-
-    above = (str(folder).strip("/") for folder in Path("/", key).parents)
-    return next((prefix for prefix in above if os.path.isdir(f"/{prefix}/{FOLDER}")), None)
-
-
-def rm(
-    uri: UriArgument,
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All objects below a prefix.")] = False,
-    yes: YesOption = False,
-    spool: SpoolOption = None,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-) -> None:
-    """Delete one object, or all below a prefix.
-
-    Uploads of these names that are queued on this machine are cancelled.
-    -r deletes all objects at and below the URI; it asks first, unless --yes
-    is given.
-
-    Example: wherry rm -r s3://my-bucket/run1/
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    from wherry.quantities import size_text
-    from wherry.uploader import Uploader
-
-    target = parse_target(uri)
-    if not target.prefix:
-        raise ConfigError(f"{uri!r} names a whole store: name a prefix, or delete the bucket with its provider's own tools")
-    if uri.endswith("/") and not recursive:
-        raise ConfigError(f"{uri!r} is a prefix and no object: give -r to delete all objects below it")
-    folder, name = (target, "") if uri.endswith("/") else split_target(uri)
-    options, place = storage_options(target.scheme, option, options_file), spool_folder(spool)
-    with reader(folder, options, place) as found:
-        metas = list(_at_or_below(found, name)) if recursive else [_only_object(found, name)]
-        is_busy = bool(found.view().queued_under(target.prefix))
-    if not metas:
-        raise _nothing_at(target, "delete")
-    if recursive:
-        size = size_text(sum(meta.size_bytes for meta in metas))
-        confirm(f"Delete {len(metas)} object(s), {size}, at and below {target}?", yes=yes)
-    # An upload under way must end first, and if its agent has died, another must finish it.
-    deleting = Uploader(str(folder), storage_options=options, spool=place) if is_busy else reader(folder, options, place)
-    with deleting as uploader, ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-        list(pool.map(uploader.delete, [meta.key for meta in metas]))  # raises the first error
-    print_out(f"deleted {len(metas)} object{'s' * (len(metas) > 1)}")
+    try:
+        return "" if modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified_s))
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:
     """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
     return (meta for meta in uploader.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
-
-
-def _only_object(uploader: Uploader, name: str) -> ObjectMeta:
-    is_prefix = ConfigError(f"{uploader.uri_for(name)} is a prefix and no object: give -r to delete all below it")
-    with _or_folder(uploader, name, is_prefix):
-        return replace(uploader.head(name), key=name)
-
-
-@contextmanager
-def _or_folder(uploader: Uploader, name: str, is_folder: ConfigError) -> Iterator[None]:
-    """Raise `is_folder` in place of NotFoundError if there are objects below `name`."""
-    try:
-        yield
-    except NotFoundError as error:
-        if not isinstance(error, BucketNotFoundError) and next(uploader.list(f"{name}/"), None) is not None:
-            raise is_folder from error
-        raise
 
 
 def _nothing_at(target: StoreURI, operation: str) -> NotFoundError:

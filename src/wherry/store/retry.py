@@ -7,6 +7,7 @@ Architecture Blog, section "Full Jitter"). A store that names its own wait (Retr
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 _T = TypeVar("_T")
+
+_lock = threading.Lock()
+_n_retries = 0
+
+
+def retries() -> int:
+    """How many calls this process has made again so far, for the summary of a command."""
+    return _n_retries
+
+
+def _count_retry() -> None:
+    global _n_retries
+    with _lock:
+        _n_retries += 1
 
 
 def call_with_retry(
@@ -51,6 +66,7 @@ def call_with_retry(
     def attempt() -> _T:
         if first:
             raise first.pop()
+        _count_retry()
         return fn()
 
     retrying = Retrying(

@@ -1,0 +1,134 @@
+"""What a command about many objects did: a line or a JSON object for each where wanted, the failures, and the summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import typer
+
+from wherry.cli.arguments import error_text, print_err, print_out
+from wherry.cli.exit_codes import Exit, exit_for
+from wherry.errors import WherryError
+from wherry.redact import redact
+
+_T = TypeVar("_T")
+
+#: Objects that are moved side by side; each large one is moved in ranges or parts side by side, too.
+_AT_ONCE = 16
+
+
+class Outcome:
+    """Counts what is done, in the main thread, and shows it.
+
+    `done`: the word for what became of an object: got, copied, deleted.
+    """
+
+    def __init__(self, done: str, *, as_json: bool, dry_run: bool = False, lists: bool = False) -> None:
+        from wherry.store.retry import retries
+
+        self._done = done
+        self._as_json = as_json
+        self._dry_run = dry_run
+        self._lists = lists or dry_run
+        self._begun_s = time.monotonic()
+        self._retries = retries
+        self._retries_before = retries()
+        self.n_files = 0
+        self.n_bytes = 0
+        self._codes: list[Exit] = []
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing has failed."""
+        return not self._codes
+
+    def add(self, uri: str, size_bytes: int, to: str | None = None, word: str | None = None) -> None:
+        """An object is done, or would be. `word`: what became of it where that is not what becomes of all."""
+        self.n_files += 1
+        self.n_bytes += max(0, size_bytes)
+        word = word or self._done
+        if self._as_json:
+            state = {"state": "planned", "plan": word} if self._dry_run else {"state": word}
+            shown = {
+                "uri": uri,
+                **({} if to is None else {"to": to}),
+                "size_bytes": None if size_bytes < 0 else size_bytes,
+            } | state
+            typer.echo(redact(json.dumps(shown)))
+        elif self._lists:
+            from wherry.quantities import size_text
+
+            size = "?" if size_bytes < 0 else size_text(size_bytes)
+            mark = f"would be {word}" if self._dry_run else word
+            print_out(redact(f"{mark}  {size:>8}  {uri}" + ("" if to is None else f" -> {to}")))
+
+    def fail(self, uri: str, error: BaseException) -> None:
+        """Say that one object failed; the others go on."""
+        self._codes.append(exit_for(error))
+        if self._as_json:
+            typer.echo(redact(json.dumps({"uri": uri, "state": "failed", "error": error_text(error)})))
+        print_err(error_text(error))
+
+    def each(self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str]) -> None:
+        """Do the work on all items, several at once, which are taken as they are needed; an error is the failure of its item.
+
+        What the work returns, if it can be called, is called here, in the order of the items.
+        """
+        from collections import deque
+        from concurrent.futures import Future
+
+        from wherry.posix.thread_pool import DaemonThreadPool, result_of
+
+        running: deque[tuple[_T, Future[object]]] = deque()
+
+        def settle() -> None:
+            item, future = running.popleft()
+            try:
+                show = result_of(future)
+            except (WherryError, OSError) as error:
+                self.fail(uri_of(item), error)
+                return
+            if callable(show):
+                show()
+
+        pool = DaemonThreadPool(_AT_ONCE, "wherry-verb")
+        try:
+            for item in items:
+                running.append((item, pool.submit(work, item)))
+                if len(running) >= 2 * _AT_ONCE:
+                    settle()
+            while running:
+                settle()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: daemon threads end with the process
+            raise
+        pool.shutdown()
+
+    def end(self) -> Exit:
+        """Show the summary; the exit code: that of the failures if they have one in common."""
+        took_s = time.monotonic() - self._begun_s
+        n_retries = self._retries() - self._retries_before
+        if self._as_json:
+            summary = {
+                "files": self.n_files,
+                "bytes": self.n_bytes,
+                "failed": len(self._codes),
+                "seconds": round(took_s, 3),
+                "retries": n_retries,
+                "dry_run": self._dry_run,
+            }
+            typer.echo(json.dumps({"summary": summary}))
+        else:
+            from wherry.quantities import size_text
+
+            files = f"{self.n_files} file{'' if self.n_files == 1 else 's'}"
+            what = f"would be {self._done}" if self._dry_run else self._done
+            failed = f", {len(self._codes)} failed" if self._codes else ""
+            tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
+            print_out(f"{what}: {files}, {size_text(self.n_bytes)}{failed} in {took_s:.1f} s, {tried}")
+        if not self._codes:
+            return Exit.OK
+        return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED

@@ -1,0 +1,151 @@
+"""The objects that a command is told to take: one, those of a pattern, or all below a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from wherry.cli.arguments import parse_target, reader, split_target, storage_options
+from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
+from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
+from wherry.uri import StoreURI
+
+if TYPE_CHECKING:
+    from wherry.uploader import Uploader
+
+
+@dataclass(frozen=True)
+class Source:
+    """An object that was chosen."""
+
+    store: Uploader
+    #: The object's name in that store.
+    name: str
+    #: What it is called below the folder that a command copies it to.
+    relative: str
+    #: -1 where that is not known.
+    size_bytes: int
+
+    @property
+    def uri(self) -> str:
+        """The object's full URI."""
+        above = self.store.uri
+        return above.uri_for(f"{above.prefix}/{self.name}" if above.prefix else self.name)
+
+
+class Stores:
+    """The stores of one command, each opened once, for reading: no agent is started, and no spool made."""
+
+    def __init__(self, pairs: Sequence[str] | None, options_file: str | None, spool: Path) -> None:
+        self._pairs = pairs
+        self._file = options_file
+        self._spool = spool
+        self._options: dict[str, Mapping[str, object]] = {}
+        self._opened: dict[StoreURI, Uploader] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Stores:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def options(self, scheme: str) -> Mapping[str, object]:
+        """The storage options of the command line, for stores of that scheme."""
+        if scheme not in self._options:
+            self._options[scheme] = storage_options(scheme, self._pairs, self._file)
+        return self._options[scheme]
+
+    def open(self, folder: StoreURI) -> Uploader:
+        """A reader of what is below `folder`."""
+        if folder not in self._opened:
+            self._opened[folder] = self._stack.enter_context(reader(folder, self.options(folder.scheme), self._spool))
+        return self._opened[folder]
+
+
+def is_many(uri: str, *, recursive: bool) -> bool:
+    """Whether the URI may stand for several objects, which are then put into a folder, each by its relative name."""
+    return is_pattern(parse_target(uri).prefix) or (recursive and (uri.endswith("/") or not parse_target(uri).prefix))
+
+
+def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str) -> Iterator[Source]:
+    """The objects that `uri` names, by name, by one listing of what they all begin with; a plain name is not looked up here.
+
+    Raises NotFoundError if a pattern or a prefix has none; ConfigError for a prefix without `recursive`.
+    """
+    target, name = parse_target(uri), ""
+    if is_pattern(target.root):
+        raise ConfigError(f"{uri!r}: a pattern may stand for names in a bucket, not for buckets: name one")
+    if is_pattern(target.prefix):
+        if uri.endswith("/") and not recursive:
+            raise _is_folder(uri, verb)
+        found = _matching(stores, target, recursive=recursive)
+    elif uri.endswith("/") or not target.prefix:
+        if not recursive:
+            raise _is_folder(uri, verb)
+        found = _below(stores.open(target), "")
+    else:
+        folder, name = split_target(uri)
+        if not recursive:
+            yield Source(stores.open(folder), name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
+            return
+        found = _below(stores.open(folder), name)
+    above = f"{name}/" if name else ""  # rules are about names below the prefix that was named
+    is_any = is_taken = False
+    for source in found:
+        is_any = True
+        if rules.take(source.relative.removeprefix(above)):
+            is_taken = True
+            yield source
+    if not is_taken:
+        what = (
+            "is taken by --include and --exclude" if is_any else ("is of this pattern" if is_pattern(uri) else "is here or below")
+        )
+        hint = "a character that is no pattern is written [*], [?] or [[]" if is_pattern(uri) and not is_any else ""
+        raise NotFoundError(f"no object {what}", operation=verb, uri=uri, hint=hint)
+
+
+def _matching(stores: Stores, target: StoreURI, *, recursive: bool) -> Iterator[Source]:
+    """The objects whose names are of the pattern; with `recursive` also those below folders that are."""
+    fixed = literal_start(target.prefix)
+    above, _, start = fixed.rpartition("/")
+    pattern = target.prefix[len(above) + 1 if above else 0 :]
+    is_taken = matches_folder_of if recursive else matches
+    for source in _listed(stores.open(replace(target, prefix=above)), start):
+        if is_taken(pattern, source.name):
+            yield source
+
+
+def _below(store: Uploader, name: str) -> Iterator[Source]:
+    """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
+    for source in _listed(store, name):
+        if not name or source.name == name or source.name.startswith(f"{name}/"):
+            yield source
+
+
+def _listed(store: Uploader, start: str) -> Iterator[Source]:
+    """What is listed, less the empty objects that consoles make in the place of folders."""
+    return (
+        Source(store, meta.key, meta.key, meta.size_bytes)
+        for meta in store.list(start)
+        if not (meta.key.endswith("/") and meta.size_bytes == 0)
+    )
+
+
+@contextmanager
+def or_folder(source: Source, verb: str) -> Iterator[None]:
+    """Raise ConfigError in place of NotFoundError if the object is not there, and there are objects below its name."""
+    try:
+        yield
+    except NotFoundError as error:
+        if not isinstance(error, BucketNotFoundError) and next(source.store.list(f"{source.name}/"), None) is not None:
+            raise _is_folder(source.uri, verb) from error
+        raise
+
+
+def _is_folder(uri: str, verb: str) -> ConfigError:
+    return ConfigError(f"{uri!r} is a prefix and no object: give -r to {verb} all objects below it")
