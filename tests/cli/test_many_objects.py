@@ -104,9 +104,9 @@ def test_dry_run_changes_nothing_and_says_what_would_be(
     out, _ = line.run(*verb, "-r", "--dry-run", f"{uri}/run1", *dest, *options)
     assert 5 == len(out.splitlines())
     assert out.startswith("would be ")
-    assert "4 files, 4.0 kB" in out.splitlines()[-1]
+    assert "4 files, 3.9 KiB" in out.splitlines()[-1]
     out, _ = line.run(*verb, "--dry-run", f"{uri}/run1/a.pt", *dest, *options)
-    assert "1 file, 1.0 kB" in out.splitlines()[-1]
+    assert "1 file, 1000 B" in out.splitlines()[-1]
     line.refuse(*verb, "--dry-run", f"{uri}/run1/none", *dest, *options, expected=3)
     assert before == line.run("ls", f"{uri}/", "--json", *options)[0]
     assert not (line.folder / "there").exists()

@@ -151,7 +151,7 @@ def test_get_writes_a_file_or_into_a_folder(line: CommandLine) -> None:
     (line.folder / "there").mkdir()
     for target, path in (("b", "b"), ("there", "there/a"), ("new/", "new/a")):
         out, err = line.run("get", "dest/a", target)
-        assert out.startswith("got: 1 file, 1.0 kB in ")
+        assert out.startswith("got: 1 file, 1000 B in ")
         assert "" == err
         assert data == (line.folder / path).read_bytes()
 

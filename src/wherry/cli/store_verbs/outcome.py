@@ -63,7 +63,7 @@ class Outcome:
 
             size = "?" if size_bytes < 0 else size_text(size_bytes)
             mark = f"would be {word}" if self._dry_run else word
-            print_out(redact(f"{mark}  {size:>8}  {uri}" + ("" if to is None else f" -> {to}")))
+            print_out(redact(f"{mark}  {size:>10}  {uri}" + ("" if to is None else f" -> {to}")))
 
     def fail(self, uri: str, error: BaseException) -> None:
         """Say that one object failed; the others go on."""
