@@ -179,7 +179,9 @@ def test_reading_makes_no_spool_and_starts_no_agent(line: CommandLine) -> None:
     [
         (("get", "dest/a", "b"), 3),
         (("get", "dest/", "b"), 2),
-        (("get", "dest/a", "-"), 2),
+        (("get", "dest/a", "-"), 3),
+        (("get", "dest/a", "-", "--json"), 2),
+        (("get", "dest/a", "-", "--dry-run"), 2),
         (("cat", "dest/a"), 3),
         (("ls", "dest/a"), 3),
     ],

@@ -27,6 +27,7 @@ from wherry.cli.arguments import (
     print_err,
     printable,
     spool_folder,
+    stdout_to_nowhere,
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.run_verbs import plot_command, report_command, runs_command, ui_command
@@ -44,8 +45,11 @@ class _Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # `wherry ls | head`: the reader has ended
+        except (BrokenPipeError, SystemExit) as end:  # rich ends the process itself, with 1
+            if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
+                raise
+            stdout_to_nowhere()  # `wherry ls | head -1`: the reader has what it wants
+            raise typer.Exit(Exit.OK) from None
         except (WherryError, OSError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 _show_traceback(error)

@@ -211,6 +211,11 @@ def print_out(line: str) -> None:
     typer.echo(printable(line))
 
 
+def stdout_to_nowhere() -> None:
+    """Let go of a pipe whose reader has ended: Python would complain of what it still holds for it ("Note on SIGPIPE")."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def printable(line: str) -> str:
     """The line with control characters escaped (``\\x1b``): names in a bucket may hold any, and must not reach the terminal."""
     if line.isprintable():

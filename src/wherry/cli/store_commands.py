@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +32,7 @@ from wherry.cli.arguments import (
     storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.errors import AlreadyExistsError, NotFoundError, UploadFailed, upload_failed
+from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, UploadFailed, upload_failed
 
 if TYPE_CHECKING:
     from wherry.spool.handle import UploadHandle
@@ -42,7 +44,7 @@ _DELETES_AT_ONCE = 8
 
 
 def put(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders.", show_default=False)],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files or folders; - is stdin.", show_default=False)],
     uri: UriArgument,
     overwrite: OverwriteOption = False,
     recursive: Annotated[
@@ -62,16 +64,29 @@ def put(
     appended; several PATHs need such a URI. What is uploaded is what a file
     holds now. Ctrl-C while waiting leaves the rest to the background.
     Without --overwrite a name that is taken is refused, and nothing is done.
+    Of - the whole of standard input is uploaded, however long it is, as the
+    object that the URI names: its end is the file's end.
 
     Example: wherry put model.pt logs s3://my-bucket/run1/
     """
-    target, names = destinations(paths, uri)
-    for path in paths:
-        path.stat()  # nothing is accepted when one of them is missing
+    sources: list[Path | None]
+    if "-" in paths:
+        if len(paths) > 1 or move or options_file == "-":
+            raise ConfigError(
+                "standard input (-) goes alone, without --move and without options from it: put files by themselves"
+            )
+        target, name = split_target(uri)
+        sources, names = [None], [name]
+    else:
+        files = [Path(path) for path in paths]
+        target, names = destinations(files, uri)
+        for path in files:
+            path.stat()  # nothing is accepted when one of them is missing
+        sources = [*files]
     options = storage_options(target.scheme, option, options_file)
     raise typer.Exit(
         put_files(
-            paths,
+            sources,
             target,
             names,
             options,
@@ -86,7 +101,7 @@ def put(
 
 
 def put_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path | None],
     target: StoreURI,
     names: Sequence[str],
     options: Mapping[str, object],
@@ -98,30 +113,47 @@ def put_files(
     spool: Path | None = None,
     as_json: bool = False,
 ) -> Exit:
-    """Upload each of the paths to its name below the target, as `wherry put` does, and say so. Returns the exit code."""
+    """Upload each of the paths to its name below the target, as `wherry put` does, and say so. Returns the exit code.
+
+    None in the place of a path is standard input, of which only the spool has the bytes.
+    """
     from wherry.cli.taken_names import refuse_taken
     from wherry.uploader import Uploader
 
     if not overwrite:
-        refuse_taken(target, options, list(zip(paths, names, strict=True)))
+        nothing = Path(os.devnull)  # where there is no path: it is no folder
+        refuse_taken(target, options, [(path or nothing, name) for path, name in zip(paths, names, strict=True)])
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
     code = Exit.OK
     with _left_to_the_background(uploader):
         handles = [
-            uploader.put(path, name, overwrite=overwrite, move=move, progress_bar=True)
+            _put_stdin(uploader, name, overwrite=overwrite)
+            if path is None
+            else uploader.put(path, name, overwrite=overwrite, move=move, progress_bar=True)
             for path, name in zip(paths, names, strict=True)
         ]
+        is_elsewhere = not move and None not in paths  # what failed need not stay in the spool
         if wait:
             try:
                 uploader.flush(timeout, progress_bar=True)
             except UploadFailed as error:
-                print_err(error_text(error if move else _without_remedy(error)))
+                print_err(error_text(_without_remedy(error) if is_elsewhere else error))
                 code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
-        if wait and not move:
+        if wait and is_elsewhere:
             _give_up_taken(uploader, handles)
     return code
+
+
+def _put_stdin(uploader: Uploader, name: str, *, overwrite: bool) -> UploadHandle:
+    """Hand standard input over, up to its end; after an error or Ctrl-C nothing of it is kept."""
+    import shutil
+
+    with uploader.open(name, "wb" if overwrite else "xb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 2**20)
+    assert file.handle is not None, "it was closed, and so accepted"
+    return file.handle
 
 
 def _without_remedy(error: UploadFailed) -> UploadFailed:

@@ -22,6 +22,7 @@ from wherry.cli.arguments import (
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Source, Stores, choose, is_many, or_folder
+from wherry.cli.store_verbs.stdout import write_all
 from wherry.errors import ConfigError, NotFoundError
 from wherry.uri import TEMPORARY_MARK, check_name
 
@@ -40,7 +41,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", "-n", help="Only say wh
 
 def get(
     uris: UrisArgument,
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="A file, or a folder to put it in.", show_default=False)],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="A file, a folder for it, or - for stdout.", show_default=False)],
     recursive: RecursiveOption = False,
     include: IncludeOption = None,
     exclude: ExcludeOption = None,
@@ -59,12 +60,19 @@ def get(
     this machine comes from the spool. A pointer (NAME.symlink) is followed.
     -r gets a whole prefix: run1 becomes DEST/run1, and what is below run1/
     goes into DEST itself. In a pattern, * and ? stand for all but /, ** for
-    any folders; names keep their folders from the first pattern on.
+    any folders; names keep their folders from the first pattern on. To - each
+    is written when all of it is verified, as wherry cat does it.
 
     Example: wherry get s3://my-bucket/run1/latest.pt .
     """
     if dest == "-":
-        raise ConfigError("to write an object to standard output: wherry cat URI")
+        if dry_run or as_json:
+            raise ConfigError(
+                "--dry-run and --json write where the objects go, to standard output: leave them out, or name a file"
+            )
+        with Stores(option, options_file, spool_folder(spool)) as stores:
+            write_all(stores, uris, Rules(include, exclude, include_from, exclude_from), recursive=recursive, verb="get")
+        return
     rules = Rules(include, exclude, include_from, exclude_from)
     is_folder = dest.endswith("/") or os.path.isdir(dest)
     if not is_folder and len(uris) > 1:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import typer
 
-from wherry.cli.arguments import error_text, print_err, print_out
+from wherry.cli.arguments import error_text, print_err, printable, stdout_to_nowhere
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import WherryError
 from wherry.redact import redact
@@ -57,20 +57,27 @@ class Outcome:
                 **({} if to is None else {"to": to}),
                 "size_bytes": None if size_bytes < 0 else size_bytes,
             } | state
-            typer.echo(redact(json.dumps(shown)))
+            self._say(json.dumps(shown))
         elif self._lists:
             from wherry.quantities import size_text
 
             size = "?" if size_bytes < 0 else size_text(size_bytes)
             mark = f"would be {word}" if self._dry_run else word
-            print_out(redact(f"{mark}  {size:>10}  {uri}" + ("" if to is None else f" -> {to}")))
+            self._say(printable(f"{mark}  {size:>10}  {uri}" + ("" if to is None else f" -> {to}")))
 
     def fail(self, uri: str, error: BaseException) -> None:
         """Say that one object failed; the others go on."""
         self._codes.append(exit_for(error))
         if self._as_json:
-            typer.echo(redact(json.dumps({"uri": uri, "state": "failed", "error": error_text(error)})))
+            self._say(json.dumps({"uri": uri, "state": "failed", "error": error_text(error)}))
         print_err(error_text(error))
+
+    def _say(self, line: str) -> None:
+        """Write a line to stdout. That nobody reads any more does not end the work."""
+        try:
+            typer.echo(redact(line))
+        except BrokenPipeError:
+            stdout_to_nowhere()
 
     def each(self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str]) -> None:
         """Do the work on all items, several at once, which are taken as they are needed; an error is the failure of its item.
@@ -120,7 +127,7 @@ class Outcome:
                 "retries": n_retries,
                 "dry_run": self._dry_run,
             }
-            typer.echo(json.dumps({"summary": summary}))
+            self._say(json.dumps({"summary": summary}))
         else:
             from wherry.quantities import size_text
 
@@ -128,7 +135,7 @@ class Outcome:
             what = f"would be {self._done}" if self._dry_run else self._done
             failed = f", {len(self._codes)} failed" if self._codes else ""
             tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
-            print_out(f"{what}: {files}, {size_text(self.n_bytes)}{failed} in {took_s:.1f} s, {tried}")
+            self._say(f"{what}: {files}, {size_text(self.n_bytes)}{failed} in {took_s:.1f} s, {tried}")
         if not self._codes:
             return Exit.OK
         return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED

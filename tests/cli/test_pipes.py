@@ -1,0 +1,82 @@
+"""put and get through pipes, and pipes that close early."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from command_line import CommandLine
+from servers.features import tell_spool
+from servers.real import S3Server
+from support import file_of
+
+
+def shell(line: CommandLine, command: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of bash, in which W is wherry, and which fails if any part of a pipe does."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command.replace("W ", f"{sys.executable} -m wherry.cli ")],
+        cwd=line.folder,
+        env={**os.environ, **line.environment},
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 20_000_000])
+def test_put_takes_stdin_to_its_end_and_get_gives_it_back(line: CommandLine, seaweedfs_server: S3Server, size_bytes: int) -> None:
+    file_of(line.folder / "big", size_bytes)
+    (line.folder / "options.json").write_text(json.dumps(seaweedfs_server.options))
+    tell_spool(line.spool, seaweedfs_server)
+    uri = f"s3://{seaweedfs_server.bucket}/{line.folder.name}/piped-{size_bytes}"
+    done = shell(line, f"cat big | W put - {uri} --options-file options.json --json")
+    assert 0 == done.returncode, done.stderr
+    assert ("done", size_bytes) == tuple(json.loads(done.stdout)[name] for name in ("state", "size_bytes"))
+    done = shell(line, f"W get {uri} - --options-file options.json | cmp - big")
+    assert (0, b"", b"") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_put_of_stdin_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> None:
+    line.run("put", "-", "dest/a", stdin="one")
+    assert "an object of this name already" in line.refuse("put", "-", "dest/a", stdin="two", expected=4)
+    assert "one" == (line.folder / "dest/a").read_text()
+    line.run("put", "-", "dest/a", "--overwrite", stdin="two")
+    assert "two" == line.run("get", "dest/a", "-")[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-", "dest/"), ("-", "a", "dest/"), ("-", "--move", "dest/a"), ("-", "dest/a", "--options-file", "-")],
+)
+def test_put_of_stdin_goes_alone_to_a_name(line: CommandLine, arguments: Sequence[str]) -> None:
+    line.refuse("put", *arguments, stdin="text", expected=2)
+    assert [] == list(line.folder.iterdir())
+
+
+def test_get_writes_several_objects_to_stdout(line: CommandLine) -> None:
+    for name in ("run/a", "run/b", "c"):
+        (line.folder / "dest/run").mkdir(parents=True, exist_ok=True)
+        (line.folder / "dest" / name).write_text(f"{name}\n")
+    assert "c\nrun/a\nrun/b\n" == line.run("get", "-r", "dest/c", "dest/run/", "-")[0]
+    assert "run/b\n" == line.run("get", "-r", "dest/", "-", "--include", "b")[0]
+
+
+@pytest.mark.parametrize("verb", ["ls dest/ --json", "cat dest/000", "get dest/000 -", "--help"])
+def test_a_reader_that_ends_early_is_no_failure(line: CommandLine, verb: str) -> None:
+    for n in range(300):
+        file_of(line.folder / "dest" / f"{n:03}", 200_000 if n == 0 else 1)
+    done = shell(line, f"W {verb} | head -c 1")
+    assert (0, 1, b"") == (done.returncode, len(done.stdout), done.stderr)
+
+
+def test_a_reader_that_ends_early_does_not_end_the_work(line: CommandLine) -> None:
+    for n in range(100):
+        file_of(line.folder / "dest" / f"{n:03}", 1)
+    done = shell(line, "W rm --yes --json 'dest/*' | true")
+    assert (0, b"") == (done.returncode, done.stderr)
+    assert [] == list((line.folder / "dest").iterdir())
