@@ -261,16 +261,6 @@ def ls(
         raise _nothing_at(target, "list")
 
 
-def _date_text(modified_s: float | None) -> str:
-    """A time as `ls` shows it; "?" for one that no calendar has."""
-    import time
-
-    try:
-        return "" if modified_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified_s))
-    except (ValueError, OverflowError, OSError):
-        return "?"
-
-
 def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:
     """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
     return (meta for meta in uploader.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
