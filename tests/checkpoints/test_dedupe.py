@@ -358,7 +358,7 @@ def test_the_command_shows_what_is_shared(tmp_path: Path) -> None:
             run.save(step, write_model(tmp_path / "model", step)).result(60)
     command = [sys.executable, "-m", "wherry.cli", "checkpoints", "list", str(tmp_path / "run1")]
     table = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
-    assert ["MB in older sets" in line for line in table] == [False, False, True], table
+    assert ["MiB in older sets" in line for line in table] == [False, False, True], table
     told = subprocess.run([*command, "--json"], check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
     assert [0, BASE_BYTES + len('{"rank": 8}')] == [json.loads(line)["shared_bytes"] for line in told]
     verified = [*command[:4], "verify", command[-1], "--all"]

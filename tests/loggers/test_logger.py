@@ -259,7 +259,7 @@ def test_a_file_that_nobody_takes_is_said_once(state: State, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         logger.upload_file("a", "b")
         logger.upload_file("a", "b")
-    assert caplog.messages == ["no destination can upload files, so b is not uploaded"]
+    assert caplog.messages == ["upload_file() has no effect: no destination can take it (there are: LoggerDestination)"]
 
 
 def test_has_file_upload_destination_asks_the_destinations(state: State) -> None:
