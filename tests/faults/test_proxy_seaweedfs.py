@@ -25,9 +25,15 @@ DATA = random.Random(3).randbytes(3 * 2**20 + 1)
 
 
 @pytest.fixture(params=[False, True], ids=["direct", "sdk_only"])
-def seaweedfs_server(seaweedfs_server: S3Server, request: pytest.FixtureRequest) -> S3Server:
+def sdk_only(request: pytest.FixtureRequest) -> bool:
+    """A name of its own: with parameters of the server's name, pytest starts the server anew for each of them."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def seaweedfs_server(seaweedfs_server: S3Server, sdk_only: bool) -> S3Server:
     """Asked by our own requests, and by botocore's."""
-    return replace(seaweedfs_server, sdk_only=request.param)
+    return replace(seaweedfs_server, sdk_only=sdk_only)
 
 
 @pytest.fixture
