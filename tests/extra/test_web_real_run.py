@@ -69,7 +69,7 @@ def test_checkpoints_are_shown_as_they_are(real: Real) -> None:
     by_step = {int(name.split()[0]): [name, *row] for name, row in rows.items()}
     for what, step in (("pinned", 20), ("damaged", 40), ("verified", 60)):
         name, _, size, metrics, *_ = by_step[step]
-        assert (real.run.sets[what], "10.2 kB", f"loss {loss_of(1, step):.6g}") == (name.split()[-1], size, metrics)
+        assert (real.run.sets[what], "10.0 KiB", f"loss {loss_of(1, step):.6g}") == (name.split()[-1], size, metrics)
     complete, verified, pinned, restore = 4, 5, 6, 7
     assert ("complete manifest and listing", "when stored", "pinned") == tuple(by_step[20][complete : pinned + 1])
     assert ("damaged", "") == (by_step[40][complete].split()[0], by_step[40][restore])
@@ -86,7 +86,7 @@ def test_checkpoints_are_shown_as_they_are(real: Real) -> None:
 def test_uploads_are_shown_with_their_reasons(real: Real) -> None:
     rows = real.table("uploads", "Table of uploads")
     denied, stuck, commit = rows["denied.bin"], rows["stuck.bin"], rows["checkpoints/manifests/000000002_000000000070.json"]
-    assert ["failed", "0 B of 200.0 kB", "1"] == denied[:3]
+    assert ["failed", "0 B of 195.3 KiB", "1"] == denied[:3]
     assert "AccessDenied: no rights to write here" in denied[3]
     assert "wherry retry" in denied[3]
     assert "SlowDown: please reduce your request rate" in stuck[3]
@@ -94,7 +94,7 @@ def test_uploads_are_shown_with_their_reasons(real: Real) -> None:
     assert "rank 1" in commit[3]
     assert not [name for name in rows if "other" in name]
     said = real.window.run("return document.querySelector('#fresh p').innerText")
-    assert re.match(r"Spool .*/spool: 2 queued, 1 failed, 600\.1 kB staged, .* free, .*/s; its agent runs\.", str(said))
+    assert re.match(r"Spool .*/spool: 2 queued, 1 failed, 586\.[0-9] KiB staged, .* free, .*/s; its agent runs\.", str(said))
 
 
 def test_both_machines_of_the_run_are_shown_by_their_heartbeats(real: Real) -> None:

@@ -42,7 +42,7 @@ def test_it_is_drawn_from_a_disk_without_a_request_or_an_error(report: Path, win
     window.wait_for(f"{DRAWN} === 3", "the curves")
     assert [] == window.run("return performance.getEntriesByType('resource').map((one) => one.name)")
     assert [] == window.console()
-    assert "all 897 points · 2 NaN · 1 +inf · 100 overwritten by a restart, pale" in str(
+    assert "all 897 points · 2 NaN · 1 +inf · 1 restart (tick) · 100 overwritten by a restart, pale" in str(
         window.run("return document.querySelector('[data-chart=\"1\"] .said').textContent")
     )
 
