@@ -52,7 +52,7 @@ test-extra: ui-assets  ## what takes more: Azurite from npm, Chromium from Debia
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
 	cd tests/extra && npm install --silent --no-audit --no-fund
 	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
-	$(PYTEST) -m extra -o faulthandler_timeout=700
+	$(PYTEST) -m extra -n 2 --dist loadfile -o faulthandler_timeout=700
 
 test-slow: setup  ## long soak and chaos runs
 	$(PYTEST) -m slow --timeout 1800 -o faulthandler_timeout=2000
