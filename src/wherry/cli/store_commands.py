@@ -32,15 +32,13 @@ from wherry.cli.arguments import (
     storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.store_verbs.selection import at_or_below
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, UploadFailed, upload_failed
 
 if TYPE_CHECKING:
     from wherry.spool.handle import UploadHandle
-    from wherry.store import ObjectMeta
     from wherry.uploader import Uploader
     from wherry.uri import StoreURI
-
-_DELETES_AT_ONCE = 8
 
 
 def put(
@@ -240,7 +238,7 @@ def ls(
     n_shown = 0
     with reader(folder, options, spool_folder(spool)) as uploader:
         queued = {job.key: word(job.state) for job in uploader.view().queued_under(folder.prefix)}
-        for meta in _at_or_below(uploader, name):
+        for meta in at_or_below(uploader, name):
             n_shown += 1
             key = key_for(folder.prefix, meta.key)  # as it is: a listing may have names that we would not give
             state = queued.get(key, "stored")
@@ -259,11 +257,6 @@ def ls(
             print_out(f"{size:>10}  {time_text(meta.modified_s):25}  {shown_name(meta.key)}{mark}")
     if not n_shown and target.prefix:
         raise _nothing_at(target, "list")
-
-
-def _at_or_below(uploader: Uploader, name: str) -> Iterator[ObjectMeta]:
-    """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
-    return (meta for meta in uploader.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
 
 
 def _nothing_at(target: StoreURI, operation: str) -> NotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
 from wherry.uri import StoreURI
 
 if TYPE_CHECKING:
+    from wherry.store import ObjectMeta
     from wherry.uploader import Uploader
 
 
@@ -87,13 +88,15 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
     elif uri.endswith("/") or not target.prefix:
         if not recursive:
             raise _is_folder(uri, verb)
-        found = _below(stores.open(target), "")
+        store = stores.open(target)
+        found = _sources(store, store.list(""))
     else:
         folder, name = split_target(uri)
+        store = stores.open(folder)
         if not recursive:
-            yield Source(stores.open(folder), name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
+            yield Source(store, name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
             return
-        found = _below(stores.open(folder), name)
+        found = _sources(store, at_or_below(store, name))
     above = f"{name}/" if name else ""  # rules are about names below the prefix that was named
     is_any = is_taken = False
     for source in found:
@@ -115,23 +118,22 @@ def _matching(stores: Stores, target: StoreURI, *, recursive: bool) -> Iterator[
     above, _, start = fixed.rpartition("/")
     pattern = target.prefix[len(above) + 1 if above else 0 :]
     is_taken = matches_folder_of if recursive else matches
-    for source in _listed(stores.open(replace(target, prefix=above)), start):
+    store = stores.open(replace(target, prefix=above))
+    for source in _sources(store, store.list(start)):
         if is_taken(pattern, source.name):
             yield source
 
 
-def _below(store: Uploader, name: str) -> Iterator[Source]:
+def at_or_below(store: Uploader, name: str) -> Iterator[ObjectMeta]:
     """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
-    for source in _listed(store, name):
-        if not name or source.name == name or source.name.startswith(f"{name}/"):
-            yield source
+    return (meta for meta in store.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
 
 
-def _listed(store: Uploader, start: str) -> Iterator[Source]:
+def _sources(store: Uploader, listed: Iterable[ObjectMeta]) -> Iterator[Source]:
     """What is listed, less the empty objects that consoles make in the place of folders."""
     return (
         Source(store, meta.key, meta.key, meta.size_bytes)
-        for meta in store.list(start)
+        for meta in listed
         if not (meta.key.endswith("/") and meta.size_bytes == 0)
     )
 
