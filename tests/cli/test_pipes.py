@@ -10,10 +10,49 @@ from collections.abc import Sequence
 
 import pytest
 
+from checkpoint_sets import save_set
 from command_line import CommandLine
 from servers.features import tell_spool
 from servers.real import S3Server
+from servers.web_page import make_runs
 from support import file_of
+from wherry.backends.local.store import LocalStore
+from wherry.checkpoints.protocol.names import RunKeys
+from wherry.uri import StoreURI
+
+VERBS = (
+    "--help",
+    "--version",
+    "put -h",
+    "put a objects/",
+    "put a objects/ --json --overwrite",
+    "ls objects/",
+    "ls objects/ --json",
+    "cat objects/big",
+    "status",
+    "status --json",
+    "status big",
+    "drain",
+    "retry --all",
+    "discard --all --yes",
+    "get objects/big back",
+    "get objects/big back --dry-run --json --overwrite",
+    "mirror resume run bucket --no-seal",
+    "mirror status bucket",
+    "mirror verify bucket --json",
+    "mirror seal bucket --yes",
+    "pull bucket copy",
+    "checkpoints project/run1",
+    "checkpoints latest project/run1",
+    "checkpoints verify project/run1",
+    "checkpoints pin project/run1 --step 10",
+    "runs runs",
+    "runs runs --json",
+    "plot runs train/loss",
+    "doctor",
+    "doctor --json",
+    "rm objects/big --json",
+)
 
 
 def shell(line: CommandLine, command: str) -> subprocess.CompletedProcess[bytes]:
@@ -66,7 +105,7 @@ def test_get_writes_several_objects_to_stdout(line: CommandLine) -> None:
     assert "run/b\n" == line.run("get", "-r", "dest/", "-", "--include", "b")[0]
 
 
-@pytest.mark.parametrize("verb", ["ls dest/ --json", "cat dest/000", "get dest/000 -", "--help"])
+@pytest.mark.parametrize("verb", ["ls dest/", "ls dest/ --json", "cat dest/000", "get dest/000 -", "--help"])
 def test_a_reader_that_ends_early_is_no_failure(line: CommandLine, verb: str) -> None:
     for n in range(300):
         file_of(line.folder / "dest" / f"{n:03}", 200_000 if n == 0 else 1)
@@ -80,3 +119,39 @@ def test_a_reader_that_ends_early_does_not_end_the_work(line: CommandLine) -> No
     done = shell(line, "W rm --yes --json 'dest/*' | true")
     assert (0, b"") == (done.returncode, done.stderr)
     assert [] == list((line.folder / "dest").iterdir())
+
+
+@pytest.fixture
+def filled(line: CommandLine) -> CommandLine:
+    """Something for each verb to print."""
+    file_of(line.folder / "a", 1000)
+    file_of(line.folder / "objects/big", 3_000_000)
+    file_of(line.folder / "run/a.log", 1000)
+    run = line.folder / "project/run1"
+    run.parent.mkdir()
+    keys = RunKeys(f"{str(run).strip('/')}/checkpoints")
+    save_set(LocalStore(StoreURI("file", "", str(run.parent).strip("/")), {}), keys, 10, world=1, metrics={"loss": 1.0})
+    make_runs(line.folder / "runs")
+    line.run("put", "objects/big", "stored/big")
+    return line
+
+
+def test_every_verb_that_prints_ends_well_when_nobody_reads(filled: CommandLine) -> None:
+    said: dict[str, tuple[int, str]] = {}
+    for verb in VERBS:
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "wb") as nobody:
+            done = subprocess.run(
+                [sys.executable, "-m", "wherry.cli", *verb.split()],
+                cwd=filled.folder,
+                env=filled.environment,
+                stdout=nobody,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        if done.returncode or "Traceback" in done.stderr or "Error" in done.stderr:
+            said[verb] = (done.returncode, done.stderr)
+    assert {} == said

@@ -6,17 +6,13 @@ library.
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from wherry.cli import checkpoint_commands, mirror_commands, pull_command, spool_commands, store_commands
 from wherry.cli.arguments import (
     FileOption,
     JsonOption,
@@ -27,11 +23,10 @@ from wherry.cli.arguments import (
     print_err,
     printable,
     spool_folder,
-    stdout_to_nowhere,
 )
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.cli.run_verbs import plot_command, report_command, runs_command, ui_command
-from wherry.cli.store_verbs import cat_command, get_command, rm_command
+from wherry.cli.shell.closed_pipe import is_closed_pipe, write_nowhere
+from wherry.cli.shell.verb_group import Verb, VerbGroup
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -39,22 +34,62 @@ if TYPE_CHECKING:
     from wherry.cli.doctor import Finding
 
 
-class _Verbs(TyperGroup):
+#: The verbs, in the order of the list. A test compares each line with the first one of the verb's help.
+_VERBS = {
+    "put": Verb("store_commands", "put", "Upload files or folders."),
+    "get": Verb("store_verbs.get_command", "get", "Download objects, verified."),
+    "ls": Verb("store_commands", "ls", "List objects: size, date, name."),
+    "cat": Verb("store_verbs.cat_command", "cat", "Write objects to standard output, one after another, verified."),
+    "rm": Verb("store_verbs.rm_command", "rm", "Delete objects, or all below a prefix."),
+    "status": Verb("spool_commands", "status", "Show queued, running and failed uploads."),
+    "drain": Verb("spool_commands", "drain", "Wait until everything in the spool is uploaded."),
+    "retry": Verb("spool_commands", "retry", "Queue failed uploads again."),
+    "discard": Verb("spool_commands", "discard", "Give up failed uploads."),
+    "agent": Verb("spool_commands", "agent", "Run the agent in the foreground, as a service."),
+    "pull": Verb("pull_command", "pull", "Copy a mirrored folder to this machine, verified."),
+    "runs": Verb("run_verbs.runs_command", "runs", "Show the runs below a prefix, live ones too, from their own files."),
+    "plot": Verb(
+        "run_verbs.plot_command", "plot", "Draw metrics in the terminal: one chart for each, the runs over one another."
+    ),
+    "report": Verb("run_verbs.report_command", "report", "Write runs into one HTML file: charts, tables, alerts, environment."),
+    "ui": Verb("run_verbs.ui_command", "ui", "Look at runs in a page: curves, media, logs, checkpoints, uploads."),
+    "mirror": Verb("mirror_commands", "app", "Mirror a growing folder to a prefix."),
+    "checkpoints": Verb("checkpoint_commands", "app", "Show, restore and prune the checkpoint sets of a run."),
+    "doctor": Verb("app", "doctor", "Examine a store, or the spool, and say what to mend."),
+    "demo": Verb("app", "demo", "Show on this machine that a killed run loses nothing."),
+}
+
+
+class _Verbs(VerbGroup):
     """Turns the error of a command into one message on stderr and an exit code."""
 
+    verbs = _VERBS
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _errors_said(ctx):  # --help prints
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> object:
-        try:
+        with _errors_said(ctx):
             return super().invoke(ctx)
-        except (BrokenPipeError, SystemExit) as end:  # rich ends the process itself, with 1
-            if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
-                raise
-            stdout_to_nowhere()  # `wherry ls | head -1`: the reader has what it wants
+
+
+@contextmanager
+def _errors_said(ctx: Any) -> Iterator[None]:
+    try:
+        yield
+    except (WherryError, OSError, KeyboardInterrupt) as error:
+        if is_closed_pipe(error):
+            write_nowhere()
             raise typer.Exit(Exit.OK) from None
-        except (WherryError, OSError, KeyboardInterrupt) as error:
-            if ctx.params.get("debug"):
-                _show_traceback(error)
-            print_err("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
-            raise typer.Exit(exit_for(error)) from None
+        if ctx.params.get("debug"):
+            _show_traceback(error)
+        print_err("interrupted" if isinstance(error, KeyboardInterrupt) else error_text(error))
+        raise typer.Exit(exit_for(error)) from None
+    except SystemExit as error:  # rich ends the process itself, with 1
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        raise typer.Exit(Exit.OK) from None
 
 
 app = typer.Typer(
@@ -79,6 +114,8 @@ def main() -> None:
 
 def _show_traceback(error: BaseException) -> None:
     """Write the traceback to stderr, without secrets and control characters: names of objects may hold any."""
+    import traceback
+
     lines = redact("".join(traceback.format_exception(error))).splitlines()
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
 
@@ -105,18 +142,6 @@ def _start(
     logging.basicConfig(format="wherry: %(message)s", level=logging.WARNING)
 
 
-_VERBS: tuple[Callable[..., None], ...] = (
-    *(store_commands.put, get_command.get, store_commands.ls, cat_command.cat, rm_command.rm),
-    *(spool_commands.status, spool_commands.drain, spool_commands.retry, spool_commands.discard, spool_commands.agent),
-    *(pull_command.pull, runs_command.runs, plot_command.plot, report_command.report, ui_command.ui),
-)
-for _verb in _VERBS:
-    app.command()(_verb)
-app.add_typer(mirror_commands.app, name="mirror")
-app.add_typer(checkpoint_commands.app, name="checkpoints")
-
-
-@app.command()
 def doctor(
     uri: Annotated[str | None, typer.Argument(metavar="URI", help="The store to examine; without it, the spool.")] = None,
     spool: SpoolOption = None,
@@ -137,9 +162,9 @@ def doctor(
 
     With --clean, old multipart uploads that wherry began and nobody completes
     are aborted, and stale downloads are removed; never those of others.
-
-    Example: wherry doctor s3://my-bucket/run1
     """
+    import json
+
     from wherry.cli.doctor import Level, examine_spool
     from wherry.cli.doctor_clean import clean_spool, clean_store
     from wherry.cli.doctor_store import examine_store
@@ -184,7 +209,6 @@ def _show_finding(finding: Finding) -> None:
     console.print(shown, soft_wrap=True)
 
 
-@app.command()
 def demo(
     uri: Annotated[str | None, typer.Option("--uri", metavar="URI", help="Where to upload; by default a local folder.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder and objects.")] = False,
@@ -196,8 +220,6 @@ def demo(
     A model trains, its trainer is killed, its uploads finish nevertheless,
     and a second run restores the checkpoint and completes. With --ui, which
     needs pip install 'wherry[ui]', both are shown as one run in a page.
-
-    Example: wherry demo
     """
     from functools import partial
 
@@ -206,5 +228,7 @@ def demo(
 
     if ui:  # before the demo, not behind it
         need_extra("demo --ui", "numpy", "jinja2", "starlette", "tsdownsample", "uvicorn")
+    from wherry.cli.run_verbs import ui_command
+
     show = partial(ui_command.show_run, no_open=no_open) if ui else None
     raise typer.Exit(run([] if uri is None else [(uri, {})], keep=keep, show=show))

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact, register_secret
-from wherry.store.registry import BACKENDS
 from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
@@ -69,20 +67,10 @@ SealOption = Annotated[
 ]
 
 
-class GroupWithDefault(TyperGroup):
-    """A group of commands of which `default` may be left out: it is meant unless the first word is another command."""
-
-    default = ""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the word of the default before the others where none is there."""
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
-
-
 def parse_target(text: str) -> StoreURI:
     """Read a URI or a local path. ConfigError for what looks like a URI with a missing slash."""
+    from wherry.store.registry import BACKENDS
+
     if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in BACKENDS):
         rest = hide_login(match[1], match[3])
         shown = text[: match.start(3)] + rest
@@ -209,11 +197,6 @@ def print_err(text: str) -> None:
 def print_out(line: str) -> None:
     """Write one line to stdout."""
     typer.echo(printable(line))
-
-
-def stdout_to_nowhere() -> None:
-    """Let go of a pipe whose reader has ended: Python would complain of what it still holds for it ("Note on SIGPIPE")."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(line: str) -> str:

@@ -11,7 +11,6 @@ import typer
 
 from wherry.cli.arguments import (
     FileOption,
-    GroupWithDefault,
     JsonOption,
     PairsOption,
     UriArgument,
@@ -22,6 +21,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
+from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ WhichOption = Annotated[
 ]
 
 
-class _Checkpoints(GroupWithDefault):
+class _Checkpoints(VerbGroup):
     """``wherry checkpoints URI`` is ``wherry checkpoints list URI``, unless the first word is another command."""
 
     default = "list"
@@ -49,6 +49,8 @@ class _Checkpoints(GroupWithDefault):
 app = typer.Typer(
     cls=_Checkpoints,
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
     subcommand_metavar="URI | COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,12 +62,10 @@ def checkpoints() -> None:
 
     URI is that of the store and the name of the run: s3://my-bucket/project/run1.
     wherry checkpoints URI lists the sets.
-
-    Example: wherry checkpoints s3://my-bucket/project/run1
     """
 
 
-@app.command("list")
+@app.command("list", cls=VerbCommand)
 def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
     """List the sets of a run, from the oldest to the newest (may be left out).
 
@@ -73,8 +73,6 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
     ranks, state, when its bytes were verified (since it was stored: by the verb
     verify), and the proof of its state. A set that is not complete is shown as
     that, with the ranks that are missing.
-
-    Example: wherry checkpoints list s3://my-bucket/project/run1
     """
     from wherry.checkpoints.survey import survey
 
@@ -100,13 +98,11 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
         print_out("  ".join(cells).rstrip())
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def latest(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
     """Print the name of the newest set that is proven complete.
 
     It is what a restart restores. Exit code 3: there is none.
-
-    Example: wherry checkpoints latest s3://my-bucket/project/run1
     """
     with opened(uri, option, options_file) as run:
         if (found := run.catalog.newest()) is None:
@@ -118,7 +114,7 @@ def latest(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
         print_out(str(found.set))
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def restore(
     uri: UriArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.", show_default=False)],
@@ -131,8 +127,6 @@ def restore(
 
     DIR appears whole or not at all. If the newest set turns out to be damaged,
     the one before it is restored, and the message says so.
-
-    Example: wherry checkpoints restore s3://my-bucket/project/run1 back --step 1000
     """
     from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
     from wherry.quantities import size_text
@@ -149,7 +143,7 @@ def restore(
     print_out(f"restored  {size_text(size):>10}  {restored}  {folder}")
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def verify(
     uri: UriArgument,
     step: StepOption = None,
@@ -164,8 +158,6 @@ def verify(
     Sizes and checksums are compared with the receipts of its ranks. Exit code 7:
     something is wrong; each object that is, is named. The list shows the outcome
     and its age, if it could be written down beside the set.
-
-    Example: wherry checkpoints verify s3://my-bucket/project/run1 --step 1000
     """
     from wherry.checkpoints.survey import verify_set
     from wherry.quantities import size_text
@@ -193,7 +185,7 @@ def verify(
         raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def prune(
     uri: UriArgument,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
@@ -224,8 +216,6 @@ def prune(
     that were begun and never completed, and deletes the objects of sets that
     were deleted --grace-hours ago. The newest complete set stays, and those that
     are pinned, being restored, or were resumed from.
-
-    Example: wherry checkpoints prune s3://my-bucket/project/run1 --keep-last 3
     """
     keep = _keep(keep_last, keep_every, keep_best, metric, mode, keep_days)
     delays = _delays(grace_hours, abandon_days)
@@ -273,7 +263,7 @@ def _show_report(report: PruneReport, *, as_json: bool) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def pin(
     uri: UriArgument,
     step: StepOption = None,
@@ -281,15 +271,12 @@ def pin(
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Keep a set, whatever the rules say, until it is unpinned.
-
-    Example: wherry checkpoints pin s3://my-bucket/project/run1 --step 1000
-    """
+    """Keep a set, whatever the rules say, until it is unpinned."""
     with opened(uri, option, options_file) as run:
         print_out(f"pinned    {run.pin(named(run, step, which, uri))}")
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def unpin(
     uri: UriArgument,
     step: StepOption = None,
@@ -297,15 +284,12 @@ def unpin(
     option: PairsOption = None,
     options_file: FileOption = None,
 ) -> None:
-    """Let prune delete a pinned set again.
-
-    Example: wherry checkpoints unpin s3://my-bucket/project/run1 --step 1000
-    """
+    """Let prune delete a pinned set again."""
     with opened(uri, option, options_file) as run:
         print_out(f"unpinned  {run.unpin(named(run, step, which, uri))}")
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def delete(
     uri: UriArgument,
     step: StepOption = None,
@@ -318,8 +302,6 @@ def delete(
 
     Refused: a set that is pinned, is being restored, is the one that the newest
     attempt was resumed from, or is the only complete one.
-
-    Example: wherry checkpoints delete s3://my-bucket/project/run1 --step 1000
     """
     with opened(uri, option, options_file) as run:
         name = named(run, step, which, uri)

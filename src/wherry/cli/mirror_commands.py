@@ -21,7 +21,6 @@ from wherry.cli.arguments import (
     BudgetOption,
     CompressOption,
     FileOption,
-    GroupWithDefault,
     JsonOption,
     LagOption,
     PairsOption,
@@ -40,6 +39,7 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.errors import ConfigError, NotFoundError
 from wherry.posix.signal_event import SignalEvent
 
@@ -63,7 +63,7 @@ WriterOption = Annotated[
 ]
 
 
-class _Mirror(GroupWithDefault):
+class _Mirror(VerbGroup):
     """``wherry mirror DIR URI`` is ``wherry mirror start DIR URI``, unless the first word is another command."""
 
     default = "start"
@@ -72,6 +72,8 @@ class _Mirror(GroupWithDefault):
 app = typer.Typer(
     cls=_Mirror,
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
     subcommand_metavar="DIR URI | COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,12 +86,10 @@ def mirror() -> None:
     wherry mirror DIR URI runs beside any program that writes logs to DIR and
     uploads what is new; `wherry mirror start --help` has its options. A folder that
     is called like a command: wherry mirror ./status URI.
-
-    Example: wherry mirror runs/7 s3://my-bucket/runs/7
     """
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def start(
     folder: DirArgument,
     uri: UriArgument,
@@ -109,8 +109,6 @@ def start(
 
     Then the rest is sent, and each growing file becomes one plain object.
     A second Ctrl-C ends at once; `wherry mirror resume` continues.
-
-    Example: wherry mirror start runs/7 s3://my-bucket/runs/7
     """
     given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
     config = _config(rule, seal, given)
@@ -133,7 +131,7 @@ def start(
         _close(mirror, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def resume(
     folder: DirArgument,
     uri: UriArgument,
@@ -149,8 +147,6 @@ def resume(
     """Send what a killed mirror has not sent, and end.
 
     Give the same rules and the same name. What was sent is not sent again.
-
-    Example: wherry mirror resume runs/7 s3://my-bucket/runs/7
     """
     folder.stat()
     config = _config(rule, seal, {"compression": compress})
@@ -161,14 +157,12 @@ def resume(
         raise typer.Exit(Exit.INTERRUPTED)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def status(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
     """Show who mirrors to URI, whether it is alive and how late it is.
 
     One line for each writer: open, sealed, incomplete (closed before all was
     stored), or lost (no heartbeat for long).
-
-    Example: wherry mirror status s3://my-bucket/runs/7
     """
     from wherry.mirror.report import first_few, printable as shown_name
     from wherry.quantities import age_text, size_text
@@ -210,7 +204,7 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
             raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def verify(
     uri: UriArgument,
     folder: Annotated[
@@ -226,8 +220,6 @@ def verify(
 
     It checks gaps, sizes and checksums of every file. Exit code 7: something is
     wrong. Bytes that only DIR has are no error while the run is live.
-
-    Example: wherry mirror verify s3://my-bucket/runs/7 runs/7
     """
     from wherry.mirror.format.rules import DEFAULT_RULES, Rules
     from wherry.mirror.reader.verify import summary, verify as verified
@@ -248,7 +240,7 @@ def verify(
         raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command()
+@app.command(cls=VerbCommand)
 def seal(
     uri: UriArgument,
     writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="The writer; needed if there are several.")] = "",
@@ -264,8 +256,6 @@ def seal(
     stops by itself. A log that was rotated or begun anew after the writer's last
     manifest is kept, as train.log.generation-0001. A file that cannot be sealed
     is named, and its segments stay; the others are sealed.
-
-    Example: wherry mirror seal s3://my-bucket/runs/7 --writer rank0
     """
     from wherry.mirror.reader.seal_remote import Unsealed, seal as sealed, writers
     from wherry.mirror.report import printable as shown_name

@@ -38,8 +38,6 @@ def pull(
     Files that grow are appended to in place, so that tail -f and TensorBoard
     see a live run in DIR. What was pulled before is not fetched again, also
     after an interruption. Nothing is deleted in DIR.
-
-    Example: wherry pull s3://my-bucket/runs/7 runs/7 --follow
     """
     from wherry.mirror.reader.pull import pull as pulled
 

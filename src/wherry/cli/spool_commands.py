@@ -61,8 +61,6 @@ def status(
     Also why they failed, what uploads wait for, when they are tried next,
     whether an agent is running, and what a damaged journal left behind. The
     spool is not changed.
-
-    Example: wherry status --watch
     """
     import sys
 
@@ -125,8 +123,6 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     any more (wherry status names them) are given with --options-file: {"option": "value"}
     for every store that misses exactly these, or {"store number": {"option":
     "value"}}. Ctrl-C leaves the rest to the background.
-
-    Example: wherry drain --timeout 3600
     """
     from wherry.cli.status import waiting_for_secrets
     from wherry.spool.drain import wait_until_drained
@@ -276,8 +272,6 @@ def retry(
     It starts the agent, with the keys of its environment, and does not wait.
     Uploads that wait for an operator are tried at once. An upload whose name
     has a newer one is dropped: it must not put older bytes back.
-
-    Example: wherry retry 17
     """
     from wherry.spool.journal.jobs import JobState
     from wherry.spool.spool import Spool
@@ -308,8 +302,6 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
     Their files in the spool are deleted, which cannot be undone. It asks
     first, unless --yes is given.
-
-    Example: wherry discard 17
     """
     from wherry.quantities import size_text
     from wherry.spool.spool import Spool
@@ -353,8 +345,6 @@ def agent(
 
     One agent serves all processes of a node that share a spool. It logs to
     stderr. SIGTERM and Ctrl-C end it; what is not uploaded stays queued.
-
-    Example: wherry agent --stay --workers 4
     """
     import logging
     import sys

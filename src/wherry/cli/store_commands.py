@@ -64,8 +64,6 @@ def put(
     Without --overwrite a name that is taken is refused, and nothing is done.
     Of - the whole of standard input is uploaded, however long it is, as the
     object that the URI names: its end is the file's end.
-
-    Example: wherry put model.pt logs s3://my-bucket/run1/
     """
     sources: list[Path | None]
     if "-" in paths:
@@ -224,8 +222,6 @@ def ls(
 
     Everything at or below the URI is listed, names relative to it. What is
     still queued for upload on this machine is listed, too, and marked so.
-
-    Example: wherry ls s3://my-bucket/run1/
     """
     from wherry.cli.words import word
     from wherry.mirror.format.layout import key_for, listing_problem

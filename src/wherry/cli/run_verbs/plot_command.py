@@ -66,8 +66,6 @@ def plot(
     changes nothing. Below each chart stands what it leaves out, and below all
     how true they are. In a pipe there are no colours, and lines are letters.
     Ctrl-C ends --follow. Needs pip install 'wherry[ui]'.
-
-    Example: wherry plot s3://my-bucket/runs 'val/*' --log
     """
     need_extra("plot", "numpy", "starlette", "tsdownsample", "plotext")
     from wherry.cli.run_verbs.plot_view import PlotView

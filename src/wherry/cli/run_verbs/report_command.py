@@ -84,8 +84,6 @@ def report(
     without scripts. -o s3://... puts it into the bucket, beside the run.
     Without --overwrite a name that is taken is refused, and nothing is done.
     Needs pip install 'wherry[ui]'.
-
-    Example: wherry report s3://my-bucket/runs --runs 'lr-*' -o report.html
     """
     need_extra("report", "numpy", "jinja2", "starlette", "tsdownsample")
     import wherry

@@ -47,8 +47,6 @@ def runs(
     (model.depth) and metrics: val/loss is its last number, val/loss.min its
     least. Only hyperparameters that differ are shown. Nothing is copied or
     changed; what was read is cached, 2 GiB at most, in ~/.cache/wherry.
-
-    Example: wherry runs s3://my-bucket/runs --sort val/loss.min
     """
     from wherry.cli.run_verbs.run_options import open_runs
     from wherry.cli.run_verbs.runs_table import table_of

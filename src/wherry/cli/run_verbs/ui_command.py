@@ -40,8 +40,6 @@ def ui(
 
     It reads straight from where the runs are, also while they are written, and
     changes nothing. Ctrl-C ends it. Needs pip install 'wherry[ui]'.
-
-    Example: wherry ui s3://my-bucket/runs
     """
     from wherry.web import uplot
     from wherry.web.server import Server

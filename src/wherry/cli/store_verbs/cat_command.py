@@ -20,8 +20,6 @@ def cat(
     Each is downloaded into a temporary file first ($TMPDIR): a program that
     reads the output gets nothing before all of it is known to be right. A file
     that is being mirrored is put together from its segments, as far as it goes.
-
-    Example: wherry cat s3://my-bucket/run1/metrics.json
     """
     with Stores(option, options_file, spool_folder(spool)) as stores:
         write_all(stores, uris, Rules(), recursive=False, verb="cat")

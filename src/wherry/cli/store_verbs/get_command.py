@@ -62,8 +62,6 @@ def get(
     goes into DEST itself. In a pattern, * and ? stand for all but /, ** for
     any folders; names keep their folders from the first pattern on. To - each
     is written when all of it is verified, as wherry cat does it.
-
-    Example: wherry get s3://my-bucket/run1/latest.pt .
     """
     if dest == "-":
         if dry_run or as_json:

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import typer
 
-from wherry.cli.arguments import error_text, print_err, printable, stdout_to_nowhere
+from wherry.cli.arguments import error_text, print_err, printable
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.shell.closed_pipe import write_nowhere
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -77,7 +78,7 @@ class Outcome:
         try:
             typer.echo(redact(line))
         except BrokenPipeError:
-            stdout_to_nowhere()
+            write_nowhere()
 
     def each(self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str]) -> None:
         """Do the work on all items, several at once, which are taken as they are needed; an error is the failure of its item.

@@ -55,8 +55,6 @@ def rm(
     Uploads of these names that are queued on this machine are cancelled.
     -r deletes all objects at and below the URI. It asks first for -r and for
     patterns (see wherry get --help), unless --yes is given.
-
-    Example: wherry rm -r s3://my-bucket/run1/
     """
     from wherry.quantities import size_text
 

@@ -1,0 +1,164 @@
+"""Every example of the help and of docs/cli.md runs, as it stands but for the bucket: a folder takes its place."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from checkpoint_sets import save_set
+from command_line import CommandLine
+from programs import Program
+from servers.web_page import make_runs
+from support import file_of
+from wherry.backends.local.store import LocalStore
+from wherry.checkpoints.protocol.names import RunKeys
+from wherry.cli.shell.examples import EXAMPLES
+from wherry.errors import UploadFailed
+from wherry.uploader import Uploader
+from wherry.uri import StoreURI
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
+WHERRY = [sys.executable, "-m", "wherry.cli"]
+#: These go on until Ctrl-C.
+_GOES_ON = re.compile(r"wherry (mirror (start )?runs/7(?!.* -- )|agent|ui)( |$)")
+
+
+def _objects(line: CommandLine) -> None:
+    for name in ("latest.pt", "ep1.pt", "ep3.pt", "old.tmp", "logs/big"):
+        file_of(line.folder / "bucket/run1" / name, 1000)
+    (line.folder / "bucket/run1/logs/a.log").write_text("loss 1\n")
+    (line.folder / "bucket/run1/metrics.json").write_text("{}\n")
+    (line.folder / "bucket/run1/train.log").write_text("loss 2\nloss 1\n")
+
+
+def _latest(line: CommandLine) -> None:
+    file_of(line.folder / "bucket/run1/latest.pt", 1000)
+
+
+def _mirrored(line: CommandLine) -> None:
+    _segments(line)
+    line.run("mirror", "resume", "runs/7", "bucket/runs/7", "--writer", "rank0")
+
+
+def _segments(line: CommandLine) -> None:
+    with open(line.folder / "runs/7/train.log", "a") as log:
+        log.write("loss 2\nloss 1\n")
+    line.run("mirror", "resume", "runs/7", "bucket/runs/7", "--writer", "rank0", "--no-seal")
+
+
+def _sealed_and_objects(line: CommandLine) -> None:
+    _objects(line)
+    _mirrored(line)
+
+
+def _sets(line: CommandLine) -> None:
+    run = line.folder / "bucket/project/run1"
+    run.parent.mkdir(exist_ok=True, parents=True)
+    keys = RunKeys(f"{str(run).strip('/')}/checkpoints")
+    for step in (10, 20, 30, 40):
+        save_set(LocalStore(StoreURI("file", "", str(run.parent).strip("/")), {}), keys, step, world=1, metrics={"loss": step})
+
+
+def _failed(line: CommandLine) -> None:
+    names = ("a", "b", "c", "d")
+    with suppress(UploadFailed), Uploader(line.folder / "taken", spool=line.spool) as uploader:
+        for name in names:
+            file_of(line.folder / "taken" / name, 10)
+            uploader.put(line.folder / "model.pt", name)
+
+
+def _uploaded(line: CommandLine) -> None:
+    line.run("put", "model.pt", "bucket/run1/ep3.pt")
+
+
+def _runs(line: CommandLine) -> None:
+    make_runs(line.folder / "bucket/runs")
+    (line.folder / "bucket/reports").mkdir()
+
+
+#: What must be there before the examples of a verb; once, or before each of them.
+_BEFORE: dict[str, Callable[[CommandLine], None]] = {
+    "": _latest,
+    **dict.fromkeys(("get", "ls", "rm"), _objects),
+    "cat": _sealed_and_objects,
+    **dict.fromkeys(("status", "drain", "doctor"), _uploaded),
+    **dict.fromkeys(("retry", "discard"), _failed),
+    **dict.fromkeys(("mirror status", "mirror verify"), _segments),
+    "pull": _mirrored,
+    **dict.fromkeys(("runs", "plot", "report", "ui"), _runs),
+}
+_BEFORE_EACH: dict[str, Callable[[CommandLine], None]] = {"mirror": _segments, "mirror seal": _segments, "rm": _objects}
+
+
+@pytest.fixture
+def work(line: CommandLine) -> Iterator[CommandLine]:
+    """A folder with what the examples name, and `wherry` on the path of a shell."""
+    for name in ("model.pt", "big.ckpt", "logs/a.log"):
+        file_of(line.folder / name, 1000)
+    (line.folder / "keys.json").write_text("{}")
+    (line.folder / "train.sh").write_text("echo loss 1 >> runs/7/train.log\n")
+    (line.folder / "bucket").mkdir()
+    (line.folder / "runs/7").mkdir(parents=True)
+    yield line
+
+
+def _run(line: CommandLine, example: str) -> None:
+    command = example.replace("s3://my-bucket", str(line.folder / "bucket"))
+    if _GOES_ON.match(example):
+        _end_by_ctrl_c(line, shlex.split(command)[1:])
+        return
+    shell = f'set -o pipefail; wherry() {{ {shlex.join(WHERRY)} "$@"; }}; {command}'
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=line.folder, env=line.environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert 0 == done.returncode, (example, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def _end_by_ctrl_c(line: CommandLine, arguments: list[str]) -> None:
+    with Program(
+        [*WHERRY, *arguments], cwd=line.folder, env=line.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        while arguments[0] == "ui" and "http://" not in said:
+            said = process.stdout.readline()
+        assert said and "Error" not in said  # it has begun
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=90)
+        assert 0 == process.returncode, (arguments, said, rest)
+
+
+@pytest.mark.parametrize("verb", sorted(EXAMPLES))
+def test_every_example_runs(verb: str, work: CommandLine) -> None:
+    before = _sets if verb.startswith("checkpoints") else _BEFORE.get(verb)
+    if before is not None:
+        before(work)
+    for example in EXAMPLES[verb]:
+        if verb in _BEFORE_EACH:
+            _BEFORE_EACH[verb](work)
+        _run(work, example)
+
+
+def test_the_page_has_the_examples_and_no_others() -> None:
+    found = dict(re.findall(r"^## `wherry ([\w ]+)`\n\n```\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL))
+    assert {verb: "\n".join(examples) + "\n" for verb, examples in EXAMPLES.items() if verb} == found
+
+
+@pytest.mark.parametrize("verb", sorted(EXAMPLES))
+def test_help_begins_with_the_examples(verb: str) -> None:
+    done = subprocess.run(
+        [*WHERRY, *verb.split(), "-h"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
+    )
+    usage, _, rest = done.stdout.partition("\n\n")
+    assert usage.startswith("Usage: wherry")
+    assert rest.startswith("Examples:\n" + "".join(f"  {example}\n" for example in EXAMPLES[verb]))
