@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,7 @@ from wherry.cli.arguments import (
     UriArgument,
     YesOption,
     confirm,
+    error_text,
     open_target,
     print_err,
     print_out,
@@ -40,8 +42,9 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
-from wherry.errors import ConfigError, NotFoundError
+from wherry.errors import ConfigError, NotFoundError, WherryError
 from wherry.posix.signal_event import SignalEvent
+from wherry.quantities import age_text, size_text
 
 if TYPE_CHECKING:
     from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
@@ -60,6 +63,12 @@ WriterOption = Annotated[
     typer.Option(
         "--writer", metavar="NAME", help="This writer's name among all that mirror to URI; else rank<RANK>, or the host's."
     ),
+]
+
+
+CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- COMMAND...]", help="Mirror while this command runs.", show_default=False),
 ]
 
 
@@ -93,6 +102,7 @@ def mirror() -> None:
 def start(
     folder: DirArgument,
     uri: UriArgument,
+    command: CommandArgument = None,
     rule: RuleOption = None,
     segment_bytes: SegmentOption = None,
     max_lag: LagOption = None,
@@ -109,11 +119,17 @@ def start(
 
     Then the rest is sent, and each growing file becomes one plain object.
     A second Ctrl-C ends at once; `wherry mirror resume` continues.
+
+    With -- COMMAND ... it mirrors while the command runs, passes SIGINT, SIGTERM
+    and SIGHUP on to it, and ends with its exit code; 128 + n for a signal.
     """
     given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
     config = _config(rule, seal, given)
+    target = open_target(uri, option, options_file)
+    if command:
+        raise typer.Exit(_mirror_beside(command, lambda: _open(folder, target, writer, spool, config), as_json=as_json))
     with _signals() as ended:
-        mirror = _open(folder, open_target(uri, option, options_file), writer, spool, config)
+        mirror = _open(folder, target, writer, spool, config)
         if not as_json:
             print_err(_plan(mirror))
         is_shown = sys.stderr.isatty() and not as_json
@@ -129,6 +145,40 @@ def start(
         if ended.is_set():
             print_err("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
         _close(mirror, as_json=as_json)
+
+
+def _mirror_beside(command: list[str], open_mirror: Callable[[], Mirror], *, as_json: bool) -> int:
+    """Mirror while the command runs. Its exit code, or the mirror's if that is 0. Standard output is the command's alone."""
+    from wherry.cli.shell.child_command import CANNOT_RUN, ChildCommand
+
+    child = ChildCommand(command)
+    if child.problem is not None:
+        print_err(child.problem[1])
+        return child.problem[0]
+    with child.signals():
+        mirror = open_mirror()
+        print_err(f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer} while {command[0]} runs")
+        try:
+            code = child.run()
+        except OSError as error:
+            print_err(f"{command[0]}: {error_text(error)}")
+            code = CANNOT_RUN
+        try:
+            own, said = _ended(mirror)
+        except (WherryError, OSError) as error:
+            own, said = exit_for(error), f"the mirror has failed: {error_text(error)}"
+        if as_json:
+            sys.stderr.write(json.dumps(asdict(mirror.report)) + "\n")
+        elif said:
+            print_err(said)
+        if own:
+            print_err(f"not all is stored. To send the rest: wherry mirror resume {_folder_and_uri(mirror)}")
+    return code or own
+
+
+def _folder_and_uri(mirror: Mirror) -> str:
+    """The arguments that name this mirror to `wherry mirror resume`."""
+    return shlex.join([str(mirror.folder), str(mirror.uri), "--writer", mirror.writer])
 
 
 @app.command(cls=VerbCommand)
@@ -165,7 +215,6 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
     stored), or lost (no heartbeat for long).
     """
     from wherry.mirror.report import first_few, printable as shown_name
-    from wherry.quantities import age_text, size_text
 
     with _reader(uri, option, options_file) as (reader, target, _):
         found = reader.snapshot()
@@ -259,7 +308,6 @@ def seal(
     """
     from wherry.mirror.reader.seal_remote import Unsealed, seal as sealed, writers
     from wherry.mirror.report import printable as shown_name
-    from wherry.quantities import size_text
 
     with _reader(uri, option, options_file) as (reader, target, store):
         known = writers(reader.snapshot())
@@ -330,18 +378,24 @@ def _plan(mirror: Mirror) -> str:
 
 
 def _close(mirror: Mirror, *, as_json: bool) -> None:
-    from wherry.quantities import size_text
+    code, said = _ended(mirror)
+    if as_json:
+        typer.echo(json.dumps(asdict(mirror.report)))
+    elif said:
+        print_out(said)
+    if code:
+        raise typer.Exit(code)
 
+
+def _ended(mirror: Mirror) -> tuple[Exit, str]:
+    """Send what is left. The exit code, and a line about what was sent if that was all."""
     mirror.close()  # it prints what it could not send
     report = mirror.report
-    if as_json:
-        typer.echo(json.dumps(asdict(report)))
-    elif report.is_complete:
-        print_out(f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}")
     if mirror.fenced is not None:  # it printed this when it found out
-        raise typer.Exit(exit_for(mirror.fenced))
+        return exit_for(mirror.fenced), ""
     if not report.is_complete:
-        raise typer.Exit(Exit.TIMED_OUT)
+        return Exit.TIMED_OUT, ""
+    return Exit.OK, f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}"
 
 
 @contextmanager
@@ -379,7 +433,6 @@ def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Ite
 
 
 def _line(report: MirrorReport) -> str:
-    from wherry.quantities import size_text
 
     waiting = f"{size_text(report.unsent_bytes)} unsent, {report.lag_s:.0f} s late" if report.unsent_files else "up to date"
     trouble = f"; {report.trouble[0]}" if report.trouble else ""

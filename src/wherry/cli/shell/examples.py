@@ -67,7 +67,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "mirror start": (
         "wherry mirror start runs/7 s3://my-bucket/runs/7",
         "wherry mirror runs/7 s3://my-bucket/runs/7 --writer rank0 --max-lag 10",
-        "wherry mirror runs/7 s3://my-bucket/runs/7 --rule '*.out=append'",
+        "wherry mirror runs/7 s3://my-bucket/runs/7 -- bash train.sh",
     ),
     "mirror resume": (
         "wherry mirror resume runs/7 s3://my-bucket/runs/7",
