@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import shutil
 import sys
@@ -28,7 +27,7 @@ from wherry.progress import ByteBar
 from wherry.spool.accept import Acceptance, FollowUp
 from wherry.spool.drain import Patience, wait_until_drained
 from wherry.spool.failures import Failures, drain_command
-from wherry.spool.file_system import file_system_warnings
+from wherry.spool.file_system import warn_of_file_system
 from wherry.spool.handle import UploadHandle
 from wherry.spool.journal.jobs import Counts, JobId, job_sent_at_once
 from wherry.spool.journal.tokens import Attempt, new_token
@@ -42,11 +41,7 @@ from wherry.store.environment import with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
 from wherry.uri import check_name, parse_uri
 
-log = logging.getLogger("wherry")
-
-
 _open_uploaders: set[Uploader] = set()
-_warned_spools: set[Path] = set()
 _private_spools: dict[Path, int] = {}
 _Self = TypeVar("_Self", bound="Uploader")
 
@@ -91,7 +86,7 @@ class Uploader(Reader):
         place = Spool(spool, config.spool)
         super().__init__(target, options, config, place, open_journal(place))
         if not is_private:
-            _warn_of_file_system(self.spool)
+            warn_of_file_system(self.spool)
         else:  # kept for as long as a handle may ask for it
             _private_spools[self.spool.folder] = os.getpid()
             weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
@@ -181,7 +176,15 @@ class Uploader(Reader):
                 release_source(file)
         return self._accepted(name, ids)
 
-    def open(self, name: str, mode: str = "wb", *, requires: Sequence[str] = (), plan: str | None = None) -> SpoolWriter:
+    def open(
+        self,
+        name: str,
+        mode: str = "wb",
+        *,
+        requires: Sequence[str] = (),
+        plan: str | None = None,
+        attempt: Attempt | None = None,
+    ) -> SpoolWriter:
         """Open a binary file for writing, which replaces an object `name` unless `mode` is ``"xb"``; closing it hands it over::
 
             with uploader.open("model.pt") as file:
@@ -189,7 +192,7 @@ class Uploader(Reader):
 
         ``"wb"`` overwrites, as in Python, and put() does not. ``"xb"`` never does, and raises AlreadyExistsError while this spool
         has another upload of the name. The file lies in the spool. The writer's `handle` is the upload. An exception inside its
-        ``with`` block discards the file. `plan` is for checkpoint sets.
+        ``with`` block discards the file. `plan` is for checkpoint sets. `attempt` is the run, as of put(); it replaces nothing.
         """
         self._check_open()
         if mode not in ("wb", "xb", "w+b", "x+b"):
@@ -201,11 +204,12 @@ class Uploader(Reader):
             raise SpoolError(f"the spool {self.spool.folder} is full, and a file that is written there cannot go around it")
         object_id, file = open_writer(self.spool, self._session.name)
         accepted: list[JobId] = []
+        by = attempt and replace(attempt, is_resumed=False)
 
         def accept(written: BinaryIO) -> UploadHandle:
             staged = finish_writer(self.spool, object_id, written)
             # Not only_if_free: if another upload has taken the name meanwhile, this one is accepted and fails; its file is kept.
-            accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires, plan=plan))
+            accepted.extend(self._acceptance.submit([staged], [name], not mode.startswith("x"), requires, plan=plan, attempt=by))
             return self._accepted(name, accepted)
 
         def discard() -> None:
@@ -426,13 +430,6 @@ def _settings(config: Config, given: frozenset[str], secret: Mapping[str, object
     if secret and not given & set(secret):
         settings["secrets"] = {"from_environment": 1}  # who drains the spool may take them from there as well
     return settings
-
-
-def _warn_of_file_system(spool: Spool) -> None:
-    if spool.folder not in _warned_spools:
-        _warned_spools.add(spool.folder)
-        for text in file_system_warnings(spool):
-            log.warning("%s", text)
 
 
 def _remove_private(folder: Path) -> None:

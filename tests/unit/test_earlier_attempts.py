@@ -12,7 +12,7 @@ from support import caller, end_agent, file_of
 from wherry.config import Config
 from wherry.errors import AlreadyExistsError, UploadFailed
 from wherry.loggers import ObjectStoreLogger, State
-from wherry.spool.journal.tokens import Attempt, is_of_another_attempt, new_token
+from wherry.spool.journal.tokens import Attempt, is_of_another_attempt, is_of_another_run, new_token
 
 FIRST = State("run")
 AGAIN = State("run", is_resumed=True)
@@ -118,7 +118,11 @@ def test_it_holds_on_a_server_whole_and_in_parts(size_bytes: int, seaweedfs_serv
 
 def test_tokens_tell_attempts_and_runs_apart() -> None:
     mine = new_token(Attempt("run", 0), "session b")
-    assert 32 == len(mine) == len(new_token())
+    assert {40, 32} == {len(mine), len(new_token())}
     assert is_of_another_attempt(new_token(Attempt("run", 0), "session a"), mine)
     others = (mine, None, "", new_token(), new_token(Attempt("run", 0), "session b"), new_token(Attempt("run", 1), "session a"))
     assert not any(is_of_another_attempt(each, mine) for each in others)
+    assert is_of_another_run(new_token(Attempt("other", 0), "session b"), mine)
+    same = (mine, None, "", new_token(), new_token(Attempt("run", 1), "session a"))
+    assert not any(is_of_another_run(each, mine) for each in same)
+    assert not is_of_another_run(mine, new_token())

@@ -25,8 +25,10 @@ from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
+from wherry.spool.journal.tokens import ANOTHER_PROCESS, ANOTHER_RUN, is_of_another_attempt, is_of_another_run
 from wherry.spool.journal.work import TRY_AGAIN_S, Ack
 from wherry.spool.spool import HELD_BYTES, Spool
+from wherry.store import ObjectStore
 from wherry.store.retry import job_wait_s
 from wherry.transfer.upload import Sender
 
@@ -133,7 +135,8 @@ class Performer:
             check(job, opened)
             return None, None
         if job.kind is JobKind.PUT:
-            return self._send(job, opened, is_plain=is_plain), None
+            note = self._whose_it_replaces(job, opened.store) if job.schedule.looks_first else None
+            return self._send(job, opened, is_plain=is_plain), note
         from wherry.agent.set_jobs import SetPlan, commit_set, wait_before_next_look_s, write_receipt
         from wherry.checkpoints.protocol.commit import IncompleteSetError
 
@@ -147,6 +150,24 @@ class Performer:
             missing = NotReadyError(error.message, operation=error.operation, uri=error.uri, hint=error.hint)
             missing.look_again_s = wait_before_next_look_s(passed_s)
             raise missing from error
+
+    def _whose_it_replaces(self, job: Job, store: ObjectStore) -> str | None:
+        """What to tell the user if the object was made by another run, or by another process of this run that lives."""
+        try:
+            found = store.head(job.key).token  # whatever the capabilities say: most local folders keep it
+        except TransientError:
+            raise
+        except StoreError:  # it is not there, or may only be written: the upload itself says what is wrong
+            return None
+        if is_of_another_run(found, job.token):
+            note = ANOTHER_RUN
+        # What an earlier attempt has left is its own; but not after this attempt has replaced it once.
+        elif is_of_another_attempt(found, job.token) and self.journal.queries.has_done_another(job):
+            note = ANOTHER_PROCESS
+        else:
+            return None
+        log.warning("job %d (%s): %s", job.id, job.uri, note)
+        return note
 
     def _send(self, job: Job, opened: OpenStore, *, is_plain: bool) -> str | None:
         """Send the staged file, unless an earlier checkpoint set has its bytes: the object's etag."""

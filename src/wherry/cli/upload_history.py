@@ -141,6 +141,7 @@ def story_lines(story: Story) -> list[str]:
         rows += [("failed", _time_text(job.end.finished_s)), ("why", job.error or "unknown")]
     elif job.end.finished_s is not None:
         rows.append((word(job.state), f"{_time_text(job.end.finished_s)}, {age_text(job.end.finished_s - job.created_s)} later"))
+        rows.append(("note", job.error if job.state is JobState.DONE else ""))
     newer, options = job.end.superseded_by, {} if story.store is None else story.store.options
     has_file = job.object_id and job.state in (*OPEN, JobState.FAILED)
     rows += [

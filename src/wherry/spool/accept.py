@@ -169,6 +169,7 @@ class Acceptance:
             requires=tuple((self._uri_for(r), self.uri.key_for(check_name(r))) for r in requires),
             crc32c=staged.crc32c,
             replaces_earlier=attempt is not None and attempt.is_resumed and not overwrite,
+            looks_first=attempt is not None and attempt.looks_first,
             only_if_free=only_if_free,
             plan=plan,
         )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from pathlib import Path
 
 from wherry.spool.spool import Spool
+
+log = logging.getLogger("wherry")
 
 #: SQLite's write-ahead log does not work over these (https://sqlite.org/wal.html), or they lose their files at a reboot.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "lustre", "beegfs", "ceph"}
 _VOLATILE = {"tmpfs", "ramfs"}
+_warned: set[Path] = set()
 
 
 def file_system(spool: Spool) -> str:
@@ -24,6 +29,14 @@ def file_system(spool: Spool) -> str:
     except OSError:
         return ""
     return ""
+
+
+def warn_of_file_system(spool: Spool) -> None:
+    """Log the warnings, once for a spool in this process."""
+    if spool.folder not in _warned:
+        _warned.add(spool.folder)
+        for text in file_system_warnings(spool):
+            log.warning("%s", text)
 
 
 def file_system_warnings(spool: Spool) -> list[str]:

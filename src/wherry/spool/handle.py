@@ -79,6 +79,13 @@ class UploadHandle:
         found = [job.end.exclusive for job in self._jobs()]
         return None if not found or None in found else all(found)
 
+    def notes(self) -> list[str] | None:
+        """What is to be said of uploads that are done all the same (see `Attempt.looks_first`); None while one is not final."""
+        jobs = self._jobs()
+        if not all(job.state.is_final for job in jobs):
+            return None
+        return [job.error for job in jobs if job.state is JobState.DONE and job.error]
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the upload is verified in the store. True: it is, and the local file is no longer needed. False: it is not
         yet after `timeout_s` seconds, and goes on in the background. With `None` it waits as long as it takes.

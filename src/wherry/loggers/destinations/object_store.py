@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from wherry.config import Config
 from wherry.errors import ConfigError, JobFailure, PermanentError, StoreError, UploadFailed, kind_of, upload_failed
 from wherry.loggers.destination import LoggerDestination
+from wherry.loggers.destinations.other_writers import OtherWriters
 from wherry.loggers.run.state import State, escaped, sample_state
 from wherry.spool.journal.tokens import Attempt
-from wherry.spool.writer_notes import Writer, other_writer
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, read_pointer
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ class ObjectStoreLogger(LoggerDestination):
         self._name_format = name_format
         self._state = state or State()
         self._has_a_run = state is not None
-        self._is_told = False
-        self._has_a_double = False
         self._check_is_due = check
         self._refused: dict[str, str] = {}  # names whose last file was not accepted -> why
         self._lost: list[JobFailure] = []
@@ -76,6 +74,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._time_left_s: Callable[[], float | None] = lambda: None
         #: For what a destination has no call for, such as list and delete. Its names are those that remote_name() returns.
         self.uploader = Uploader(uri, storage_options=storage_options, spool=spool, config=config)
+        self._others = OtherWriters(self.uploader)
 
     def __repr__(self) -> str:
         return f"<ObjectStoreLogger {self.uploader.uri} name_format={self._name_format!r}>"
@@ -94,29 +93,6 @@ class ObjectStoreLogger(LoggerDestination):
     def _see(self, state: State | None) -> None:
         self._state = state or self._state
         self._has_a_run = self._has_a_run or state is not None
-
-    def _look_for_others(self, name: str, *, overwrite: bool) -> None:
-        """Warn once if another run writes this name, or another process writes as this run."""
-        run, rank = self._state.run_name, self._state.rank
-        if self._is_told or not (run and self._has_a_run and (overwrite or self._state.is_resumed)):
-            return
-        uri = self.uploader.uri_for(name)
-        # Names with the run's own name in them are many, and only a namesake can write them.
-        what = f"{self.uploader.uri} {run} {rank}" if run in uri or not overwrite else uri
-        other = other_writer(self.uploader.spool, what, Writer(run, rank, self.uploader.owner))
-        if other is None:
-            return
-        self._is_told = True
-        if other.run == run:
-            self._has_a_double = True  # it lives, so what it has written is not left behind
-            log.warning(
-                "another process uploads as run %r, rank %d, as well, to %s: give each run a name", run, rank, self.uploader.uri
-            )
-        else:
-            words = (
-                "run %r overwrites %s, which run %r has written: put {run_name} into the name, or into name_format, to keep both"
-            )
-            log.warning(words, run, uri, other.run)
 
     @property
     def is_closed(self) -> bool:  # type: ignore[override]
@@ -152,8 +128,9 @@ class ObjectStoreLogger(LoggerDestination):
         With `State.is_resumed`, an object of the name that an earlier attempt of this run has left is replaced also without
         `overwrite`, and one that anybody else has written is kept. A process that lives is no earlier attempt.
 
-        Names stay as they are given, so that a new run finds ``model.pt``. Where two runs of one spool overwrite one name, each
-        gets a warning, once.
+        Names stay as they are given, so that a new run finds ``model.pt``. Where two runs overwrite one name, each gets a
+        warning, once: at the call if they share a spool, else once it has replaced what the other wrote, if the store keeps
+        metadata (S3, GCS, most local folders).
 
         A file ``NAME.symlink`` is sent after the upload that it names, and not at all if that has failed, so that it never leads
         to an object that is not there. PermanentError if the last call for what it names was refused. Its text is a name below
@@ -161,35 +138,43 @@ class ObjectStoreLogger(LoggerDestination):
         """
         self._see(state)
         name = self.remote_name(remote_file_name)
-        self._look_for_others(name, overwrite=overwrite)
+        self._others.report()
+        attempt = self._attempt(name, overwrite=overwrite)
         try:
-            handle = self._hand_over(name, file_path, overwrite=overwrite, move=move)
+            handle = self._hand_over(name, file_path, overwrite=overwrite, move=move, attempt=attempt)
         except Exception as error:
             self._refused[name] = str(error)
             raise
         self._refused.pop(name, None)
+        if attempt is not None and attempt.looks_first:
+            self._others.listen(self._state, handle)
         return handle
 
-    def _hand_over(self, name: str, file_path: str | os.PathLike[str], *, overwrite: bool, move: bool) -> UploadHandle:
+    def _hand_over(
+        self, name: str, file_path: str | os.PathLike[str], *, overwrite: bool, move: bool, attempt: Attempt | None
+    ) -> UploadHandle:
         requires: list[str] = []
         if name.endswith(SYMLINK_SUFFIX) and (target := read_pointer(file_path)) is not None:
             names = (target, self.remote_name(escaped(target)))
             self._require_accepted(names, pointer=name)
             requires = [each for each in names if self.uploader.has_accepted(each)][:1]
             if requires and requires != [target]:
-                return self._upload_text(requires[0], name, overwrite=overwrite, requires=requires)
+                return self._upload_text(requires[0], name, overwrite=overwrite, requires=requires, attempt=attempt)
         try:
-            return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires, attempt=self._attempt())
+            return self.uploader.put(file_path, name, overwrite=overwrite, move=move, requires=requires, attempt=attempt)
         except FileNotFoundError as error:
             if isinstance(error, StoreError) or os.path.exists(file_path):  # another file is missing
                 raise
             raise FileNotFoundError(f"{os.fspath(file_path)} does not exist, so it is not uploaded as {name}") from error
 
-    def _attempt(self) -> Attempt | None:
-        run = self._state.run_name
-        if not (run and self._has_a_run):
+    def _attempt(self, name: str, *, overwrite: bool) -> Attempt | None:
+        """Who uploads `name` now, which other writers of it are looked for; None: nobody has said which run this is."""
+        state = self._state
+        if not (state.run_name and self._has_a_run):
             return None
-        return Attempt(run, self._state.rank, is_resumed=self._state.is_resumed and not self._has_a_double)
+        looks_first = self._others.may_overwrite(state, name, overwrite=overwrite)
+        is_resumed = state.is_resumed and not self._others.has_a_double
+        return Attempt(state.run_name, state.rank, is_resumed=is_resumed, looks_first=looks_first)
 
     def _require_accepted(self, names: Sequence[str], *, pointer: str) -> None:
         """Refuse a pointer to a file that was refused, or to the folder of one. The journal has nothing to wait for then."""
@@ -202,10 +187,12 @@ class ObjectStoreLogger(LoggerDestination):
                     hint="it stays at what it names now; hand that file over again first",
                 )
 
-    def _upload_text(self, text: str, name: str, *, overwrite: bool, requires: list[str]) -> UploadHandle:
+    def _upload_text(
+        self, text: str, name: str, *, overwrite: bool, requires: list[str], attempt: Attempt | None
+    ) -> UploadHandle:
         with self.uploader.folder() as folder:
             (folder / "text").write_text(text)
-            return self.uploader.put(folder / "text", name, overwrite=overwrite, move=True, requires=requires)
+            return self.uploader.put(folder / "text", name, overwrite=overwrite, move=True, requires=requires, attempt=attempt)
 
     def note_lost(self, remote_file_name: str, error: Exception) -> None:
         """Name the file in the UploadFailed at the end of the training, or at the close."""
@@ -235,7 +222,12 @@ class ObjectStoreLogger(LoggerDestination):
         So a checkpoint is written only once. upload_file() does not overwrite by default, and this does, as Python's open() does.
         See `Uploader.open`.
         """
-        return self.uploader.open(self.remote_name(remote_file_name), mode)
+        name = self.remote_name(remote_file_name)
+        attempt = self._attempt(name, overwrite="w" in mode)
+        file = self.uploader.open(name, mode, attempt=attempt)
+        if attempt is not None and attempt.looks_first:
+            self._others.listen(self._state, file)
+        return file
 
     def download_file(
         self,
@@ -263,8 +255,9 @@ class ObjectStoreLogger(LoggerDestination):
         self._start_check()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Report uploads that failed."""
+        """Report uploads that failed, and other runs that write the same names."""
         self._see(state)
+        self._others.report()
         self.uploader.raise_failures()
 
     epoch_end = batch_end
@@ -274,6 +267,7 @@ class ObjectStoreLogger(LoggerDestination):
         self._see(state)
         with self._naming_lost():
             self.uploader.flush_at_end()
+        self._others.report()
 
     eval_standalone_end = predict_end = fit_end
 
@@ -296,6 +290,8 @@ class ObjectStoreLogger(LoggerDestination):
             if self._error is None:
                 raise
             sys.stderr.write(f"wherry: {error}\n")
+        finally:
+            self._others.report_at_end()
 
     def _start_check(self) -> None:
         if self._check_is_due:
@@ -307,4 +303,7 @@ class ObjectStoreLogger(LoggerDestination):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.uploader.__exit__(kind, error, trace)
+        try:
+            self.uploader.__exit__(kind, error, trace)
+        finally:
+            self._others.report_at_end()

@@ -73,8 +73,9 @@ class JobKind(str, Enum):
     COMMIT = "commit"
 
 
-#: In the column `overwrite`, beside 0 and 1: the job's `replaces_earlier`.
+#: In the column `overwrite`, beside 0 and 1: the job's `replaces_earlier`; and `overwrite` with its `looks_first`.
 REPLACES_EARLIER = 2
+LOOKS_FIRST = 3
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class Schedule:
     """When a job is tried. `leases_lost`: how many workers have died on it. `counted_from_s`: the run time from which its
     deadline counts. `due_s`: the elapsed time of its next try (see `wherry.spool.journal.journal_time`). `is_urgent`: whether it
     goes before others (see `wherry.spool.journal.order`). `replaces_earlier`, of a job that does not overwrite: it may replace
-    what an earlier attempt of its run has left under the name (see `wherry.spool.journal.tokens`).
+    what an earlier attempt of its run has left under the name (see `wherry.spool.journal.tokens`). `looks_first`, of one that
+    overwrites: its worker looks who has written the object, and notes if it was another run.
     """
 
     leases_lost: int = 0
@@ -90,6 +92,7 @@ class Schedule:
     due_s: float = 0.0
     is_urgent: bool = False
     replaces_earlier: bool = False
+    looks_first: bool = False
 
 
 @dataclass(frozen=True)

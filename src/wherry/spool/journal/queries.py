@@ -8,16 +8,16 @@ from dataclasses import dataclass, fields
 from sqlite3 import Connection
 from typing import Any
 
-from wherry.spool.journal.jobs import REPLACES_EARLIER, Counts, End, Job, JobId, JobKind, JobState, Schedule
+from wherry.spool.journal.jobs import LOOKS_FIRST, REPLACES_EARLIER, Counts, End, Job, JobId, JobKind, JobState, Schedule
 from wherry.spool.journal.role import Role
 from wherry.store.environment import secrets_from_environment
 from wherry.store.registry import endpoint_key
 
 _OWN = [column.name for column in fields(Job) if column.name not in ("schedule", "end")]
+#: What the column `overwrite` says as well.
+_IN_OVERWRITE = ("replaces_earlier", "looks_first")
 #: Of the table: what as_job() takes, and in this order.
-JOB_COLUMNS = ", ".join(
-    [*_OWN, *(one.name for part in (Schedule, End) for one in fields(part) if one.name != "replaces_earlier")]
-)
+JOB_COLUMNS = ", ".join([*_OWN, *(one.name for part in (Schedule, End) for one in fields(part) if one.name not in _IN_OVERWRITE)])
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,13 @@ class Queries(Role):
         rows = self._rows(f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(clauses)} ORDER BY id", args)
         return [as_job(row) for row in rows]
 
+    def has_done_another(self, job: Job) -> bool:
+        """Whether the session of this job has put an earlier upload of its name into the store."""
+        done = (
+            "SELECT 1 FROM jobs INDEXED BY jobs_by_uri WHERE uri = ? AND id < ? AND owner = ? AND store_id = ? AND state = 'done'"
+        )
+        return self._row(f"{done} LIMIT 1", (job.uri, job.id, job.owner, job.store_id)) is not None
+
     def newest_open(self, uri: str, endpoint: str) -> Job | None:
         """The newest job for this URI at that endpoint, if it is still to be sent: what a reader of the name must see now."""
         with self._transaction(read_only=True) as db:
@@ -224,11 +231,11 @@ def listed(ids: Iterable[int]) -> str:
 def as_job(row: Sequence[Any]) -> Job:
     """The job of a row of JOB_COLUMNS."""
     own: dict[str, Any] = dict(zip(_OWN, row, strict=False))
-    replaces_earlier = own["overwrite"] == REPLACES_EARLIER
-    own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": own["overwrite"] == 1}
+    of_runs = {"replaces_earlier": own["overwrite"] == REPLACES_EARLIER, "looks_first": own["overwrite"] == LOOKS_FIRST}
+    own |= {"kind": JobKind(own["kind"]), "state": JobState(own["state"]), "overwrite": own["overwrite"] in (1, LOOKS_FIRST)}
     leases_lost, counted_from_s, due_s, is_urgent, finished_s, etag, superseded_by, exclusive = row[len(_OWN) :]
     end = End(finished_s, etag, superseded_by, None if exclusive is None else bool(exclusive))
-    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s, bool(is_urgent), replaces_earlier), end=end)
+    return Job(**own, schedule=Schedule(leases_lost, counted_from_s, due_s, bool(is_urgent), **of_runs), end=end)
 
 
 def _after(prefix: str) -> str:

@@ -41,7 +41,7 @@ CREATE TABLE jobs (
     uri TEXT NOT NULL, key TEXT NOT NULL,
     place TEXT NOT NULL,         -- with the URI: which object; see endpoint_key()
     object_id TEXT NOT NULL, size_bytes INTEGER NOT NULL,
-    overwrite INTEGER NOT NULL,  -- 0, 1, or 2: only what an earlier attempt of its run has left, which the tokens tell
+    overwrite INTEGER NOT NULL,  -- 0, 1, 2: only what an earlier attempt of its run has left, 3: and say whose it was, by the tokens
     token TEXT NOT NULL,
     state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     created_s REAL NOT NULL, finished_s REAL,  -- by the wall clock, to be shown

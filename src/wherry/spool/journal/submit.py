@@ -11,7 +11,7 @@ from sqlite3 import Connection
 from wherry.errors import AlreadyExistsError, JobFailure, JournalError
 from wherry.spool.journal.database import Database
 from wherry.spool.journal.group_commit import GroupCommit
-from wherry.spool.journal.jobs import REPLACES_EARLIER, Job, JobId, JobKind, JobState
+from wherry.spool.journal.jobs import LOOKS_FIRST, REPLACES_EARLIER, Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal_time import JournalTime
 from wherry.spool.journal.order import URGENT_BYTES
 from wherry.spool.journal.queries import listed, newest_open, unneeded
@@ -48,6 +48,7 @@ class NewJob:
     crc32c: int | None = None
     plan: str | None = None  # of which part of which checkpoint set it is, if it is to be compared with an older one's
     replaces_earlier: bool = False  # without overwrite: replace what an earlier attempt of its run has left
+    looks_first: bool = False  # with overwrite: say if that replaces what another run has written
     only_if_free: bool = False  # refuse it while another upload of the name is queued or under way
 
 
@@ -118,7 +119,7 @@ class Uploads(Role):
         return ids, unneeded(db, freed)
 
     def _insert(self, db: Connection, job: NewJob, owner: str, store_id: int, endpoint: str, run_s: float) -> JobId:
-        overwrite = REPLACES_EARLIER if job.replaces_earlier else int(job.overwrite)
+        of_run = REPLACES_EARLIER if job.replaces_earlier else LOOKS_FIRST if job.overwrite and job.looks_first else None
         more = {"kind": job.kind.value, "owner": owner, "store_id": store_id, "place": endpoint}
         cursor = db.execute(
             "INSERT INTO jobs (kind, owner, store_id, uri, key, place, object_id, size_bytes, overwrite, token, state,"
@@ -127,7 +128,7 @@ class Uploads(Role):
             {
                 **vars(job),
                 **more,
-                "overwrite": overwrite,
+                "overwrite": int(job.overwrite) if of_run is None else of_run,
                 "created_s": self._time.wall_s(),
                 "counted_from_s": run_s,
                 "is_urgent": _is_urgent(job),
@@ -138,15 +139,17 @@ class Uploads(Role):
     def _supersede(self, db: Connection, uri: str, endpoint: str, job_id: JobId) -> list[str]:
         """End the queued, overwriting jobs of a name that are older than `job_id`: the staged files that they had."""
         older = db.execute(
-            "SELECT id, object_id FROM jobs INDEXED BY jobs_open WHERE uri = ? AND place = ? AND id < ?"
-            " AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite = 1"
+            "SELECT id, object_id, overwrite FROM jobs INDEXED BY jobs_open WHERE uri = ? AND place = ? AND id < ?"
+            f" AND state IN ('queued', 'leased') AND state = 'queued' AND overwrite IN (1, {LOOKS_FIRST})"
             " AND kind = 'put' AND NOT EXISTS (SELECT 1 FROM requirements r JOIN jobs w ON w.id = r.job_id"
             "   WHERE r.after_job = jobs.id AND w.state IN ('queued', 'leased'))",
             (uri, endpoint, job_id),
         ).fetchall()
-        for old_id, _ in older:
+        for old_id, _, overwrite in older:
             self._end_as(db, JobState.SUPERSEDED, "id = ?", old_id, superseded_by=job_id)
-        return [object_id for _, object_id in older]
+            if overwrite == LOOKS_FIRST:  # nobody has looked yet
+                db.execute("UPDATE jobs SET overwrite = ? WHERE id = ?", (LOOKS_FIRST, job_id))
+        return [object_id for _, object_id, _ in older]
 
     def _end_as(self, db: Connection, state: JobState, which: str, *args: object, superseded_by: int | None = None) -> None:
         db.execute(
