@@ -292,3 +292,81 @@ def test_the_drop_in_keeps_the_callers_dict(tmp_path: Path) -> None:
     )
     assert before == given
     assert (f"file://{tmp_path}/a/x", f"file://{tmp_path}/b/x") == (one.get_uri_for_file("x"), two.get_uri_for_file("x"))
+
+
+class HangsWhenAsked(LoggerDestination):
+    """Hangs in one call, until the test ends."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+        self._call = call
+
+    def _asked(self, call: str) -> None:
+        if call == self._call:
+            self.may_go_on.wait(60.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._asked("state_dict")
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._asked("load_state_dict")
+
+    def can_upload_files(self) -> bool:
+        self._asked("can_upload_files")
+        return True
+
+    def upload_file(self, state: Any, remote_file_name: str, file_path: Any, *, overwrite: bool = False) -> None:
+        self._asked("upload_file")
+
+
+@pytest.mark.parametrize("call", ["state_dict", "load_state_dict", "can_upload_files", "upload_file"])
+def test_a_destination_that_hangs_when_it_is_asked_ends_no_training(
+    call: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs, memory = HangsWhenAsked(call), InMemoryLogger()
+    log = wherry_composer(hangs, memory, store(tmp_path), call_limits=CallLimits(call_s=0.5, end_s=0.5))
+    try:
+        one = trainer(log, save_folder=str(tmp_path / "ck"), save_interval="1ep")
+        one.fit()
+        log.load_state_dict({"elapsed_s": 1.0, "destinations": [("HangsWhenAsked", {})]})
+        one.close()
+    finally:
+        hangs.may_go_on.set()
+    assert 8 == len(memory.data["loss/train/total"])
+    assert 1 == sum(f"HangsWhenAsked.{call} failed: it has not returned within" in message for message in caplog.messages)
+    assert 2 == len(list((tmp_path / "bucket").rglob("ep*.pt")))
+
+
+class CannotGive(LoggerDestination):
+    """Hangs in a download, or raises."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+        self._hangs = hangs
+
+    def download_file(self, *args: Any) -> None:
+        if self._hangs:
+            self.may_go_on.wait(60.0)
+        raise ValueError("my bug")
+
+
+@pytest.mark.parametrize(("hangs", "words"), [(True, "it has not returned within 0.5 s"), (False, "my bug")])
+def test_a_destination_that_cannot_give_a_checkpoint_does_not_hide_the_next_one(
+    hangs: bool, words: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = trainer(wherry_composer(store(tmp_path)), save_folder=str(tmp_path / "ck"), save_interval="1ep")
+    one.fit()
+    one.close()
+    name = f"{str(tmp_path).lstrip('/')}/ck/ep1-ba4-rank0.pt"
+    limits = CallLimits(call_s=0.5, end_s=0.5)
+    try:
+        loads = wherry_composer(cannot := CannotGive(hangs=hangs), store(tmp_path), call_limits=limits)
+        assert 4 == int(trainer(load_path=name, load_object_store=loads).state.timestamp.batch)
+        assert 1 == sum(f"CannotGive.download_file failed: {words}" in message for message in caplog.messages)
+        with pytest.raises((ValueError, TimeoutError), match=r"my bug|not returned"):  # nobody knows whether it is there
+            loads.download_file("missing.pt", str(tmp_path / "down"))
+    finally:
+        cannot.may_go_on.set()

@@ -12,7 +12,7 @@ import pytest
 
 from gate import wait_until
 from wherry.errors import ConfigError
-from wherry.loggers import Event, Logger, LoggerDestination, State
+from wherry.loggers import Event, Logger, LoggerDestination, LogLevel, State
 from wherry.loggers.call_limits import CallLimits
 
 SHORT = CallLimits(call_s=0.5, end_s=0.5)
@@ -133,3 +133,40 @@ def test_a_forked_child_makes_its_calls_itself() -> None:
 def test_limits_that_make_no_sense_are_refused(wrong: float) -> None:
     with pytest.raises(ConfigError, match=r"CallLimits.call_s is .*: it must be a number of seconds above 0"):
         CallLimits(call_s=wrong)
+
+
+class HangsInQuestions(Hanging):
+    """Hangs whenever it is asked something."""
+
+    def can_upload_files(self) -> bool:
+        self._hang("can_upload_files")
+        return True
+
+    def will_log(self, state: State, level: LogLevel) -> bool:
+        self._hang("will_log")
+        return True
+
+    def log_metric(self, epoch: int, step: int, level: LogLevel, data: object) -> None:
+        self._hang("log_metric")
+
+
+@pytest.mark.parametrize("question", ["can_upload_files", "has_file_upload_destination", "will_log"])
+def test_a_destination_that_hangs_when_it_is_asked_is_left_out(
+    question: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging = HangsInQuestions()
+    logger = Logger(State("run"), hanging, call_limits=SHORT)
+    try:
+        for _ in range(2):
+            if question == "can_upload_files":
+                logger.upload_file("a", tmp_path / "a")
+            elif question == "has_file_upload_destination":
+                assert logger.has_file_upload_destination()
+            else:
+                logger.metric("batch", {"a": 1.0})
+        assert 1 == len(hanging.calls)
+        said = " ".join(caplog.messages)
+        assert 1 == said.count("it has not returned within 0.5 s")
+        assert (2 if question == "can_upload_files" else 0) == said.count("does not get the file")
+    finally:
+        hanging.may_go_on.set()

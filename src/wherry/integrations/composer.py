@@ -15,6 +15,7 @@ from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, 
 from wherry.loggers.call_limits import CallLimits, checked_limits
 from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.handles import UploadHandles
+from wherry.loggers.route import Route
 from wherry.loggers.run.state import escaped
 from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.handle import UploadHandle
@@ -67,6 +68,19 @@ class _Logger(Logger):
     def _warn_nobody_can(self, what: str) -> None:
         """Say nothing: Composer calls all of its loggers, and others beside this one may take it."""
 
+    def make(self, destination: LoggerDestination, what: str, call: Callable[[], object]) -> object:
+        """As attempt(), but raises what the call raises, and StuckError."""
+        return self._route_of(destination).make(what, call)
+
+    def report(self, destination: LoggerDestination, what: str, error: Exception) -> None:
+        """Report an error of a call that make() has made, once."""
+        errors: list[Exception] = []
+        self._route_of(destination).failed(what, error, errors)
+        self._raise(errors)
+
+    def _route_of(self, destination: LoggerDestination) -> Route:
+        return next(route for route in self._routes if route.destination is destination)
+
 
 class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc]  # its class is unknown where it is not installed
     """Hands on what a Trainer tells its loggers; see wherry_composer(). RuntimeError for a second Trainer after the close.
@@ -80,7 +94,8 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             _require_usable(one)
         self.destinations = destinations
         self._call_limits = CallLimits() if call_limits is None else checked_limits(call_limits)
-        self._logger: _Logger | None = None
+        self._logger = _Logger(State(""), destinations, call_limits=self._call_limits)
+        self._has_begun = False
         self._theirs: Any = None
         self._newest: dict[str, bool] = {}  # folders in which a newest checkpoint was asked for -> whether there was one
         self._resumed: frozenset[str] = frozenset()
@@ -96,7 +111,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     @property
     def logger(self) -> Logger:
         """The logger behind this one, to log what Composer has no call for. RuntimeError before Event.INIT."""
-        if self._logger is None:
+        if not self._has_begun:
             raise RuntimeError("the Trainer has not begun, so there is no logger yet: call this after Event.INIT")
         return self._logger
 
@@ -135,7 +150,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
 
     def can_upload_files(self) -> bool:
         """Whether any of the destinations uploads."""
-        return any(self._attempt(one, "can_upload_files", one.can_upload_files) for one in self.destinations)
+        return self._logger.has_file_upload_destination()
 
     def upload_file(
         self, state: Any, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False
@@ -158,61 +173,74 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     def download_file(self, remote_file_name: str, destination: str, overwrite: bool = False, progress_bar: bool = True) -> None:
         """Download the file from the first destination that has it, by the name with which it was uploaded.
 
-        FileNotFoundError if none has it; NotImplementedError if none of them stores files; otherwise what the destination raises.
+        FileNotFoundError if none has it; NotImplementedError if none of them stores files. What else a destination raises, or
+        that it hangs, is raised if no later one has the file, as then nobody knows whether it is there; else it is reported.
+        An ObjectStoreLogger has limits of its own, and goes on as long as bytes come; others have `CallLimits.end_s`.
         """
         filled = self._filled(remote_file_name)
-        name, is_pointer = escaped(filled), filled.endswith(SYMLINK_SUFFIX)
         missing: list[FileNotFoundError] = []
+        failed: list[tuple[LoggerDestination, Exception]] = []
         for one in self.destinations:
             try:
-                if isinstance(one, ObjectStoreLogger):
-                    uploader, stored = one.uploader, one.remote_name(name)  # Composer reads a pointer and follows it itself
-                    found = uploader.get(stored, destination, overwrite=overwrite, follow_symlinks=not is_pointer)
-                    if is_pointer or found.key != uploader.uri.key_for(stored):
-                        self._newest[_folder_of(filled)] = True
-                else:
-                    one.download_file(name, destination, overwrite, progress_bar)
+                self._download_from(one, filled, destination, overwrite=overwrite, progress_bar=progress_bar)
             except NotImplementedError:  # noqa: PERF203  it stores no files
                 continue
             except NotFoundError as error:
                 missing.append(error)
+            except FileExistsError:  # the destination's own path
+                raise
+            except Exception as error:
+                failed.append((one, error))
             else:
+                for other, why in failed:
+                    self._logger.report(other, "download_file", why)
                 return
+        if failed:
+            raise failed[0][1]
         if missing:
             self._newest.setdefault(_folder_of(filled), False)
             raise missing[0]
         raise NotImplementedError("none of these destinations can download files: add an ObjectStoreLogger")
+
+    def _download_from(
+        self, one: LoggerDestination, filled: str, destination: str, *, overwrite: bool, progress_bar: bool
+    ) -> None:
+        name = escaped(filled)
+        if not isinstance(one, ObjectStoreLogger):
+            self._logger.make(one, "download_file", partial(one.download_file, name, destination, overwrite, progress_bar))
+            return
+        is_pointer = filled.endswith(SYMLINK_SUFFIX)  # Composer reads a pointer and follows it itself
+        uploader, stored = one.uploader, one.remote_name(name)
+        found = uploader.get(stored, destination, overwrite=overwrite, follow_symlinks=not is_pointer)
+        if is_pointer or found.key != uploader.uri.key_for(stored):
+            self._newest[_folder_of(filled)] = True
 
     # what goes into checkpoints
 
     def state_dict(self) -> dict[str, Any]:
         """What goes into a checkpoint: how long the run has taken, and the states of destinations that have one."""
         with_state = [one for one in self.destinations if hasattr(one, "state_dict")]
-        asked = [(type(one).__name__, self._attempt(one, "state_dict", one.state_dict)) for one in with_state]
+        asked = [(type(one).__name__, self._logger.attempt(one, "state_dict", one.state_dict)) for one in with_state]
         kept = [item for item in asked if item[1] is not None]
-        return {"elapsed_s": self._logger.state.elapsed_s if self._logger else 0.0, "destinations": kept}
+        return {"elapsed_s": self._logger.state.elapsed_s if self._has_begun else 0.0, "destinations": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what state_dict() returned; destinations are recognised by the names of their classes."""
-        if self._logger is not None:
+        if self._has_begun:
             self._logger.state.elapsed_s = float(state.get("elapsed_s", 0.0))
         kept = list(state.get("destinations", ()))
         for one in self.destinations:
             found = next((item for item in kept if item[0] == type(one).__name__), None)
             if found is not None and hasattr(one, "load_state_dict"):
                 kept.remove(found)
-                self._attempt(one, "load_state_dict", partial(one.load_state_dict, found[1]))
-
-    def _attempt(self, destination: LoggerDestination, what: str, call: Callable[[], object]) -> object:
-        """Make a call; None after an error, which is reported once, and when its time is up."""
-        return call() if self._logger is None else self._logger.attempt(destination, what, call)
+                self._logger.attempt(one, "load_state_dict", partial(one.load_state_dict, found[1]))
 
     # the run
 
     def close(self, state: Any, logger: Any) -> None:
         """Note how the run ended. Composer closes its callbacks after its loggers, so all still work until post_close()."""
         self._error = self._error or sys.exc_info()[1]
-        if self._logger is not None:
+        if self._has_begun:
             self._see(state)
 
     def post_close(self) -> None:
@@ -220,14 +248,15 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         nothing.
         """
         self._forget_uncaught()
-        if self._logger is not None and not self._is_closed:
+        if self._has_begun and not self._is_closed:
             self._is_closed = True
             self._logger.__exit__(type(self._error) if self._error else None, self._error, None)
 
     def _begin(self, state: Any) -> None:
         if self._is_closed:
             raise RuntimeError("these destinations were closed with their Trainer: make new ones for another Trainer")
-        if self._logger is None:
+        if not self._has_begun:
+            self._has_begun = True
             ours = State(
                 str(self._read(state, "run_name", "")),
                 rank=dist.get_global_rank(),
@@ -237,7 +266,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
                 node_rank=dist.get_node_rank(),
             )
             self._theirs = state
-            self._logger = _Logger(ours, self.destinations, call_limits=self._call_limits)
+            self._logger = _Logger(ours, self.destinations, call_limits=self._call_limits)  # of this process, after any fork
             self._forget_uncaught = before_traceback(self._note)
 
     def _now(self) -> Logger:
@@ -263,7 +292,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
 
     def _see(self, state: Any) -> None:
         """Take over the timestamp. What this version of Composer does not have is 0, and that is said once."""
-        if self._logger is None or state is None:
+        if not self._has_begun or state is None:
             return
         theirs = self._read(state, "timestamp", None)
         counts = {name: _number(self._read(theirs, name, 0)) for name in _COUNTS} if theirs is not None else {}
@@ -276,11 +305,12 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             return getattr(owner, name)
         except AttributeError:
             kind = type(owner).__name__
-            self._warnings.once(name, f"Composer's {kind} has no {name!r} in this version: it is taken for {default!r}")
+            taken_for = "the run has no name" if name == "run_name" else f"it is taken for {default!r}"
+            self._warnings.once(name, f"Composer's {kind} has no {name!r} in this version: {taken_for}")
             return default
 
     def _filled(self, name: str) -> str:
-        if self._logger is None:
+        if not self._has_begun:
             return name
         fields = self._logger.state.name_fields()
         return _FIELDS.sub(lambda match: str(fields[match[1]]), name)

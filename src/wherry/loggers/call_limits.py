@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from wherry.errors import ConfigError, WherryError
 from wherry.posix.thread_pool import DaemonThreadPool
 
-#: The calls that wait for uploads, which takes as long as it takes: each destination has its own limit for that.
-_CALLS_THAT_WAIT = frozenset({"fit_end", "eval_standalone_end", "predict_end", "close", "post_close"})
+#: The calls that wait for files, which takes as long as it takes: each destination has its own limit for that.
+_CALLS_THAT_WAIT = frozenset({"fit_end", "eval_standalone_end", "predict_end", "close", "post_close", "download_file"})
+#: The calls whose caller must know that they were not made.
+_CALLS_FOR_FILES = frozenset({"upload_file", "download_file"})
 #: Ctrl-C that strikes just before a wait begins is noticed by the interpreter only when that wait ends.
 _LOOK_S = 0.5
 
@@ -38,7 +40,7 @@ class CallLimits:
     #: The calls at the end of training, evaluation and prediction, and the close, which wait for uploads. ObjectStoreLogger gives
     #: up by itself when nothing has progressed for 1,800 s (`Config.give_up_s`), so this ends only what that does not see. It is
     #: four times that, as 1 TB, the last checkpoint of a large model, takes 6,700 s at 150 MB/s; no upload is lost by it, as the
-    #: agent goes on.
+    #: agent goes on. Downloads have it as well.
     end_s: float = 7200.0
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class LimitedCalls:
     """Makes the calls of one destination in a thread of its own, one at a time, and waits for each as `limits` say.
 
     States: free; busy, while a call runs within its limit; stuck, from then on until that call returns. While it is stuck no
-    call is made: StuckError for a file, which is lost to this destination, and None for all others.
+    call is made: StuckError for a file, which this destination neither gets nor gives, and None for all others.
     """
 
     def __init__(self, name: str, limits: CallLimits, warn: Callable[[str], object]) -> None:
@@ -78,10 +80,11 @@ class LimitedCalls:
         """Make the call and return what it returns; raises what it raises, and StuckError when its time is up."""
         if id(self) in _around.get() or os.getpid() != self._pid:  # a forked child has no such thread
             return call()
-        if self._stuck is not None and not self._is_free_again(*self._stuck):
-            if what != "upload_file":
+        if self.is_stuck() and self._stuck is not None:
+            if what not in _CALLS_FOR_FILES:
                 return None
-            raise StuckError(f"{self._name} does not get the file, as its {self._stuck[0]}() has not returned yet")
+            verb = "get" if what == "upload_file" else "give"
+            raise StuckError(f"{self._name} does not {verb} the file, as its {self._stuck[0]}() has not returned yet")
         limit_s = self._limits.end_s if what in _CALLS_THAT_WAIT else self._limits.call_s
         context = copy_context()
         context.run(_around.set, _around.get() | {id(self)})
@@ -95,6 +98,10 @@ class LimitedCalls:
                     "look at what it waits for (a disk, a server), or give it more time with CallLimits"
                 )
         return future.result()
+
+    def is_stuck(self) -> bool:
+        """Whether a call has taken longer than its limit and still runs."""
+        return self._stuck is not None and not self._is_free_again(*self._stuck)
 
     def _is_free_again(self, what: str, began_s: float, future: Future[object]) -> bool:
         if not future.done():

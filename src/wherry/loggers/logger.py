@@ -179,7 +179,7 @@ class Logger(LogMethods, OldLoggerNames):
 
     def has_file_upload_destination(self) -> bool:
         """Whether upload_file() reaches any destination that uploads."""
-        return any(destination.can_upload_files() for destination in self.destinations)
+        return any(route.can_upload() for route in self._routes)
 
     def upload_file(
         self, remote_file_name: str, file_path: str | os.PathLike[str], *, overwrite: bool = False

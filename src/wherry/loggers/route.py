@@ -90,6 +90,7 @@ class Route:
         self.is_disabled = False
         self._warnings = warnings
         self._limited = None if limits is None else LimitedCalls(type(destination).__name__, limits, warnings.each)
+        self._limits_will_log = limits is not None and self.serves("will_log")
         self._kept: deque[tuple[str, tuple[object, ...]]] = deque()
         self._is_replaying = False
         self._lock = ChildLock()  # re-entered when a destination logs while it is being called
@@ -103,6 +104,8 @@ class Route:
         if self.is_disabled or (state.rank and self.destination.rank_zero_only):
             return False
         try:
+            if self._limits_will_log:
+                return bool(self.make("will_log", partial(self.destination.will_log, state, level)))
             return self.destination.will_log(state, level)
         except Exception as error:
             if self.destination.on_error == "raise":
@@ -121,19 +124,31 @@ class Route:
 
     def takes_files(self, path: Path) -> bool:
         """Whether the destination can upload files. One that can, but not here (for example on this rank), is reported once."""
-        try:  # not within the limits: a destination that is stuck can upload, and each file that it misses is reported
-            if self.destination.can_upload_files():
-                return True
+        says_so = self._says_it_uploads()
+        if says_so is False and self.serves("upload_file"):
+            name = type(self.destination).__name__
+            text = f"{name} says that it takes no files here (can_upload_files() is False): {path} is not handed to it"
+            self._warnings.once((id(self), "takes no files"), text)
+        return bool(says_so)
+
+    def can_upload(self) -> bool:
+        """Whether the destination can upload files now. One that is stuck can, so that each file that it misses is reported."""
+        return bool(self._says_it_uploads())
+
+    def _says_it_uploads(self) -> bool | None:
+        """None after an error, which is reported."""
+        if self._limited is not None and self._limited.is_stuck():
+            return self.serves("upload_file")
+        try:
+            return bool(self.make("can_upload_files", self.destination.can_upload_files))
+        except StuckError as error:
+            self.failed("can_upload_files", error, [])
+            return self.serves("upload_file")
         except Exception as error:
             if self.destination.on_error == "raise":
                 raise
             self.failed("can_upload_files", error, [])
-            return False
-        if self.serves("upload_file"):
-            name = type(self.destination).__name__
-            text = f"{name} says that it takes no files here (can_upload_files() is False): {path} is not handed to it"
-            self._warnings.once((id(self), "takes no files"), text)
-        return False
+            return None
 
     def upload(self, state: State, level: LogLevel, name: str, path: Path, overwrite: bool, errors: list[Exception]) -> object:
         """Hand a file over, by the method that the destination overrides. What that returns; None after an error."""
