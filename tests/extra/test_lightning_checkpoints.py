@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,20 @@ def test_what_save_top_k_leaves_is_what_stays_in_the_bucket(folder: Path) -> Non
         (6, {}, "last.ckpt"),
     ]
     assert expected == sets(folder)
+
+
+def test_sets_that_are_replaced_while_they_are_committed_are_deleted(folder: Path) -> None:
+    """Sets that are saved at once are committed in any order."""
+    import torch
+
+    from wherry.integrations.lightning import WherryCheckpointIO
+
+    io = WherryCheckpointIO(wherry.Checkpoints(folder / "bucket", "my-run"))
+    for step in range(100):
+        io.save_checkpoint({"global_step": step, "weights": torch.ones(4)}, f"{step % 5}.ckpt")
+        time.sleep(step % 7 * 0.01)
+    io.teardown()
+    assert [(step, {}, f"{step % 5}.ckpt") for step in range(95, 100)] == sets(folder)
 
 
 def test_best_is_the_best_set_on_an_empty_disk(folder: Path) -> None:

@@ -65,8 +65,9 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
         self._opened: Checkpoints | None = None
-        self._names: dict[str, SetName] = {}
-        self._leaving: list[SetName] = []
+        self._handles: dict[str, CheckpointHandle] = {}
+        #: What is to be deleted; of this start with its handle, as one set may be committed before an earlier one is.
+        self._leaving: list[tuple[SetName, CheckpointHandle | None]] = []
         self._of_earlier_starts: dict[str, list[SetName]] | None = None
         self._newest: CheckpointHandle | None = None
         self._thread: threading.Thread | None = None
@@ -92,10 +93,10 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
             metadata={"saved_by": "lightning", "path": key},
             overwrite=True,
         )
-        if (replaced := self._names.get(key)) is not None:
-            self._leaving.append(replaced)
-        self._names[key] = handle.name
-        self._newest = handle
+        self._newest = handle  # before what it replaces leaves: whoever sees that waits for this
+        if (replaced := self._handles.get(key)) is not None:
+            self._leaving.append((replaced.name, replaced))
+        self._handles[key] = handle
         self._delete_in_background()
 
     def load_checkpoint(
@@ -107,7 +108,7 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         All ranks load the same set. Nothing but tensors and plain values is unpickled: ConfigError for `weights_only=False`.
         """
         key = _NEWEST if os.path.basename(path) == _NEWEST else str(path)
-        if key != _NEWEST and key not in self._names and os.path.exists(path):
+        if key != _NEWEST and key not in self._handles and os.path.exists(path):
             local: dict[str, Any] = super().load_checkpoint(path, map_location or "cpu", weights_only)
             return local
         if weights_only is False:
@@ -121,9 +122,10 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         """Delete the set that was saved under this path, in the background, when the newest set is committed."""
         if os.path.exists(path):
             super().remove_checkpoint(path)
-        name = self._names.pop(str(path), None) or self._saved_as(str(path))
+        handle = self._handles.pop(str(path), None)
+        name = handle.name if handle is not None else self._saved_as(str(path))
         if name is not None:
-            self._leaving.append(name)
+            self._leaving.append((name, handle))
             self._delete_in_background()
 
     def teardown(self) -> None:
@@ -157,7 +159,8 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         return name
 
     def _find(self, which: str) -> str:
-        if (name := self._names.get(which) or self._saved_as(which)) is not None:
+        handle = self._handles.get(which)
+        if (name := handle.name if handle is not None else self._saved_as(which)) is not None:
             return str(name)
         try:
             return str(self._alone.find(which).set)
@@ -178,23 +181,27 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
         self._thread.start()
 
     def _delete(self) -> None:
-        """Delete what has been removed by now, once the set that was saved last is committed."""
+        """Delete what has been removed by now, once the set that was saved last, and each that goes, is committed."""
+        leaving = list(self._leaving)
+        n_removed = len(leaving)
         try:
             if self._newest is not None:
                 self._newest.result()
-                self._leaving += self._replaced_of_earlier_starts(self._newest.name.attempt)
+                leaving += [(name, None) for name in self._replaced_of_earlier_starts(self._newest.name.attempt)]
         except (WherryError, UploadFailed) as error:
-            log.warning("%d set(s) stay in the bucket, as the newest is not committed: %s", len(self._leaving), error)
+            log.warning("%d set(s) stay in the bucket, as the newest is not committed: %s", len(leaving), error)
             return
-        for name in list(self._leaving):
-            self._leaving.remove(name)
+        del self._leaving[:n_removed]  # Lightning's thread appends meanwhile
+        for name, handle in leaving:
             if name in (self._alone.parent, self._alone.attempt.resumed_from):
                 continue  # it stays while this start may be started again from it: the next start deletes it
             try:
+                if handle is not None:
+                    handle.result()
                 self._alone.delete(str(name))
             except NotFoundError:
                 continue
-            except WherryError as error:
+            except (WherryError, UploadFailed) as error:
                 log.warning("the set %s stays in the bucket: %s", name, error)
 
     def _replaced_of_earlier_starts(self, attempt: str) -> list[SetName]:
@@ -204,7 +211,7 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
             for one in self._alone.list():
                 if one.set.attempt < attempt and isinstance(path := one.metadata.get("path"), str):
                     self._of_earlier_starts.setdefault(path, []).append(one.set)
-        written = self._of_earlier_starts.keys() & self._names.keys()
+        written = self._of_earlier_starts.keys() & self._handles.keys()
         return [name for path in sorted(written) for name in self._of_earlier_starts.pop(path)]
 
 
