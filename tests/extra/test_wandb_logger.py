@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for kind in ("DATA", "CACHE", "CONFIG"):
         monkeypatch.setenv(f"WANDB_{kind}_DIR", str(tmp_path / f"wandb-{kind.lower()}"))
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "120")  # W&B's 30 s may be too few on a busy machine
     return tmp_path
 
 
