@@ -10,6 +10,7 @@ temporary file, which list() does not show. Nothing is kept beside the object: n
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import secrets
@@ -41,6 +42,7 @@ from wherry.store import (
     Capabilities,
     ObjectMeta,
     ObjectStore,
+    Page,
     PutOptions,
     TakeBlock,
     order_of,
@@ -142,6 +144,18 @@ class FsspecStore(ObjectStore):
             path = f"{self._root}/{folder}" if folder else self._root
             yield from self._walk(fs, path, start, order_of(after.removeprefix(folder + slash)))
 
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the contract says; one level takes one look at the folder, and is one page."""
+        if not one_level:
+            yield from super().pages(prefix, mark=mark)
+            return
+        folder, _, start = prefix.rpartition("/")
+        with self._filesystem("list", prefix) as fs:
+            found = self._entries(fs, f"{self._root}/{folder}" if folder else self._root, start)
+            keyed = [(path.removeprefix(f"{self._root}/"), name.endswith(b"/"), entry) for name, path, entry in found]
+            objects = [_describe(key, entry) for key, is_folder, entry in keyed if not is_folder]
+            yield Page(objects, [f"{key}/" for key, is_folder, _ in keyed if is_folder])
+
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay."""
         with self._filesystem("delete", key) as fs:
@@ -239,13 +253,23 @@ class FsspecStore(ObjectStore):
 
         Files up to the key `after`, seen from the folder, are left out.
         """
+        for sort_name, path, entry in self._entries(fs, folder, start):
+            if (rest := rest_after(sort_name, after)) is None:
+                continue
+            if sort_name.endswith(b"/"):
+                yield from self._walk(fs, path, after=rest)
+            else:
+                yield _describe(path.removeprefix(f"{self._root}/"), entry)
+
+    def _entries(self, fs: Any, folder: str, start: str) -> builtins.list[tuple[bytes, str, Any]]:
+        """What is in a folder and starts so: the name to sort it by, of folders with a slash, its path, its description."""
         try:
             entries = fs.ls(folder or fs.root_marker, detail=True)
         except FileNotFoundError:
-            return
+            return []
         except OSError:
             if fs.isfile(folder):  # SFTP answers only "failure" for a file
-                return
+                return []
             raise
         found = []
         for entry in entries:
@@ -257,14 +281,8 @@ class FsspecStore(ObjectStore):
                 entry = _info(fs, path) or {"type": "gone"}  # a link: what it leads to
                 if entry["type"] != "file":
                     continue
-            sort_name = order_of(name + "/" * (entry["type"] == "directory"))
-            if (rest := rest_after(sort_name, after)) is not None:
-                found.append((sort_name, path, entry, rest))
-        for sort_name, path, entry, rest in sorted(found, key=lambda each: each[0]):
-            if sort_name.endswith(b"/"):
-                yield from self._walk(fs, path, after=rest)
-            else:
-                yield _describe(path.removeprefix(f"{self._root}/"), entry)
+            found.append((order_of(name + "/" * (entry["type"] == "directory")), path, entry))
+        return sorted(found, key=lambda each: each[0])
 
 
 def _taken() -> AlreadyExistsError:

@@ -43,7 +43,7 @@ from wherry.errors import (
     WherryError,
     absence_is_fine,
 )
-from wherry.store import ObjectMeta, PutOptions
+from wherry.store import ObjectMeta, Page, PutOptions
 from wherry.uri import StoreURI
 
 MAX_NAME_BYTES = 1024
@@ -51,7 +51,7 @@ MAX_NAME_BYTES = 1024
 Version = tuple[str, "int | None"]
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _CRC32C_OF_NOTHING = "AAAAAA=="
-_LISTED = "items(name,size,generation,crc32c,updated,metadata),nextPageToken"
+_LISTED = "prefixes,items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 
 
 class Bucket:
@@ -240,17 +240,25 @@ class Bucket:
 
     def listed(self, prefix: str, start: str = "") -> Iterator[ObjectMeta]:
         """All objects whose name starts with `prefix`, from the name `start` on; temporary ones too."""
-        query = {"prefix": prefix, "fields": _LISTED, **({"startOffset": start} if start else {})}
+        for page in self.pages(prefix, **({"startOffset": start} if start else {})):
+            yield from page.objects
+
+    def pages(self, prefix: str, mark: str | None = None, **query: str) -> Iterator[Page]:
+        """The same by the pages of the server, after the page with that `mark`."""
         with self.translated(makes=True):
-            pages, token = Pages(), ""
+            pages, token = Pages(), mark
             while True:
-                page = self.ask("GET", None, **query, **({"pageToken": token} if token else {}))
-                if not isinstance(items := page.get("items", []), list):
+                marked = {"pageToken": token} if token else {}
+                answer = self.ask("GET", None, prefix=prefix, fields=_LISTED, **query, **marked)
+                items, folders = answer.get("items", []), answer.get("prefixes", [])
+                if not isinstance(items, list) or not isinstance(folders, list):
                     raise ValueError("the items of the listing are no list")
-                yield from map(self._listed, items)
-                if not (token := page.get("nextPageToken", "")):
+                token = answer.get("nextPageToken") or None
+                objects = [self._listed(item) for item in items]
+                yield Page(objects, [folder for folder in folders if isinstance(folder, str) and folder != prefix], token)
+                if token is None:
                     return
-                if pages.is_endless(token, len(items)):
+                if pages.is_endless(token, len(items) + len(folders)):
                     raise PermanentError("the server gives the same page of the listing again: it has no end")
 
     def _listed(self, resource: Mapping[str, Any]) -> ObjectMeta:

@@ -34,7 +34,7 @@ class GCSOptions(StorageOptions):
     scheme = "gs"
     #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
     endpoint_url: str | None = option(None, names_server=True)
-    #: Not used: calls for objects need no project.
+    #: Whose buckets `wherry ls gs://` lists; calls for objects need no project.
     project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
     #: The project that pays for the requests to a bucket that bills who asks ("requester pays").
     user_project: str | None = None
@@ -184,6 +184,7 @@ def _from_fsspec(options: dict[str, Any]) -> dict[str, Any]:
 BACKEND = Backend(
     "wherry.backends.gcs.store:GCSStore",
     GCSOptions.table(),
+    buckets="wherry.backends.gcs.buckets:list_buckets",
     takes_others=False,
     libraries=("google.auth",),
     install="'wherry[gcs]'",

@@ -32,6 +32,7 @@ from wherry.store import (
     Capabilities,
     MultipartStore,
     ObjectMeta,
+    Page,
     Part,
     PendingUpload,
     PutOptions,
@@ -145,6 +146,11 @@ class GCSStore(MultipartStore):
             for meta in self._bucket.listed(prefix, start):
                 if TEMPORARY_MARK not in meta.key and order_of(meta.key) > after:
                     yield meta
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the contract says, in the order of the names."""
+        with self._about("list", prefix):
+            yield from map(Page.without_temporary, self._bucket.pages(prefix, mark, **({"delimiter": "/"} if one_level else {})))
 
     def delete(self, key: str) -> None:
         """As the contract says; a missing bucket is an error."""

@@ -28,7 +28,6 @@ from wherry.backends.local.files import (
     ABSENT,
     Record,
     describe,
-    describe_status,
     etag,
     make_folders,
     mark_for,
@@ -40,22 +39,22 @@ from wherry.backends.local.files import (
     umask,
     unlink,
 )
+from wherry.backends.local.folders import level, walk
 from wherry.backends.local.options import LocalOptions
 from wherry.backends.local.root import Root
 from wherry.backends.local.uploads import LocalUploads
 from wherry.backends.local_file import opened_source, opened_target
 from wherry.errors import ConfigError, IntegrityError, PermanentError, StoreError, TransientError, about
 from wherry.store import (
-    TEMPORARY_MARK,
     Capabilities,
     MultipartStore,
     ObjectMeta,
+    Page,
     Part,
     PendingUpload,
     PutOptions,
     StoredPart,
     TakeBlock,
-    rest_after,
     start_within,
 )
 from wherry.uri import StoreURI
@@ -195,7 +194,15 @@ class LocalStore(MultipartStore):
             self._root.require(Path("/", folder, "*"))
             base = f"{folder}/" if folder else ""
             if (after := start_within(base, start_after)) is not None:
-                yield from _walk(folder, self._root, os.fsencode(start), os.fsencode(after.removeprefix(base)))
+                yield from walk(folder, self._root, os.fsencode(start), os.fsencode(after.removeprefix(base)))
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the contract says; one level takes one look at the folder."""
+        if not one_level:
+            yield from super().pages(prefix, mark=mark)
+            return
+        with self._translated("list", prefix):
+            yield from level(prefix, self._root, mark)
 
     def delete(self, key: str) -> None:
         """As the contract says. Folders stay, also when they are empty now."""
@@ -356,31 +363,3 @@ def _check_etag(status: os.stat_result, if_match: str | None) -> None:
 
 def _cut(n_bytes: int, wanted: int) -> TransientError:
     return TransientError(f"the file became shorter while it was read: {n_bytes} of {wanted} bytes came")
-
-
-def _walk(folder: str, root: Root, start: bytes = b"", after: bytes = b"") -> Iterator[ObjectMeta]:
-    """The files below `folder` (a key) whose first name starts with `start`, in the order of their keys' bytes.
-
-    ``a-b`` comes before ``a/b``: a folder is sorted with the slash that follows it in the keys. Files up to the key `after`,
-    seen from the folder, are left out.
-    """
-    try:
-        with os.scandir(f"/{folder}") as entries:
-            found = [(os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False), entry) for entry in entries]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for sort_name, entry in sorted((pair for pair in found if pair[0].startswith(start)), key=lambda pair: pair[0]):
-        if TEMPORARY_MARK in entry.name or (rest := rest_after(sort_name, after)) is None:
-            continue
-        key = f"{folder}/{entry.name}" if folder else entry.name
-        if sort_name.endswith(b"/"):
-            yield from _walk(key, root, after=rest)
-            continue
-        if entry.is_symlink() and not root.holds(entry.path):
-            continue
-        try:
-            status = entry.stat()
-        except FileNotFoundError:  # deleted meanwhile, or a link to nothing
-            continue
-        if stat.S_ISREG(status.st_mode):
-            yield describe_status(key, status)

@@ -47,7 +47,16 @@ _FOLDERS = ("s3", "signin", "sso", "sso-oidc", "sts")
 OPERATIONS = frozenset(
     {
         *("AbortMultipartUpload", "CompleteMultipartUpload", "CreateMultipartUpload", "CreateSession", "DeleteObject"),
-        *("DeleteObjects", "GetObject", "HeadBucket", "HeadObject", "ListMultipartUploads", "ListObjectsV2", "ListParts"),
+        *(
+            "DeleteObjects",
+            "GetObject",
+            "HeadBucket",
+            "HeadObject",
+            "ListBuckets",
+            "ListMultipartUploads",
+            "ListObjectsV2",
+            "ListParts",
+        ),
         *("PutObject", "UploadPart", "UploadPartCopy"),
     }
 )

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wherry.backends.pages import Pages
 from wherry.backends.s3.digests import crc32c_of, etag_of
 from wherry.backends.s3.error_table import PORTAL_HINT, Translator
 from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, TransientError
-from wherry.store import ObjectMeta, StoredPart
+from wherry.store import ObjectMeta, Page, StoredPart
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -44,19 +44,28 @@ class Listings:
 
     def objects(self, prefix: str, start_after: str = "") -> Iterator[ObjectMeta]:
         """The objects whose key starts with `prefix`, in the server's order; those after `start_after` if the server heeds it."""
+        for page in self.pages(prefix, **({"StartAfter": start_after} if start_after else {})):
+            yield from page.objects
+
+    def pages(self, prefix: str, **extra: str) -> Iterator[Page]:
+        """The same by the pages of the server; `extra`: parameters of the first request, of which a Delimiter is in all."""
         asked, pages = self._askable(prefix), Pages()
-        extra: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
+        levels = {name: value for name, value in extra.items() if name == "Delimiter"}
         with self.errors.translated("list", prefix):
             while True:
-                answer = self.client().list_objects_v2(Bucket=self.bucket, Prefix=asked, **extra)
-                yield from (_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix))
+                answer = self.client().list_objects_v2(Bucket=self.bucket, Prefix=asked, **cast("Any", extra))
+                objects = [_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix)]
+                begun = (found.get("Prefix", "") for found in answer.get("CommonPrefixes", []))
+                folders = [folder for folder in begun if folder.startswith(prefix) and folder != prefix]
+                token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+                yield Page(objects, folders, token)
                 if not answer.get("IsTruncated"):
                     return
-                if not (token := answer.get("NextContinuationToken")):
+                if not token:
                     raise TransientError("the answer breaks off, and does not say how to go on")
-                if pages.is_endless(token, len(answer.get("Contents", []))):
+                if pages.is_endless(token, len(objects) + len(folders)):
                     raise _endless()
-                extra = {"ContinuationToken": token}
+                extra = {"ContinuationToken": token, **levels}
 
     def in_any_order(self, prefix: str, start_after: str) -> Iterable[ObjectMeta]:
         """The same of a server that may list folder by folder: all that sort after `start_after`, and a few others.

@@ -142,6 +142,7 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
 BACKEND = Backend(
     "wherry.backends.s3.store:S3Store",
     S3Options.table(),
+    buckets="wherry.backends.s3.buckets:list_buckets",
     takes_others=False,
     libraries=("boto3",),
     install="'wherry[s3]'",

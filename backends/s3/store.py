@@ -46,6 +46,7 @@ from wherry.store import (
     Capabilities,
     MultipartStore,
     ObjectMeta,
+    Page,
     Part,
     PendingUpload,
     PutOptions,
@@ -186,6 +187,11 @@ class S3Store(MultipartStore):
         listed, after = self._listings.objects if in_order else self._listings.in_any_order, order_of(start)
         found = (meta for meta in listed(prefix, start) if TEMPORARY_MARK not in meta.key and order_of(meta.key) > after)
         yield from found if in_order else sorted(found, key=lambda meta: order_of(meta.key))
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the contract says; of servers other than Amazon's in the order that they have, such as folder by folder."""
+        extra = {**({"Delimiter": "/"} if one_level else {}), **({"ContinuationToken": mark} if mark else {})}
+        return map(Page.without_temporary, self._listings.pages(prefix, **extra))
 
     def left_by_trials(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """Yield the objects below `prefix` that probe() has made and did not live to delete; of a trial under way, too.

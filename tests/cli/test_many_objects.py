@@ -90,7 +90,7 @@ def test_rm_takes_patterns_and_asks_before(line: CommandLine, runs: tuple[str, t
     assert "a.pt" == left
     out, _ = line.run("rm", "-y", f"{uri}/run1/*.pt", f"{uri}/run10/d.pt", "--exclude", "b.pt", "--json", *options)
     assert {"files": 2, "bytes": 2004, "failed": 0, "dry_run": False} == summary(out)
-    names = [json.loads(text)["name"] for text in line.run("ls", f"{uri}/", "--json", *options)[0].splitlines()]
+    names = [json.loads(text)["name"] for text in line.run("ls", "-r", f"{uri}/", "--json", *options)[0].splitlines()[:-1]]
     assert ["run1/b.pt", "run1/deep/c.pt", "run1/log.txt"] == names
 
 
@@ -100,7 +100,7 @@ def test_dry_run_changes_nothing_and_says_what_would_be(
 ) -> None:
     uri, options = runs
     dest = ("there/",) if verb[0] == "get" else ()
-    before = line.run("ls", f"{uri}/", "--json", *options)[0]
+    before = line.run("ls", "-r", f"{uri}/", "--json", *options)[0]
     out, _ = line.run(*verb, "-r", "--dry-run", f"{uri}/run1", *dest, *options)
     assert 5 == len(out.splitlines())
     assert out.startswith("would be ")
@@ -108,7 +108,7 @@ def test_dry_run_changes_nothing_and_says_what_would_be(
     out, _ = line.run(*verb, "--dry-run", f"{uri}/run1/a.pt", *dest, *options)
     assert "1 file, 1000 B" in out.splitlines()[-1]
     line.refuse(*verb, "--dry-run", f"{uri}/run1/none", *dest, *options, expected=3)
-    assert before == line.run("ls", f"{uri}/", "--json", *options)[0]
+    assert before == line.run("ls", "-r", f"{uri}/", "--json", *options)[0]
     assert not (line.folder / "there").exists()
 
 

@@ -300,8 +300,8 @@ def progress_excerpt(said: str) -> str:
 
 
 def bucket_excerpt(folder: Path) -> str:
-    """What ``wherry ls`` says of some of it."""
-    command = [sys.executable, "-m", "wherry.cli", "ls", f"{folder / 'bucket'}/{RUN}/"]
+    """What ``wherry ls -r`` says of some of it."""
+    command = [sys.executable, "-m", "wherry.cli", "ls", "-r", f"{folder / 'bucket'}/{RUN}/"]
     environment = {**os.environ, "WHERRY_SPOOL": str(folder / "spool")}
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     some = ("checkpoints/", "log.txt", "hparams", "metrics.", "tables/", "audio", "video", "tfevents", "90-0.png")

@@ -288,7 +288,7 @@ def test_ls_shows_a_long_name_and_an_impossible_date(line: CommandLine) -> None:
     folder = line.folder / "bucket" / "/".join(["k" * 200] * 6)
     folder.mkdir(parents=True)
     (folder / "a").write_text("x")
-    out, _ = line.run("ls", "bucket/")
+    out, _ = line.run("ls", "-r", "bucket/")
     assert "characters)" in out
 
 

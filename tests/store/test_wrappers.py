@@ -15,7 +15,7 @@ from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
-from wherry.store import Capabilities, MultipartStore, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
+from wherry.store import Capabilities, MultipartStore, ObjectMeta, Page, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
@@ -70,6 +70,10 @@ class RecordingStore(MultipartStore):
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         self._note(locals())
         return iter([ObjectMeta("a", 3), ObjectMeta("b", 4)])
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        self._note(locals())
+        return iter([Page([ObjectMeta("a", 3)], ["f/"], "a"), Page([ObjectMeta("b", 4)])])
 
     def delete(self, key: str) -> None:
         self._note(locals())
@@ -127,6 +131,8 @@ ARGUMENTS: dict[str, Any] = {
     "if_match": "e",
     "prefix": "pre",
     "start_after": "A",
+    "one_level": True,
+    "mark": "m",
     "size_bytes": 12,
     "upload_id": "u",
     "part": Part(1, 0, 1, 0),
@@ -152,7 +158,7 @@ def test_wrapper_forwards_every_argument_and_the_answer(wrap: Any, name: str) ->
     positional = [ARGUMENTS[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
     named = {each.name: ARGUMENTS[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
     answers = [getattr(store, name)(*positional, **named) for store in (plain, wrap(wrapped))]
-    if name.startswith("list"):
+    if name.startswith(("list", "pages")):
         answers = [list(answer) for answer in answers]
     assert answers[0] == answers[1]
     assert plain.calls == wrapped.calls

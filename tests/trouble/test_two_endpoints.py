@@ -71,7 +71,7 @@ def test_a_command_for_one_server_waits_for_no_upload_to_another(two: Two, tmp_p
     handle = two.first.put(path, "name")
     line, given = CommandLine(tmp_path), ("--options-file", "-")
     options = json.dumps(two.options)
-    (listed,) = line.run("ls", URI, "--json", *given, stdin=options)[0].splitlines()
+    listed, _ = line.run("ls", URI, "--json", *given, stdin=options)[0].splitlines()
     assert "stored" == json.loads(listed)["state"]
     line.run("rm", f"{URI}/name", "--yes", *given, stdin=options)
     assert not handle.state.is_final

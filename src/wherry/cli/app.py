@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "put": Verb("store_commands", "put", "Upload files or folders."),
     "get": Verb("store_verbs.get_command", "get", "Download objects, verified."),
-    "ls": Verb("store_commands", "ls", "List objects: size, date, name."),
+    "ls": Verb("store_verbs.ls_command", "ls", "List objects and folders: size, date, name."),
     "cat": Verb("store_verbs.cat_command", "cat", "Write objects to standard output, one after another, verified."),
     "rm": Verb("store_verbs.rm_command", "rm", "Delete objects, or all below a prefix."),
     "status": Verb("spool_commands", "status", "Show queued, running and failed uploads."),

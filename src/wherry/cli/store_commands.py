@@ -22,18 +22,14 @@ from wherry.cli.arguments import (
     UriArgument,
     destinations,
     error_text,
-    is_folder_like,
-    parse_target,
     print_err,
     print_out,
-    reader,
     split_target,
     spool_folder,
     storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.cli.store_verbs.selection import at_or_below
-from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, UploadFailed, upload_failed
+from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed, upload_failed
 
 if TYPE_CHECKING:
     from wherry.spool.handle import UploadHandle
@@ -209,51 +205,3 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         typer.echo(json.dumps(shown))
     elif state not in ("failed", "discarded"):
         print_out(f"{state:<9}  {size_text(size_bytes):>10}  {handle.uri}")
-
-
-def ls(
-    uri: UriArgument,
-    spool: SpoolOption = None,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List objects: size, date, name.
-
-    Everything at or below the URI is listed, names relative to it. What is
-    still queued for upload on this machine is listed, too, and marked so.
-    """
-    from wherry.cli.words import word
-    from wherry.mirror.format.layout import key_for, listing_problem
-    from wherry.mirror.report import printable as shown_name
-    from wherry.quantities import size_text, time_text
-
-    target = parse_target(uri)
-    folder, name = (target, "") if is_folder_like(uri) else split_target(uri)
-    options = storage_options(target.scheme, option, options_file)
-    n_shown = 0
-    with reader(folder, options, spool_folder(spool)) as uploader:
-        queued = {job.key: word(job.state) for job in uploader.view().queued_under(folder.prefix)}
-        for meta in at_or_below(uploader, name):
-            n_shown += 1
-            key = key_for(folder.prefix, meta.key)  # as it is: a listing may have names that we would not give
-            state = queued.get(key, "stored")
-            if as_json:
-                shown = {
-                    "uri": folder.uri_for(key),
-                    "name": meta.key,
-                    "size_bytes": meta.size_bytes,
-                    "modified_s": meta.modified_s,
-                    "state": state,
-                }
-                typer.echo(json.dumps(shown))
-                continue
-            mark = "" if state == "stored" else f"  ({state})"
-            size = "?" if listing_problem(meta) else size_text(meta.size_bytes)
-            print_out(f"{size:>10}  {time_text(meta.modified_s):25}  {shown_name(meta.key)}{mark}")
-    if not n_shown and target.prefix:
-        raise _nothing_at(target, "list")
-
-
-def _nothing_at(target: StoreURI, operation: str) -> NotFoundError:
-    return NotFoundError("there is no object of this name or below it", operation=operation, uri=str(target))

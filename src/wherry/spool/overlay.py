@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.journal import Journal
 from wherry.spool.spool import Spool
-from wherry.store import ObjectMeta, ObjectStore, TakeBlock, order_of
+from wherry.store import ObjectMeta, ObjectStore, Page, TakeBlock, order_of
 from wherry.store.wrappers import WrappedStore
 from wherry.uri import StoreURI
 
@@ -75,6 +76,20 @@ class QueuedOverlay(WrappedStore):
             if meta.key != last:
                 last = meta.key
                 yield meta
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """Both: what is queued comes first, on the first page, and what the store has of it is left out."""
+        queued = [_describe(job) for job in self.queued_under(prefix)]
+        first = Page.of_level(queued, prefix) if one_level else Page(queued)
+        keys, folders = {meta.key for meta in first.objects}, set(first.folders)
+        due = first if queued and mark is None else Page([])
+        for page in super().pages(prefix, one_level=one_level, mark=mark):
+            objects = [meta for meta in page.objects if meta.key not in keys]
+            others = [folder for folder in page.folders if folder not in folders]
+            yield replace(page, objects=[*due.objects, *objects], folders=[*due.folders, *others])
+            due = Page([])
+        if due.objects or due.folders:
+            yield due
 
 
 def _order(meta: ObjectMeta) -> bytes:

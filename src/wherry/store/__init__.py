@@ -5,13 +5,16 @@
 
 from wherry.store.contract import (
     CRC32C_METADATA,
+    PAGE_ENTRIES,
     RANGES_METADATA,
     TEMPORARY_MARK,
     TOKEN_METADATA,
+    BucketMeta,
     Capabilities,
     MultipartStore,
     ObjectMeta,
     ObjectStore,
+    Page,
     Part,
     PendingUpload,
     PutOptions,
@@ -25,13 +28,16 @@ from wherry.store.contract import (
 
 __all__ = [
     "CRC32C_METADATA",
+    "PAGE_ENTRIES",
     "RANGES_METADATA",
     "TEMPORARY_MARK",
     "TOKEN_METADATA",
+    "BucketMeta",
     "Capabilities",
     "MultipartStore",
     "ObjectMeta",
     "ObjectStore",
+    "Page",
     "Part",
     "PendingUpload",
     "PutOptions",

@@ -1,4 +1,4 @@
-"""The object store contract: six verbs and delete_many(), five for stores that take an object in parts, and join().
+"""The object store contract: six verbs, delete_many() and pages(), five for stores that take an object in parts, and join().
 
 Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
 copy (it is a join of one), storage classes and ACLs (options of a backend), async twins (concurrency comes from
@@ -15,7 +15,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -39,6 +40,8 @@ TakeBlock = Callable[[bytes | memoryview, int], object]
 #: What read() fetches at once where a store has no read() of its own.
 _READ_BYTES = 8 * 2**20
 _BLOCK_BYTES = 2**20
+#: Entries of a page that is made here; services give as many.
+PAGE_ENTRIES = 1000
 
 
 @contextmanager
@@ -142,6 +145,43 @@ class ObjectMeta:
     def token(self) -> str | None:
         """The unique token of the upload that made this object, if wherry made it and the store keeps metadata."""
         return self.metadata.get(TOKEN_METADATA)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some entries of a listing, each kind in the store's order."""
+
+    objects: Sequence[ObjectMeta]
+    #: What keys of the next levels begin with, up to and with the slash.
+    folders: Sequence[str] = ()
+    #: With it a listing goes on behind this page; None: this is the last one.
+    mark: str | None = None
+
+    @classmethod
+    def of_level(cls, metas: Sequence[ObjectMeta], prefix: str) -> Page:
+        """Objects whose keys begin with `prefix`, as one level shows them."""
+        folders = [folder_of(meta.key, prefix) for meta in metas]
+        objects = [meta for meta, folder in zip(metas, folders, strict=True) if not folder]
+        return cls(objects, list(dict.fromkeys(filter(None, folders))))
+
+    def without_temporary(self) -> Page:
+        """The page without what carries TEMPORARY_MARK."""
+        shown = [meta for meta in self.objects if TEMPORARY_MARK not in meta.key]
+        return replace(self, objects=shown, folders=[folder for folder in self.folders if TEMPORARY_MARK not in folder])
+
+
+def folder_of(key: str, prefix: str) -> str:
+    """What one level of `prefix` shows for a key: the key up to its next slash; empty for an object of that level."""
+    name, slash, _ = key[len(prefix) :].partition("/")
+    return f"{prefix}{name}/" if slash and key.startswith(prefix) else ""
+
+
+@dataclass(frozen=True)
+class BucketMeta:
+    """What a service says of a bucket."""
+
+    name: str
+    created_s: float | None
 
 
 @dataclass(frozen=True)
@@ -304,6 +344,25 @@ class ObjectStore(ABC):
         Guarantees: the order (test_list_is_sorted), and no key that is later is left out
         (test_listing_starts_after_any_key, test_listing_starts_after_any_key_of_folders).
         """
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """Yield what list() yields in pages, in the store's own order: nothing but a page is held where the store lists so.
+
+        With `one_level` keys that go on behind a slash are not shown: what they begin with, up to that slash, is a folder of a
+        page. Folders without objects may be among them. With the `mark` of an earlier page, what comes after that page.
+        This implementation reads all of list() for it.
+
+        Guarantees: all objects (test_pages_have_what_a_listing_has), each object and each folder once
+        (test_a_level_has_objects_and_folders).
+        """
+        listed, last_folder = self.list(prefix, start_after=mark or ""), folder_of(mark or "", prefix)
+        while metas := list(islice(listed, PAGE_ENTRIES)):
+            page = Page(metas, mark=metas[-1].key)
+            if one_level:
+                level = Page.of_level(metas, prefix)
+                folders = [folder for folder in level.folders if folder != last_folder]
+                page, last_folder = replace(level, folders=folders, mark=page.mark), folder_of(metas[-1].key, prefix)
+            yield page
 
     @abstractmethod
     def delete(self, key: str) -> None:

@@ -132,6 +132,8 @@ class Backend:
     #: ``module:Class`` of the store, which imports the vendor's library.
     store: str
     options: tuple[Option, ...] = ()
+    #: ``module:function`` that lists the buckets of the account whose options it is given; None: there are none.
+    buckets: str | None = None
     #: It takes other options than these; each of them is treated as a secret. Else they are refused.
     takes_others: bool = True
     #: The modules it imports that may not be installed, and what to give to pip then.

@@ -93,7 +93,7 @@ def open_store(
             backend.check_bucket(uri.root, given)
         return store_class(uri, given)  # type: ignore[call-arg]  # the contract's constructor, see contract.py
     except ImportError as error:  # of the backend, or of what it imports when a store is opened
-        _require_libraries(uri.scheme, backend, error)
+        require_libraries(uri.scheme, backend, error)
         raise
 
 
@@ -104,7 +104,7 @@ def check_usable(scheme: str, options: Mapping[str, object], bucket: str = "") -
     library that is not installed.
     """
     backend = backend_for(scheme)
-    _require_libraries(scheme, backend)
+    require_libraries(scheme, backend)
     if backend.check is not None and options:
         backend.check(options)
     if backend.check_bucket is not None and bucket:
@@ -119,7 +119,8 @@ def warn_unverified(scheme: str) -> None:
     log.warning("verify=false: nobody checks that the %s:// server is the one that it says it is; not for real data", scheme)
 
 
-def _require_libraries(scheme: str, backend: Backend, cause: ImportError | None = None) -> None:
+def require_libraries(scheme: str, backend: Backend, cause: ImportError | None = None) -> None:
+    """Raise MissingExtraError, which names what to install, for a library of the backend that is not there."""
     for library in backend.libraries:
         try:
             found = importlib.util.find_spec(library)

@@ -25,6 +25,7 @@ from wherry.store import (
     MultipartStore,
     ObjectMeta,
     ObjectStore,
+    Page,
     Part,
     PendingUpload,
     PutOptions,
@@ -102,6 +103,10 @@ class WrappedStore(MultipartStore):
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectMeta]:
         """As the inner store's."""
         return self._steps("list", prefix, lambda: self.inner.list(prefix, start_after=start_after))
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the inner store's."""
+        return self._steps("list", prefix, lambda: self.inner.pages(prefix, one_level=one_level, mark=mark))
 
     def delete(self, key: str) -> None:
         """As the inner store's."""
@@ -212,6 +217,18 @@ class RetryStore(WrappedStore):
                 last = meta.key
                 yield meta
 
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the inner store's; after an error it goes on after the last page that was given out."""
+        after = mark
+
+        def begin() -> Iterator[Page]:
+            return self.inner.pages(prefix, one_level=one_level, mark=after)
+
+        for page in self._steps("list", prefix, begin):
+            yield page
+            if (after := page.mark) is None:
+                return
+
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the inner store's; after an error it is begun again and leaves out what was given out."""
         given: set[tuple[str, str]] = set()
@@ -270,6 +287,12 @@ class LimitStore(WrappedStore):
             if (entry := self._let_through(lambda: next(entries, None), is_request=is_request)) is None:
                 return
             yield entry
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the inner store's: each page is a request."""
+        entries = self.inner.pages(prefix, one_level=one_level, mark=mark)
+        while (page := self._let_through(lambda: next(entries, None))) is not None:
+            yield page
 
     def _let_through(self, call: Callable[[], _T], *, is_request: bool = True) -> _T:
         with self._changed:  # the end of a call of ours wakes us, and there is one while there is no place

@@ -21,7 +21,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     ),
     "ls": (
         "wherry ls s3://my-bucket/run1/",
-        "wherry ls s3://my-bucket/run1 --json",
+        "wherry ls -r 's3://my-bucket/run*/*.pt' --json",
         "wherry ls s3://my-bucket/run1/ | head -1",
     ),
     "cat": (

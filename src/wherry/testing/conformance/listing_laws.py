@@ -108,6 +108,41 @@ class ListingLaws(StoreSuite):
             for folder in ("a", "a/", "a/b", "b/c/"):
                 self._check_later(store, f"{prefix}/{folder}", start_after, keys)
 
+    def test_pages_have_what_a_listing_has(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """In the store's own order, and nothing that is temporary; a mark goes on behind its page."""
+        self._put_all(store, prefix, ["a-b/c", "a/b", "a/b-", "a/c/d", "a0", "b", "é/a", f"c{TEMPORARY_MARK}1"], tmp_path)
+        for start in ("/", "/a", "/a/", "/a/b", "/none"):
+            pages = list(store.pages(prefix + start))
+            found = [meta.key for page in pages for meta in page.objects]
+            listed = [meta.key for meta in store.list(prefix + start)]
+            assert sorted(listed) == sorted(found), start
+            assert [folder for page in pages for folder in page.folders] == []
+            for n, page in enumerate(pages[:-1]):
+                later = [meta.key for rest in store.pages(prefix + start, mark=page.mark) for meta in rest.objects]
+                assert [meta.key for rest in pages[n + 1 :] for meta in rest.objects] == later
+        store.delete(f"{prefix}/c{TEMPORARY_MARK}1")
+
+    def test_a_level_has_objects_and_folders(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """Each once; a folder is what keys begin with, up to their next slash. The prefix may end inside a name."""
+        names = ["a-b/c", "a.b", "a/b", "a/b-", "a/c/d", "a/c/e", "a0", "b/c/d/e", "b/􏿿􏿿", "é/a", "z"]
+        self._put_all(store, prefix, [*names, f"c{TEMPORARY_MARK}1"], tmp_path)
+
+        def level(start: str) -> tuple[list[str], list[str]]:
+            pages = list(store.pages(f"{prefix}/{start}", one_level=True))
+            objects = sorted(meta.key.removeprefix(f"{prefix}/") for page in pages for meta in page.objects)
+            return objects, sorted(folder.removeprefix(f"{prefix}/") for page in pages for folder in page.folders)
+
+        assert level("") == (["a.b", "a0", "z"], ["a-b/", "a/", "b/", "é/"])
+        assert level("a/") == (["a/b", "a/b-"], ["a/c/"])
+        assert level("a") == (["a.b", "a0"], ["a-b/", "a/"])
+        assert level("a/c/") == (["a/c/d", "a/c/e"], [])
+        assert level("z") == (["z"], [])
+        assert level("none/") == ([], [])
+        above, _, own = prefix.rpartition("/")
+        folders = [folder for page in store.pages(f"{above}/", one_level=True) for folder in page.folders]
+        assert folders.count(f"{above}/{own}/") == 1
+        store.delete(f"{prefix}/c{TEMPORARY_MARK}1")
+
     @staticmethod
     def _put_all(store: ObjectStore, prefix: str, names: list[str], tmp_path: Path) -> None:
         path = new_file(tmp_path, b"x")
