@@ -39,6 +39,7 @@ _VERBS = {
     "put": Verb("store_commands", "put", "Upload files or folders."),
     "get": Verb("store_verbs.get_command", "get", "Download objects, verified."),
     "ls": Verb("store_verbs.ls_command", "ls", "List objects and folders: size, date, name."),
+    "du": Verb("store_verbs.du_command", "du", "Show how much room folders take: size, objects, name; the largest first."),
     "cat": Verb("store_verbs.cat_command", "cat", "Write objects to standard output, one after another, verified."),
     "rm": Verb("store_verbs.rm_command", "rm", "Delete objects, or all below a prefix."),
     "status": Verb("spool_commands", "status", "Show queued, running and failed uploads."),

@@ -24,6 +24,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "wherry ls -r 's3://my-bucket/run*/*.pt' --json",
         "wherry ls s3://my-bucket/run1/ | head -1",
     ),
+    "du": (
+        "wherry du s3://my-bucket/run1/",
+        "wherry du --depth 2 s3://my-bucket",
+        "wherry du -s s3://my-bucket/run1/logs s3://my-bucket/run1/latest.pt --json",
+    ),
     "cat": (
         "wherry cat s3://my-bucket/run1/metrics.json",
         "wherry cat 's3://my-bucket/run1/logs/*.log' | grep loss",
