@@ -79,8 +79,9 @@ class Comparing:
 
     def _found(self, job: Job, plan: str, sha256: str, store: ObjectStore) -> SetName | None:
         """The older set that has the bytes; None: none that can be found."""
-        is_being_sent, may_come = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
+        is_being_sent, may_come, just_sent = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
         if not is_being_sent:
+            may_come = may_come or any(_awaits_its_commit(store, other, key) for other, key in just_sent)
             assert job.crc32c is not None, "it was summed"
             try:
                 found = self._candidates(job, plan).find(job.key, job.size_bytes, job.crc32c, sha256, store)
@@ -104,14 +105,16 @@ class Comparing:
                 self._parts.popitem(last=False)
         return part
 
-    def _on_their_way(self, job: Job, plan: SetPlan, sha256: str) -> tuple[bool, bool]:
-        """(whether an older set of this run is sending the same file from this spool, whether it just did or may do so).
+    def _on_their_way(self, job: Job, plan: SetPlan, sha256: str) -> tuple[bool, bool, list[tuple[SetPlan, str]]]:
+        """(whether an older set of this run is sending the same file from this spool, whether it may do so, those that just did).
 
-        It may if it is summed and not decided yet: it looks for an older set itself, or its worker was killed meanwhile.
+        It may if it is summed and not decided yet: it looks for an older set itself, or its worker was killed meanwhile. Those
+        that just did: the plan, and the key of the object.
         """
         is_being_sent = may_come = False
+        just_sent: list[tuple[SetPlan, str]] = []
         if not self._waits or job.size_bytes < _WORTH_WAITING_BYTES:
-            return is_being_sent, may_come
+            return is_being_sent, may_come, just_sent
         name = job.key.removeprefix(RunKeys(plan.base).data(plan.set))
         for one in self._journal.comparisons.sent_before(job, sha256):
             other = SetPlan.from_bytes(one.plan.encode())
@@ -123,9 +126,23 @@ class Comparing:
                     job.uri.removesuffix(job.key) + other.receipt_key, unknown_s=one.ended_ago_s
                 )
             is_being_sent = is_being_sent or (ended_ago_s is None and not one.is_summed)
-            was_just_sent = one.state is JobState.DONE and ended_ago_s is not None and ended_ago_s < _COMMIT_S
-            may_come = may_come or one.is_summed or was_just_sent
-        return is_being_sent, may_come
+            may_come = may_come or one.is_summed
+            if one.state is JobState.DONE and ended_ago_s is not None and ended_ago_s < _COMMIT_S:
+                just_sent.append((other, one.key))
+        return is_being_sent, may_come, just_sent
+
+
+def _awaits_its_commit(store: ObjectStore, plan: SetPlan, key: str) -> bool:
+    """Whether the set may still be committed, and has the object `key`: not if that is gone, with the set or without."""
+    try:
+        store.head(key)
+    except NotFoundError:
+        return False
+    try:
+        store.head(RunKeys(plan.base).manifest(plan.set))
+    except NotFoundError:
+        return True
+    return False
 
 
 class Candidates:
