@@ -131,6 +131,16 @@ def test_what_another_version_of_composer_does_not_have_is_said_once(caplog: pyt
     ]
 
 
+@pytest.mark.parametrize("count", [None, 3, 3.0, "3"])
+def test_a_count_of_another_kind_is_taken_as_a_number(count: object) -> None:
+    memory = InMemoryLogger()
+    log = wherry_composer(memory)
+    counts = dict.fromkeys(("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch"), count)
+    log.init(SimpleNamespace(run_name="run", timestamp=SimpleNamespace(**counts)), None)
+    log.log_metrics({"loss": 1.0})
+    assert int(count or 0) == memory.most_recent_timestamps["loss"].token  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("name", ["{epoch}.pt", "a{b", "{}", "{0}", "{x:03d}", "}{"])
 def test_a_name_with_braces_stays_as_it_is_up_and_down(name: str, tmp_path: Path) -> None:
     one = trainer(log := wherry_composer(store(tmp_path)))

@@ -305,7 +305,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             return getattr(owner, name)
         except AttributeError:
             kind = type(owner).__name__
-            taken_for = "the run has no name" if name == "run_name" else f"it is taken for {default!r}"
+            taken_for = "the run gets a name of its own" if name == "run_name" else f"it is taken for {default!r}"
             self._warnings.once(name, f"Composer's {kind} has no {name!r} in this version: {taken_for}")
             return default
 
@@ -335,7 +335,7 @@ def _folder_of(name: str) -> str:
 
 
 def _number(time: Any) -> int:
-    return int(getattr(time, "value", time))
+    return int(getattr(time, "value", time) or 0)
 
 
 def _hook(event: Event) -> Callable[..., None]:
