@@ -170,3 +170,34 @@ def test_a_destination_that_hangs_when_it_is_asked_is_left_out(
         assert (2 if question == "can_upload_files" else 0) == said.count("does not get the file")
     finally:
         hanging.may_go_on.set()
+
+
+class UploadsFromAThread(LoggerDestination):
+    """Its close waits for a thread that hands over a file, as those of FileLogger and RunFolderLogger do."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def close(self, state: State, logger: Logger) -> None:
+        thread = threading.Thread(target=logger.upload_file, args=("a", self._path))
+        thread.start()
+        thread.join()
+
+
+class Takes(LoggerDestination):
+    """Notes which files it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def upload_file(self, state: State | None, remote_file_name: str, file_path: Path, *, overwrite: bool) -> None:
+        self.names.append(remote_file_name)
+
+
+def test_a_destination_may_wait_for_a_thread_that_uploads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    takes = Takes()
+    Logger(State("run"), [UploadsFromAThread(tmp_path / "a"), takes], call_limits=CallLimits(call_s=20.0, end_s=20.0)).close()
+    assert ["a"] == takes.names
+    assert "has not returned" not in caplog.text

@@ -137,6 +137,8 @@ class Route:
 
     def _says_it_uploads(self) -> bool | None:
         """None after an error, which is reported."""
+        if not self.serves("can_upload_files"):  # the base class answers: its close() may wait for a thread that asks this
+            return self.destination.can_upload_files()
         if self._limited is not None and self._limited.is_stuck():
             return self.serves("upload_file")
         try:
