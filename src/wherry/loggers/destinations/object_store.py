@@ -106,10 +106,6 @@ class ObjectStoreLogger(LoggerDestination):
 
     # files
 
-    def can_upload_files(self) -> bool:
-        """True."""
-        return True
-
     def upload_file(
         self,
         state: State | None,
@@ -198,7 +194,9 @@ class ObjectStoreLogger(LoggerDestination):
         """Name the file in the UploadFailed at the end of the training, or at the close."""
         with suppress(ConfigError):
             remote_file_name = self.remote_name(remote_file_name)
-        self._lost.append(JobFailure(0, f"{self.uploader.uri}/{remote_file_name}", 0, str(error), kind_of(error)))
+        self._lost.append(
+            JobFailure(0, f"{str(self.uploader.uri).rstrip('/')}/{remote_file_name}", 0, str(error), kind_of(error))
+        )
 
     @contextmanager
     def _naming_lost(self) -> Iterator[None]:
