@@ -51,17 +51,48 @@ class Browser:
 
     def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
         """Click on a place of an element, from 0 to 1 in both directions."""
+        self.point(selector, x, y)
+        self._act("pointer", [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}])
+
+    def drag(self, selector: str, start: float, end: float) -> None:
+        """Drag from one place of an element to another, from 0 to 1 of its width, and let go."""
+        self.point(selector, start)
+        self._act("pointer", [{"type": "pointerDown", "button": 0}])
+        self.point(selector, end)
+        self._act("pointer", [{"type": "pointerUp", "button": 0}])
+
+    def point(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        """Move the pointer to a place of an element, from 0 to 1 in both directions."""
         box = f"const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
         found = self.run(f"{box}; return [b.x, b.y, b.width, b.height]")
         assert isinstance(found, list)
         left, top, width, height = (float(one) for one in found)
-        steps = [
-            {"type": "pointerMove", "duration": 0, "x": int(left + x * width), "y": int(top + y * height)},
-            {"type": "pointerDown", "button": 0},
-            {"type": "pointerUp", "button": 0},
-        ]
-        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps}
-        self._call("actions", {"actions": [mouse]})
+        self._act("pointer", [{"type": "pointerMove", "duration": 0, "x": int(left + x * width), "y": int(top + y * height)}])
+
+    def press(self, *keys: str) -> None:
+        """Press and release keys, one after the other: characters, or those of https://www.w3.org/TR/webdriver2/#keyboard-actions."""
+        self._act("key", [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")])
+
+    def hold(self, key: str) -> None:
+        """Press a key and keep it down."""
+        self._act("key", [{"type": "keyDown", "value": key}])
+
+    def release(self, key: str) -> None:
+        """Let go of a key."""
+        self._act("key", [{"type": "keyUp", "value": key}])
+
+    def look(self, *, is_dark: bool) -> None:
+        """Have the system's colours dark, or light."""
+        wanted = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        self.devtools("Emulation.setEmulatedMedia", features=[wanted])
+
+    def enter_frame(self, number: int = 0) -> None:
+        """Go into a frame of the page: what is asked from now on is asked there."""
+        self._call("frame", {"id": number})
+
+    def devtools(self, command: str, **parameters: object) -> object:
+        """What Chromium answers to a command of its DevTools protocol (https://chromedevtools.github.io/devtools-protocol)."""
+        return self._call("goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def screenshot(self) -> bytes:
         """What the page shows, as PNG."""
@@ -73,6 +104,12 @@ class Browser:
         entries = self._call("se/log", {"type": "browser"})
         assert isinstance(entries, list)
         return [f"{entry['level']} {entry['message']}" for entry in entries]
+
+    def _act(self, kind: str, actions: list[dict[str, object]]) -> None:
+        source: dict[str, object] = {"type": kind, "id": kind, "actions": actions}
+        if kind == "pointer":
+            source["parameters"] = {"pointerType": "mouse"}
+        self._call("actions", {"actions": [source]})
 
     def _call(self, what: str, body: object) -> object:
         return _post(f"{self._session_url}/{what}", body)

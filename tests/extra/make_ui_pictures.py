@@ -1,13 +1,16 @@
 """Makes the pictures of docs/ui.md: ``python tests/extra/make_ui_pictures.py docs/images``.
 
-They are to be looked at before they are kept. Needs Chromium, and uPlot from npm (make ui-assets).
+The runs are in a bucket of a real S3 server, mirrored there; one is still being written. The pictures are to be looked at
+before they are kept. Needs Chromium, and uPlot from npm (make ui-assets).
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -15,11 +18,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from browser import browser
+from servers.real import fast_folder, seaweedfs
 from servers.web_page import page_of
+from support import wait_until
 from wherry.loggers.destinations.run_folder import RunFolderConfig, RunFolderLogger
 from wherry.loggers.run.state import State
+from wherry.mirror import Mirror, MirrorConfig
 
 RATES = {"lr-3e-5": 3e-5, "lr-3e-4": 3e-4, "lr-1e-3": 1e-3, "lr-3e-3": 3e-3, "lr-1e-2": 1e-2}
+#: The run that is live in the pictures.
+LIVE = "lr-3e-4"
+URI = "s3://my-bucket/runs"
+LIVELY = MirrorConfig(max_lag_s=1.0, settle_s=0.5, exit_on_sigterm=False)
 N_STEPS = 2000
 ALL = "&".join(f"id={name}" for name in RATES)
 #: Picture -> its page, and how many curves it waits for.
@@ -49,16 +59,34 @@ def train(folder: Path, name: str, rate: float, first: int, last: int) -> None:
 
 
 def main(target: Path) -> None:
-    with tempfile.TemporaryDirectory() as above, browser(1280, 960) as window:
-        name = Path(above) / "runs"
-        for run, rate in RATES.items():
-            train(name, run, rate, 0, N_STEPS)
-        train(name, "lr-1e-3", 1e-3, 1500, N_STEPS + 300)
-        with page_of(name) as page:
-            for picture, (path, n_curves) in PICTURES.items():
-                window.open(page.root + path)
-                window.wait_for(f"document.querySelectorAll('.plot canvas').length >= {n_curves}", "the curves")
-                (target / f"{picture}.png").write_bytes(window.screenshot())
+    with ExitStack() as stack:
+        above = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["XDG_CACHE_HOME"] = str(above / "cache")
+        server = stack.enter_context(seaweedfs(stack.enter_context(fast_folder())))
+        server.make_bucket("my-bucket")
+        window = stack.enter_context(browser(1360, 960))
+        for number, (run, rate) in enumerate(RATES.items()):
+            train(above, run, rate, 0, N_STEPS)
+            if run == "lr-1e-3":
+                train(above, run, rate, 1500, N_STEPS + 300)
+            mirror = Mirror(
+                above / run, f"{URI}/{run}", storage_options=server.options, config=LIVELY, spool=above / f"spool-{number}"
+            )
+            if run == LIVE:
+                stack.enter_context(mirror)
+            else:
+                with mirror:
+                    pass
+        page = stack.enter_context(page_of(URI, options=server.options))
+        wait_until(lambda: all(f"run?id={run}" in page.get("/").text for run in RATES), 60.0, "the mirrors")
+        for picture, (path, n_curves) in PICTURES.items():
+            window.open(page.root + path)
+            window.wait_for(f"document.querySelectorAll('.plot canvas').length >= {n_curves}", "the curves")
+            if n_curves:
+                window.run("scrollTo(0, document.querySelector('form.sticky').offsetTop - 300)")
+                window.point(".u-over", 0.4, 0.6)
+                window.wait_for("document.querySelector('.readout').innerText", "the numbers at the cursor")
+            (target / f"{picture}.png").write_bytes(window.screenshot())
 
 
 if __name__ == "__main__":

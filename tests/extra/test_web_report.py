@@ -68,6 +68,39 @@ def test_a_run_is_hidden_in_all_charts(report: Path, window: Browser) -> None:
     assert [] == window.console()
 
 
+def test_a_zoom_by_the_mouse_is_that_of_all_charts_until_it_is_undone(report: Path, window: Browser) -> None:
+    window.open(f"file://{report}")
+    window.wait_for(f"{DRAWN} === 3", "the curves")
+    window.run("document.querySelector('article').scrollIntoView()")
+    window.drag(".u-over", 0.25, 0.5)
+    window.wait_for("!document.getElementById('zoom-out').hidden", "the part")
+    window.point(".u-over", 0.01)
+    first = "[...document.querySelectorAll('.readout')].map((one) => Number(/step (\\d+)/.exec(one.innerText)?.[1]))"
+    window.wait_for(f"{first}.every((step) => Math.abs(step - 75) < 5)", "the first numbers of the part in all charts")
+    window.run("document.getElementById('zoom-out').click()")
+    window.point(".u-over", 0.01)
+    window.wait_for(f"{first}.every((step) => step < 6)", "all of x")
+    assert [] == window.console()
+
+
+def test_the_numbers_of_all_runs_at_the_cursor_are_held_by_shift(report: Path, window: Browser) -> None:
+    window.open(f"file://{report}")
+    window.wait_for(f"{DRAWN} === 3", "the curves")
+    window.run("document.querySelector('article').scrollIntoView()")
+    window.point(".u-over", 0.5, 0.97)
+    rows = "[...document.querySelectorAll('article .readout div[data-name]')].map((one) => one.dataset.name)"
+    window.wait_for(f"{rows}.length === 9", "three runs in three charts")
+    window.wait_for("document.querySelectorAll('.readout .lit').length === 3", "the run at the cursor, in all charts")
+    text = "return document.querySelector('.readout').innerText"
+    held = window.run(text)
+    window.hold("\ue008")
+    window.point(".u-over", 0.8)
+    assert held == window.run(text)
+    window.release("\ue008")
+    window.point(".u-over", 0.7)
+    assert held != window.run(text)
+
+
 def test_a_phone_shows_it_without_scrolling_sideways(report: Path) -> None:
     with browser(width=400, height=800, is_phone=True) as phone:
         phone.open(f"file://{report}")

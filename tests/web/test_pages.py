@@ -104,7 +104,7 @@ def test_runs_are_compared_in_a_table_with_differences_to_a_baseline(page: Page)
 
 def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:
     found = {
-        re.search(r'class="(?:dot|line) (c\d)', page.get(path).text)[1]  # type: ignore[index]
+        re.search(r'data-id="amber".*?class="(?:dot|line) (c\d)', page.get(path).text, re.DOTALL)[1]  # type: ignore[index]
         for path in ("/?where=name!=''+and+lr==3e-4", "/run?id=amber", "/compare?id=amber")
     }
     assert 1 == len(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 from servers.web_page import N_STEPS, RATES, Page, log_of, make_runs, page_of
+from wherry.loggers import Logger
+from wherry.loggers.destinations.run_folder import RunFolderConfig, RunFolderLogger
+from wherry.loggers.run.state import State
 from wherry.runs import Series
 from wherry.web.drawing.bands import band_of
 from wherry.web.drawing.curves import Wanted, as_drawn, curve_of
@@ -123,7 +127,52 @@ def test_a_group_is_one_band(page: Page) -> None:
 def test_the_csv_leaves_no_point_out(page: Page) -> None:
     text = page.get("/data/csv?id=birch&key=train/loss").text
     rows = [line.split(",") for line in text.splitlines()[1:]]
-    assert (400, 100) == (len(rows), sum(row[3] == "1" for row in rows))
+    assert (400, 100) == (len(rows), sum(row[4] == "1" for row in rows))
+
+
+def test_the_csv_has_the_part_of_x_that_is_looked_at_of_all_runs(page: Page) -> None:
+    answer = page.get("/data/csv?id=amber&id=cedar&key=train/loss&x=epoch&low=0.995&high=1.015")
+    rows = list(csv.DictReader(answer.text.splitlines()))
+    assert [("amber", "100", "1.0"), ("amber", "101", "1.01")] == [(row["run"], row["step"], row["epoch"]) for row in rows[:2]]
+    assert ["nan", "nan"] == [row["value"] for row in rows[2:]]
+    assert 'attachment; filename="train_loss_from_0.995_to_1.015.csv"' == answer.headers["content-disposition"]
+
+
+def test_a_spreadsheet_takes_no_name_of_a_run_for_a_formula(tmp_path: Path) -> None:
+    with log_of(tmp_path / "=1+1") as log:
+        log.log_metrics({"a": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        (row,) = csv.DictReader(page.get("/data/csv?id=%3D1%2B1&key=a").text.splitlines())
+        assert ("'=1+1", "1.0") == (row["run"], row["value"])
+        assert 404 == page.get("/data/csv?id=%3D1%2B1&key=b").status
+
+
+def test_whole_epochs_are_spread_over_their_steps() -> None:
+    wanted, losses = Wanted(x="epoch"), series_of(np.arange(9.0))
+    epochs = series_of([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert np.allclose(np.arange(9) / 3, curve_of(losses, wanted, epochs).x)
+
+
+def test_the_epochs_of_a_loop_that_says_where_it_is_are_recorded(tmp_path: Path) -> None:
+    state = State("run")
+    with RunFolderLogger(tmp_path / "run", config=RunFolderConfig(parquet=False, upload=False), state=state) as log:
+        log.init(state, Logger(state))
+        for step in range(6):
+            log.log_metrics({"loss": 1.0}, step)
+            state.timestamp = state.timestamp.to_next_batch()
+            if step % 2:
+                state.timestamp = state.timestamp.to_next_epoch()
+    with page_of(tmp_path) as page:
+        assert [0.0, 0.5, 1.0, 1.5, 2.0, 2.5] == page.points("run", "loss", x="epoch")["lines"][0]["x"]
+        (answer,) = page.get("/data/points?id=run&key=epoch").json["runs"]
+        assert [0.0, 1.0, 1.0, 2.0, 2.0] == answer["lines"][0]["y"]
+
+
+def test_a_run_without_epochs_says_so_on_their_axis(tmp_path: Path) -> None:
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"a": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        assert "records no epoch" in page.points("run", "a", x="epoch")["trouble"]
 
 
 def test_a_series_without_points_is_drawn_as_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -10,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from wherry.web import ansi
 from wherry.web.drawing.chart_data import chart_data
 from wherry.web.drawing.command_lines import command_of
-from wherry.web.drawing.curves import csv_lines
+from wherry.web.drawing.csv_points import csv_of
 from wherry.web.drawing.plain import plain
 from wherry.web.moment import moment_of
 from wherry.web.site import Site
@@ -25,12 +26,14 @@ def points(request: Request) -> Response:
 
 
 def csv(request: Request) -> Response:
-    """All points of one metric of one run, none left out."""
+    """All points of one metric of some runs in the part of x that the query names, none left out."""
     site: Site = request.app.state.site
-    (run_id,) = run_ids(request.query_params, most=1)
-    series = site.run(run_id).series(request.query_params.get("key", ""), whole=True)
-    headers = {"content-disposition": 'attachment; filename="points.csv"'}
-    return StreamingResponse(csv_lines(series), media_type="text/csv", headers=headers)
+    query = request.query_params
+    key, wanted = query.get("key", ""), wanted_of(query)
+    lines = csv_of(site, run_ids(query), key, wanted)
+    part = "".join(f"_{name}_{end:g}" for name, end in (("from", wanted.low), ("to", wanted.high)) if end is not None)
+    name = re.sub(r"[^\w.+-]+", "_", f"{key}{part}", flags=re.ASCII)[:150]
+    return StreamingResponse(lines, media_type="text/csv", headers={"content-disposition": f'attachment; filename="{name}.csv"'})
 
 
 def log(request: Request) -> Response:

@@ -35,6 +35,7 @@ def make_app(site: Site, access: Access) -> Starlette:
         Route("/", html_pages.runs),
         Route("/run", html_pages.run),
         Route("/compare", html_pages.compare),
+        Route("/rail", html_pages.rail),
         Route("/data/points", answers.points),
         Route("/data/csv", answers.csv),
         Route("/data/log", answers.log),

@@ -17,6 +17,7 @@ from wherry.web.drawing.colours import colour_of, marks_of
 from wherry.web.drawing.figures import HEIGHT, WIDTH, heat, parallel
 from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.media_view import media_view
+from wherry.web.rail import rail_of
 from wherry.web.site import Site
 from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
 from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
@@ -65,6 +66,7 @@ def run(request: Request) -> Response:
     found.refresh()
     more = _OF_TAB[tab](request, found)
     more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": words.truth(found.truth()), **more}
+    more["rail"] = rail_of(request.app.state.site, [run_id], query.get("find", ""))
     return _page(request, f"run_{tab}.html", found.row.name, more)
 
 
@@ -80,8 +82,10 @@ def compare(request: Request) -> Response:
     metrics = metric_columns(rows)
     figure = parallel(rows, [*differing[:8], *metrics[1::2]])
     more = {
+        "rail": rail_of(site, ids, query.get("find", "")),
         "rows": rows,
         "ids": ids,
+        "tab": "charts",
         "marks": marks_of(ids),
         "base": next((row for row in rows if row.id == query.get("base")), None),
         "differing": differing,
@@ -94,6 +98,15 @@ def compare(request: Request) -> Response:
         "bad_words": lambda truth: [text for look, text in words.truth(truth) if look == "bad"],
     }
     return _page(request, "compare.html", f"{len(rows)} runs", more | _cards(keys, query.get("keys", "")))
+
+
+def rail(request: Request) -> Response:
+    """The rows of the rail alone, as they are by now."""
+    site: Site = request.app.state.site
+    query = request.query_params
+    ids = run_ids(query)
+    found = rail_of(site, ids, query.get("find", ""))
+    return HTMLResponse(_templates.get_template("rail_rows.html").render(rail=found, ids=ids, tab=tab_of(query)))
 
 
 def error(request: Request, status: int, text: str) -> Response:

@@ -60,6 +60,11 @@ class Listing:
             of_before_s = self._of_before_s if self._read_at is None else None
             return Rows(rows, self._read_at is not None, of_before_s, self._trouble, age_s, self._version)
 
+    def known(self) -> tuple[RunRow, ...]:
+        """Return the rows that are known, and read none."""
+        with self._news:
+            return tuple(self._rows.values())
+
     def row(self, run_id: str) -> RunRow | None:
         """Return the row of a run, if it is known."""
         with self._news:

@@ -83,7 +83,7 @@ def different(rows: Iterable[RunRow]) -> list[str]:
 
 def metric_columns(rows: Sequence[RunRow]) -> list[str]:
     """Of the metrics that most runs have, validation and loss first, the last number and the best one."""
-    counts = Counter(key for row in rows for key in row.metrics if not key.startswith("system/"))
+    counts = Counter(key for row in rows for key in row.metrics if not key.startswith("system/") and key != "epoch")
 
     def rank(key: str) -> tuple[bool, bool, int, str]:
         return ("val" not in key.lower(), "loss" not in key.lower(), -counts[key], key)

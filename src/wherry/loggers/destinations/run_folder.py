@@ -161,6 +161,8 @@ class RunFolderLogger(ValueDestination):
         if run := self._open_run():
             now_s = self._now()
             line = self._line(self._step(step, "metrics"), now_s)
+            if "epoch" not in metrics and (epoch := self._epoch()) is not None:
+                line["epoch"] = epoch
             for key, value in metrics.items():
                 if type(value) is int and not -_MOST_WHOLE <= value <= _MOST_WHOLE:
                     value = to_float(value)
@@ -314,6 +316,11 @@ class RunFolderLogger(ValueDestination):
         if self._phase is not None:
             line["phase"] = self._phase
         return line
+
+    def _epoch(self) -> int | None:
+        """The epoch that the training loop is in; None if it has never said where it is."""
+        timestamp = None if self._seen is None else self._seen.timestamp
+        return timestamp.epoch if timestamp is not None and (timestamp.epoch or timestamp.batch) else None
 
     def _later(self, write: Callable[[RunFiles], object], value: Value) -> None:
         if run := self._open_run():

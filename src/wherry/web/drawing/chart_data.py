@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from wherry.errors import NotFoundError, WherryError
+from wherry.errors import ConfigError, NotFoundError, WherryError
 from wherry.redact import redact
 from wherry.runs import Run, RunRow, Series
 from wherry.web.drawing.bands import band_of
@@ -44,7 +44,7 @@ def chart_data(
         mine = {"id": run_id, "colour": marks[run_id].colour, "dash": marks[run_id].dash}
         try:
             run = source.run(run_id)
-            epochs = _epochs(run, whole=whole) if wanted.x == "epoch" else None
+            epochs = epochs_of(run, whole=whole) if wanted.x == "epoch" else None
             series = run.series(key, whole=whole)
             checkpoints = run.checkpoint_steps()
             with _computing:
@@ -63,7 +63,9 @@ def chart_data(
     return {"key": key, "runs": lines, "bands": bands}
 
 
-def _epochs(run: Run, *, whole: bool) -> Series | None:
-    """The metric that says the epoch of each step, if the run has one."""
-    found = next((key for key in run.keys() if key == "epoch" or key.endswith("/epoch")), None)  # noqa: SIM118
-    return None if found is None else run.series(found, whole=whole)
+def epochs_of(run: Run, *, whole: bool) -> Series:
+    """The metric that says the epoch of each step. ConfigError if the run has none."""
+    names = [key for key in run.keys() if key == "epoch" or key.endswith("/epoch")]  # noqa: SIM118
+    if not names:
+        raise ConfigError("it records no epoch: log a metric named epoch, or set State.timestamp in the training loop")
+    return run.series(min(names, key=len), whole=whole)

@@ -70,7 +70,7 @@ def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None, check
     """
     import numpy as np
 
-    x_of_series = _x_axis(series, wanted.x, epochs)
+    x_of_series = x_axis(series, wanted.x, epochs)
     is_main = ~series.overwritten & np.isfinite(x_of_series)
     x, value = _those(x_of_series, is_main), _those(series.value, is_main)
     step = x if wanted.x == "step" else _those(series.step, is_main).astype(np.float64)
@@ -125,14 +125,8 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
     }
 
 
-def csv_lines(series: Series) -> Iterator[str]:
-    """All points of a series as CSV, none left out. `t`: seconds since 1970; overwritten: of an older branch."""
-    yield "step,t,value,overwritten\n"
-    for step, t, value, is_old in zip(series.step, series.t, series.value, series.overwritten, strict=True):
-        yield f"{step},{float(t)!r},{float(value)!r},{int(is_old)}\n"
-
-
-def _x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:
+def x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:
+    """Where the points of a series are on an x axis, in the order of the series; NaN where that is not known."""
     import numpy as np
 
     if axis == "step":
@@ -140,13 +134,31 @@ def _x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:
     if axis == "epoch":
         if epochs is None or len(epochs.step) == 0:
             return np.full(len(series.step), np.nan)
-        counts = ~epochs.overwritten
-        order = np.argsort(epochs.step[counts], kind="stable")
-        return np.interp(series.step, epochs.step[counts][order], epochs.value[counts][order])
+        return _epoch_at(series.step, epochs)
     if axis == "time":
         return series.t
     known = series.t[np.isfinite(series.t)]
     return series.t - (known.min() if len(known) else 0.0)
+
+
+def _epoch_at(step: NDArray[np.int64], epochs: Series) -> Floats:
+    """The epoch of each step. Whole epochs, as loops count them, are spread over their steps, so that no two steps are at one x.
+
+    The last epoch is taken to be as long as the one before it.
+    """
+    import numpy as np
+
+    counts = ~epochs.overwritten & np.isfinite(epochs.value)
+    order = np.argsort(epochs.step[counts], kind="stable")
+    at, epoch = epochs.step[counts][order].astype(np.float64), epochs.value[counts][order]
+    is_whole = bool(np.all(epoch == np.floor(epoch)))
+    if is_whole and len(epoch):
+        first = np.concatenate(([True], np.diff(epoch) > 0))
+        at, epoch = at[first], epoch[first]
+        at[0] = min(at[0], step.min(initial=at[0]))  # a loop says where it is from its second batch on
+        if len(at) > 1:
+            at, epoch = np.append(at, 2 * at[-1] - at[-2]), np.append(epoch, 2 * epoch[-1] - epoch[-2])
+    return np.interp(step, at, epoch) if len(at) else np.full(len(step), np.nan)
 
 
 def _in_order(x: Floats, *others: Floats) -> tuple[Floats, ...]:

@@ -1,5 +1,8 @@
 // One chart: from the points that the server sends to uPlot, and its marks.
-import { get, list, number } from "./view.js";
+import { relative, short } from "./axis.js";
+import { strength } from "./lit.js";
+import { unlessHeld } from "./readout.js";
+import { get, list } from "./view.js";
 
 const HEIGHT = 220;
 const DASHES = [[], [6, 3], [2, 2], [8, 2, 2, 2]];
@@ -52,17 +55,6 @@ function clipped(data) {
   return isLog ? [low / 1.1, high * 1.1] : [low - more, high + more];
 }
 
-function relative(seconds) {
-  if (seconds >= 3600) return `${number(seconds / 3600)} h`;
-  return seconds >= 60 ? `${number(seconds / 60)} min` : `${number(seconds)} s`;
-}
-
-/** x as the axis says it. */
-export function xText(value) {
-  if (get("x") === "time") return new Date(value * 1000).toISOString().replace("T", " ").slice(0, 19);
-  return get("x") === "relative" ? relative(value) : number(value);
-}
-
 /** A new uPlot. `on`: zoom(low, high), point(line, at), cursor(chart). */
 export function make(place, data, lines, on) {
   const text = style().getPropertyValue("--muted").trim();
@@ -90,9 +82,9 @@ export function make(place, data, lines, on) {
       drag: { x: true, y: false, setScale: false },
       sync: { key: "x", scales: ["x", null], setSeries: false, filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } },
       points: { size: 6 },
-      focus: { prox: 1e6 },
+      hover: { prox: 30, skip: [null, undefined] }, // no dot where a line has no point
+      bind: { mousemove: unlessHeld, mouseleave: unlessHeld },
     },
-    focus: { alpha: 1 },
     hooks: {
       setSelect: [(chart) => {
         if (chart.select.width < 3) return;
@@ -105,29 +97,18 @@ export function make(place, data, lines, on) {
     },
   };
   const chart = new uPlot(options, tableOf(lines), place);
+  paint(chart, lines);
   chart.over.addEventListener("dblclick", () => on.zoom(null, null));
   chart.over.addEventListener("click", () => on.point(chart));
   return chart;
 }
 
-function short(value) {
-  const size = Math.abs(value);
-  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential().replace(/(\.\d{2})\d*/, "$1").replace("e+", "e");
-  return number(value);
-}
-
-/** The line nearest to the cursor that has a point there: [line, index in the chart's table]. */
-export function nearest(chart, lines) {
-  let found = null;
-  let least = Infinity;
-  lines.forEach((line, at) => {
-    const index = chart.cursor.idxs?.[at + 1];
-    const y = index === null || index === undefined ? null : chart.data[at + 1][index];
-    if (y === null || y === undefined || line.kind === "low" || line.kind === "high") return;
-    const distance = Math.abs(chart.valToPos(y, "y") - chart.cursor.top);
-    if (distance < least) [least, found] = [distance, [line, index]];
-  });
-  return found;
+/** The lines as strong as the lit run wants it. Their paths are kept. */
+export function paint(chart, lines) {
+  const alphas = lines.map((line) => line.alpha * strength(line.name));
+  if (alphas.every((alpha, at) => chart.series[at + 1].alpha === alpha)) return;
+  alphas.forEach((alpha, at) => { chart.series[at + 1].alpha = alpha; });
+  chart.redraw(false);
 }
 
 /** NaN and infinities as marks at the lower and upper edge, a tick at each restart, a diamond at each checkpoint. */

@@ -1,8 +1,10 @@
 // The cards of a page: each is drawn when it comes into view, and asks for as many points as can be seen.
-import { linesOf, lookOf, make, nearest, said, tableOf, xText } from "./chart.js";
+import { xText } from "./axis.js";
+import { linesOf, lookOf, make, paint, said, tableOf } from "./chart.js";
 import { showMoment } from "./moment.js";
+import { nearest, pointAt, read } from "./readout.js";
 import { save } from "./save.js";
-import { element, get, ids, json, list, number, set } from "./view.js";
+import { element, get, ids, json, list, set, swap } from "./view.js";
 
 const form = document.getElementById("view");
 const cards = new Map();
@@ -28,9 +30,21 @@ class Card {
     this.pin = element("button", { type: "button", class: "pin", "aria-pressed": "false", "aria-label": `Pin ${this.key}`, onclick: () => pin(this.key) }, "pin");
     const menu = element("details", {}, element("summary", { "aria-label": `Save ${this.key}` }, "save"), element("div", {},
       ...["PNG", "SVG"].map((kind) => element("button", { type: "button", onclick: () => this.chart && save(kind, this.key, this.chart, this.lines) }, kind)),
-      ...ids.slice(0, 12).map((id) => element("a", { href: `/data/csv?${new URLSearchParams({ id, key: this.key })}`, download: "points.csv" }, ids.length > 1 ? `CSV of ${id}` : "CSV, all points"))));
+      element("a", { class: "csv" })));
+    menu.addEventListener("toggle", () => this.nameCsv(menu.querySelector(".csv")));
     menu.addEventListener("focusout", (event) => { if (!menu.contains(event.relatedTarget)) menu.open = false; });
     return element("div", { class: "tools" }, this.pin, menu);
+  }
+
+  /** The link to all points of the runs and of the part of x that are seen. */
+  nameCsv(link) {
+    const hidden = new Set(list("hide"));
+    const query = new URLSearchParams(ids.filter((id) => !hidden.has(id)).map((id) => ["id", id]));
+    query.set("key", this.key);
+    for (const name of ["x", "low", "high"]) if (get(name)) query.set(name, get(name));
+    link.href = `/data/csv?${query}`;
+    const part = [["from", "low"], ["to", "high"]].map(([word, name]) => (get(name) ? ` ${word} ${xText(Number(get(name)))}` : "")).join("");
+    link.textContent = `CSV, all points${part}`;
   }
 
   query() {
@@ -78,7 +92,7 @@ class Card {
     this.chart = make(this.place, this.data, lines, {
       zoom: (low, high) => set({ low, high }, { isStep: true }),
       point: (chart) => this.moment(chart),
-      cursor: (chart) => this.read(chart),
+      cursor: (chart) => read(chart, this.lines, this.readout),
     });
   }
 
@@ -91,26 +105,13 @@ class Card {
     this.article.querySelector(".said").textContent = text;
   }
 
-  /** The values under the cursor, the greatest first. */
-  read(chart) {
-    this.readout.replaceChildren();
-    if (chart.cursor.idx === null || chart.cursor.idx === undefined || !this.lines) return;
-    const isMany = new Set(this.lines.map((line) => line.name)).size > 1;
-    const values = this.lines.map((line, at) => ({ line, y: chart.data[at + 1]?.[chart.cursor.idxs[at + 1]] }))
-      .filter(({ line, y }) => y !== null && y !== undefined && !["low", "high", "older"].includes(line.kind))
-      .sort((one, other) => other.y - one.y).slice(0, 8);
-    this.readout.append(`${xText(chart.data[0][chart.cursor.idx])}: `);
-    values.forEach(({ line, y }, at) => this.readout.append(at ? "; " : "", `${isMany ? `${line.name} ` : ""}${line.kind === "smooth" ? "smoothed " : ""}${number(y)}`));
-  }
-
   moment(chart) {
     const found = nearest(chart, this.lines);
     if (!found || !found[0].run) return;
-    const [line, index] = found;
-    const x = chart.data[0][index];
-    const at = line.x.indexOf(x);
+    const [line, at] = found;
+    const x = line.x[at];
     const raw = line.run.lines.find((one) => one.kind === "raw");
-    const step = line.step ? line.step[at] : raw.step ? raw.step[raw.x.indexOf(x)] ?? x : x;
+    const step = line.step ? line.step[at] : raw.step ? raw.step[pointAt(raw, x)] ?? x : x;
     showMoment({ id: line.run.id, key: this.key, step: Math.round(step), ...(line.kind === "older" ? { start: line.start } : {}) }, this.article);
   }
 
@@ -167,7 +168,7 @@ const updateAll = (isNew) => cards.forEach((card) => card.update(isNew));
 const boxes = ["log", "logx", "clip"];
 const fields = ["x", "smooth", "low", "high", "group"];
 
-function read() {
+function fill() {
   for (const name of boxes) form[name].checked = get(name) === "1";
   for (const name of fields) if (form[name]) form[name].value = get(name) ?? { x: "step", smooth: "0" }[name] ?? "";
   form.keys.value = get("keys") ?? "";
@@ -185,17 +186,19 @@ form.addEventListener("change", (event) => {
 });
 form.keys.addEventListener("input", () => set({ keys: form.keys.value }));
 document.getElementById("zoom-out").addEventListener("click", () => set({ low: null, high: null }, { isStep: true }));
-addEventListener("popstate", () => document.dispatchEvent(new CustomEvent("view", { detail: ["x"] })));
+addEventListener("popstate", () => document.dispatchEvent(new CustomEvent("view", { detail: ["x", "base"] })));
 
 document.addEventListener("view", (event) => {
-  if (!event.detail.includes("keys")) read();
+  if (!event.detail.includes("keys")) fill();
+  if (event.detail.includes("base")) swap(location.href, "head"); // the table's differences are the server's
   arrange();
   updateAll();
 });
 document.addEventListener("news", () => updateAll(true));
+document.addEventListener("lit", () => cards.forEach((card) => card.chart && paint(card.chart, card.lines)));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => cards.forEach((card) => { card.drop(); card.update(); }));
 
-// Pins, the filter of keys, hidden runs and the baseline.
+// Pins, and the filter of keys.
 const homes = new Map();
 const pinned = document.getElementById("pinned");
 
@@ -222,28 +225,6 @@ function arrange() {
   }
   pinned.hidden = !homes.size;
   for (const group of document.querySelectorAll("section.group")) group.hidden = !group.querySelector("article:not([hidden])");
-  const hidden = new Set(list("hide"));
-  for (const row of document.querySelectorAll("#legend tr[data-id]")) {
-    const button = row.querySelector("button.hide");
-    const base = row.querySelector("button.baseline");
-    button.hidden = base.hidden = false;
-    button.setAttribute("aria-pressed", String(hidden.has(row.dataset.id)));
-    base.setAttribute("aria-pressed", String(get("base") === row.dataset.id));
-    row.classList.toggle("off", hidden.has(row.dataset.id));
-  }
-  for (const line of document.querySelectorAll(".parallel polyline")) line.classList.toggle("off", hidden.has(line.dataset.id));
 }
-
-document.addEventListener("click", (event) => {
-  const id = event.target.closest("#legend tr[data-id]")?.dataset.id;
-  if (event.target.matches("button.hide")) {
-    const hidden = list("hide");
-    set({ hide: hidden.includes(id) ? hidden.filter((one) => one !== id) : [...hidden, id] });
-  } else if (event.target.matches("button.baseline")) {
-    set({ base: get("base") === id ? null : id });
-    location.reload(); // the table's differences to the baseline are the server's
-  }
-});
-document.addEventListener("swapped", arrange);
 
 arrange();

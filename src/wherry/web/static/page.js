@@ -77,8 +77,9 @@ for (const button of document.querySelectorAll("button.command")) {
   });
 }
 
-// Keys. What is moved along by j and k: runs of a table, or charts.
-const things = () => [...document.querySelectorAll("tr[data-id], article.card")].filter((one) => one.offsetParent);
+// Keys. What is moved along by j and k: the runs at the left while the focus is there, else those of a table, or charts.
+const THINGS = "#choice tr[data-id], article.card";
+const things = () => [...document.querySelectorAll(document.activeElement?.closest("#rail") ? "#rail li[data-id]" : THINGS)].filter((one) => one.offsetParent);
 
 function move(by_) {
   const all = things();
@@ -86,14 +87,18 @@ function move(by_) {
   const at = all.indexOf(current());
   const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + by_))];
   for (const one of document.querySelectorAll("tr.at")) one.classList.remove("at");
-  if (next.matches("tr")) {
-    next.classList.add("at");
-    next.querySelector("a").focus({ preventScroll: true });
-  } else next.focus({ preventScroll: true });
+  if (next.matches("tr")) next.classList.add("at");
+  (next.querySelector("a[href^='/run']") ?? next).focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
 }
 
-export const current = () => document.activeElement?.closest("tr[data-id], article.card") || document.querySelector("tr.at");
+const current = () => document.activeElement?.closest("li[data-id], tr[data-id], article.card") || document.querySelector("tr.at");
+
+function toRail() {
+  if (!by("rail")) return;
+  by("rail").open = true;
+  focus("find");
+}
 
 const press = (selector, inside = document) => inside?.querySelector(selector)?.click();
 const focus = (id) => by(id)?.focus();
@@ -102,7 +107,8 @@ const KEYS = {
   j: () => move(1),
   k: () => move(-1),
   x: () => press("input[name=id]", current()),
-  h: () => press("button.hide", current()),
+  n: toRail,
+  h: () => press("button.eye", current()),
   p: () => press("button.pin", current()),
   b: () => press("button.baseline", current()),
   c: () => press("#compare"),

@@ -1,6 +1,8 @@
 // The charts of a report: drawn when they come into view, from points that are in the file.
-import { linesOf, make, said, tableOf, xText } from "./chart.js";
-import { element, list, number, report } from "./view.js";
+import { linesOf, make, paint, said } from "./chart.js";
+import { listen } from "./lit.js";
+import { read } from "./readout.js";
+import { element, list, report } from "./view.js";
 
 const cards = new Map();
 const zoom = { low: null, high: null };
@@ -23,28 +25,13 @@ class Card {
     this.said.textContent = said(this.data, lines);
     if (!lines.length) return;
     this.lines = lines;
-    this.chart = make(this.place, this.data, lines, { zoom: zoomAll, point: () => {}, cursor: (chart) => this.read(chart) });
+    this.chart = make(this.place, this.data, lines, { zoom: zoomAll, point: () => {}, cursor: (chart) => read(chart, this.lines, this.readout) });
     if (zoom.low !== null) this.zoom();
   }
 
   zoom() {
     if (zoom.low === null) this.chart?.setData(this.chart.data);
     else this.chart?.setScale("x", { min: zoom.low, max: zoom.high });
-  }
-
-  /** The values under the cursor, the greatest first. */
-  read(chart) {
-    const index = chart.cursor.idx;
-    if (index === null || index === undefined) {
-      this.readout.textContent = "";
-      return;
-    }
-    const isMany = new Set(this.lines.map((line) => line.name)).size > 1;
-    const values = this.lines.map((line, at) => ({ line, y: chart.data[at + 1]?.[chart.cursor.idxs?.[at + 1] ?? index] }))
-      .filter(({ line, y }) => y !== null && y !== undefined && !["low", "high", "older"].includes(line.kind))
-      .sort((one, other) => other.y - one.y).slice(0, 8)
-      .map(({ line, y }) => `${isMany ? `${line.name} ` : ""}${line.kind === "smooth" ? "smoothed " : ""}${number(y)}`);
-    this.readout.textContent = `${xText(chart.data[0][index])}: ${values.join("; ")}`;
   }
 }
 
@@ -78,6 +65,8 @@ for (const article of document.querySelectorAll("article.card[data-chart]")) {
 }
 document.getElementById("zoom-out").addEventListener("click", () => zoomAll(null, null));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+document.addEventListener("lit", () => cards.forEach((card) => card.chart && paint(card.chart, card.lines)));
+listen(document.getElementById("legend"));
 
 // Runs can be hidden in all charts.
 for (const place of document.querySelectorAll("#legend td.hide")) {

@@ -1,5 +1,5 @@
 // A chart as a file: PNG as it is seen, SVG as lines.
-import { xText } from "./chart.js";
+import { xText } from "./axis.js";
 import { element, number } from "./view.js";
 
 function hand(blob, name) {
@@ -8,23 +8,22 @@ function hand(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-const escape = (text) => text.replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`);
+/** As XML, which has no control characters. */
+const escape = (text) => text.replace(/[\u0000-\u001f\ud800-\udfff\ufffe\uffff]/g, "?").replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`);
 
 function svg(title, chart, lines) {
   const { left, top, width, height } = chart.over.getBoundingClientRect();
   const frame = chart.root.getBoundingClientRect();
   const [x0, y0] = [left - frame.left, top - frame.top + 20];
-  const paths = lines.filter((line) => line.width).map((line) => {
-    const points = line.x.map((x, at) => [x, line.y[at]]).filter(([x]) => x >= chart.scales.x.min && x <= chart.scales.x.max)
-      .map(([x, y]) => `${(x0 + chart.valToPos(x, "x")).toFixed(1)},${(y0 + chart.valToPos(y, "y")).toFixed(1)}`);
-    return `<polyline points="${points.join(" ")}" fill="none" stroke="${line.stroke}" stroke-width="${line.width}" stroke-opacity="${line.alpha}" stroke-dasharray="${line.dash.join(" ")}"><title>${escape(line.name)}</title></polyline>`;
-  });
+  const points = (line) => line.x.map((x, at) => `${(x0 + chart.valToPos(x, "x")).toFixed(1)},${(y0 + chart.valToPos(line.y[at], "y")).toFixed(1)}`);
+  const bands = lines.flatMap((line, at) => (line.kind === "high" ? [`<polygon points="${[...points(line), ...points(lines[at + 1]).reverse()].join(" ")}" fill="${line.stroke}" fill-opacity="0.2"/>`] : []));
+  const paths = lines.filter((line) => line.width).map((line) => `<polyline points="${points(line).join(" ")}" fill="none" stroke="${line.stroke}" stroke-width="${line.width}" stroke-opacity="${line.alpha}" stroke-dasharray="${line.dash.join(" ")}"><title>${escape(line.name)}</title></polyline>`);
   const parts = [0, 0.25, 0.5, 0.75, 1];
   const labels = parts.flatMap((part) => [
     `<text x="${x0 + part * width}" y="${y0 + height + 16}" text-anchor="middle">${escape(xText(chart.posToVal(part * width, "x")))}</text>`,
     `<text x="${x0 - 6}" y="${y0 + part * height + 4}" text-anchor="end">${escape(number(chart.posToVal(part * height, "y")))}</text>`,
   ]);
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="${frame.width}" height="${frame.height + 20}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/><text x="4" y="14" font-weight="bold">${escape(title)}</text><clipPath id="inside"><rect x="${x0}" y="${y0}" width="${width}" height="${height}"/></clipPath><rect x="${x0}" y="${y0}" width="${width}" height="${height}" fill="none" stroke="#888"/><g clip-path="url(#inside)">${paths.join("")}</g>${labels.join("")}</svg>\n`;
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${frame.width}" height="${frame.height + 20}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/><text x="4" y="14" font-weight="bold">${escape(title)}</text><clipPath id="inside"><rect x="${x0}" y="${y0}" width="${width}" height="${height}"/></clipPath><rect x="${x0}" y="${y0}" width="${width}" height="${height}" fill="none" stroke="#888"/><g clip-path="url(#inside)">${bands.join("")}${paths.join("")}</g>${labels.join("")}</svg>\n`;
 }
 
 function png(title, chart) {
