@@ -62,8 +62,8 @@ def _typed(name: str) -> str:
 
 
 def _pattern(name: str) -> str:
-    """The pattern of a name, with ``?`` for what nobody can type."""
-    return "".join(one if one.isprintable() else "?" for one in escape(name))
+    """The pattern of a name, with ``[!/]``, any one character, for what nobody can type."""
+    return "".join(one if one.isprintable() else "[!/]" for one in escape(name))
 
 
 def _names(query: QueryParams, name: str) -> list[str]:
