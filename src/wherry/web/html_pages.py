@@ -15,9 +15,9 @@ from wherry.runs.filters import flat
 from wherry.web import ansi, media_files, uplot, words
 from wherry.web.drawing.colours import colour_of, marks_of
 from wherry.web.drawing.figures import HEIGHT, WIDTH, heat, parallel
+from wherry.web.drawing.rail import Rail, rail_of
 from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.media_view import media_view
-from wherry.web.rail import rail_of
 from wherry.web.site import Site
 from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
 from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
@@ -66,7 +66,7 @@ def run(request: Request) -> Response:
     found.refresh()
     more = _OF_TAB[tab](request, found)
     more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": words.truth(found.truth()), **more}
-    more["rail"] = rail_of(request.app.state.site, [run_id], query.get("find", ""))
+    more["rail"] = _rail(request, [found.row])
     return _page(request, f"run_{tab}.html", found.row.name, more)
 
 
@@ -82,7 +82,7 @@ def compare(request: Request) -> Response:
     metrics = metric_columns(rows)
     figure = parallel(rows, [*differing[:8], *metrics[1::2]])
     more = {
-        "rail": rail_of(site, ids, query.get("find", "")),
+        "rail": _rail(request, rows),
         "rows": rows,
         "ids": ids,
         "tab": "charts",
@@ -105,7 +105,7 @@ def rail(request: Request) -> Response:
     site: Site = request.app.state.site
     query = request.query_params
     ids = run_ids(query)
-    found = rail_of(site, ids, query.get("find", ""))
+    found = _rail(request, [site.run(run_id).row for run_id in ids])
     return HTMLResponse(_templates.get_template("rail_rows.html").render(rail=found, ids=ids, tab=tab_of(query)))
 
 
@@ -117,6 +117,12 @@ def error(request: Request, status: int, text: str) -> Response:
 def icon(request: Request) -> Response:
     """The icon of the tab: a browser asks for it on its own, and would log that it is missing."""
     return FileResponse(Path(__file__).parent / "static" / "icon.svg")
+
+
+def _rail(request: Request, rows: Sequence[RunRow]) -> Rail:
+    """The runs that are shown, and those that this viewer has read: a page of one run asks the store for no other run."""
+    site: Site = request.app.state.site
+    return rail_of(rows, site.listing.known(), request.query_params.get("find", ""))
 
 
 def _cards(keys: Sequence[str], wanted: str) -> dict[str, object]:

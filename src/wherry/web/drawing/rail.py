@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from wherry.runs import RunRow
 from wherry.web.drawing.colours import Mark, marks_of
-from wherry.web.site import Site
 
 #: Of more runs nobody reads the names one by one: the search reaches the others.
 _MOST_ROWS = 300
@@ -24,18 +23,15 @@ class Rail:
     marks: Mapping[str, Mark]
 
 
-def rail_of(site: Site, ids: Sequence[str], find: str) -> Rail:
-    """The runs `ids`, which a page shows, and of the others those whose name or id has `find` in it.
-
-    Only what this viewer has read already: a page of one run asks the store for no other run.
-    """
-    shown = {run_id: site.run(run_id).row for run_id in ids}
-    known = {row.id: row for row in site.listing.known()} | shown
+def rail_of(rows_shown: Sequence[RunRow], rows_known: Sequence[RunRow], find: str) -> Rail:
+    """The runs that a page shows, and of the others that are known those whose name or id has `find` in it."""
+    shown = {row.id: row for row in rows_shown}
+    known = {row.id: row for row in rows_known} | shown
     found = {row.id: row for row in known.values() if find.lower() in row.name.lower() or find.lower() in row.id.lower()}
     others = sorted((row for row in found.values() if row.id not in shown), key=_by_name)[: max(0, _MOST_ROWS - len(shown))]
     rows = sorted([*shown.values(), *others], key=_by_name)
     # The marks of what is shown are those of its charts.
-    marks = marks_of([row.id for row in rows]) | marks_of(ids)
+    marks = marks_of([row.id for row in rows]) | marks_of(list(shown))
     return Rail(rows, len(found | shown), len(known), find, marks)
 
 
