@@ -87,7 +87,7 @@ def test_the_numbers_of_all_runs_at_the_cursor_are_held_by_shift(report: Path, w
     window.open(f"file://{report}")
     window.wait_for(f"{DRAWN} === 3", "the curves")
     window.run("document.querySelector('article').scrollIntoView()")
-    window.point(".u-over", 0.5, 0.97)
+    window.point(".u-over", 0.5, 0.5)
     rows = "[...document.querySelectorAll('article .readout div[data-name]')].map((one) => one.dataset.name)"
     window.wait_for(f"{rows}.length === 9", "three runs in three charts")
     window.wait_for("document.querySelectorAll('.readout .lit').length === 3", "the run at the cursor, in all charts")
