@@ -32,6 +32,7 @@ from wherry.backends.http.routes import HTTP_PROXIES, check_proxy
 from wherry.backends.s3.body import Source
 from wherry.backends.s3.listing import leave_out_what_cannot_be, timestamp_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, is_amazons
+from wherry.backends.s3.page_objects import take_objects
 from wherry.backends.s3.sample import catch_samples
 from wherry.errors import ConfigError
 
@@ -143,6 +144,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     catch_samples(client)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
+    client.meta.events.register_first("before-parse.s3.*", take_objects)  # a handler of botocore's for all reads the whole body
     for listing in ("ListObjectsV2", "ListMultipartUploads", "ListParts"):
         client.meta.events.register(f"before-parse.s3.{listing}", leave_out_what_cannot_be)
     sockets: WeakSet[socket.socket] = WeakSet()

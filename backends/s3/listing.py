@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from wherry.backends.pages import Pages
 from wherry.backends.s3.digests import crc32c_of, etag_of
 from wherry.backends.s3.error_table import PORTAL_HINT, Translator
+from wherry.backends.s3.page_objects import OBJECTS
 from wherry.errors import AccessDeniedError, NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectMeta, Page, StoredPart
 
@@ -54,7 +55,7 @@ class Listings:
         with self.errors.translated("list", prefix):
             while True:
                 answer = self.client().list_objects_v2(Bucket=self.bucket, Prefix=asked, **cast("Any", extra))
-                objects = [_listed(found) for found in answer.get("Contents", []) if found.get("Key", "").startswith(prefix)]
+                objects = [meta for meta in _objects_of(answer) if meta.key.startswith(prefix)]
                 begun = (found.get("Prefix", "") for found in answer.get("CommonPrefixes", []))
                 folders = [folder for folder in begun if folder.startswith(prefix) and folder != prefix]
                 token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
@@ -182,6 +183,13 @@ def timestamp_of(value: Any) -> datetime:
             return datetime.fromisoformat(f"{value[:-1]}+00:00")
     found: datetime = parse_timestamp(value)
     return found
+
+
+def _objects_of(answer: Mapping[str, Any]) -> Iterable[ObjectMeta]:
+    """The objects of a page, as take_objects() has read them, or botocore."""
+    if (taken := answer.get(OBJECTS)) is not None:
+        return cast("list[ObjectMeta]", taken)
+    return (_listed(found) for found in answer.get("Contents", []) if "Key" in found)
 
 
 def _listed(found: Mapping[str, Any]) -> ObjectMeta:

@@ -161,6 +161,17 @@ SCRIPTS = {
                 CellGoal("time lost, by copy: at most 1/8 of Composer's design", "wherry, copy", 1, 0.125, "Composer's design"),
             ),
         ),
+        Script(
+            "listing",
+            "bench_listing.py",
+            quick={"KEYS": "100000", "ROUNDS": "1"},
+            goals=(
+                CellGoal(
+                    "1,000,000 keys: at most 1.25 x the time of `s5cmd ls` (0.8 x its rate)", "wherry ls -r", 1, 1.25, "s5cmd ls"
+                ),
+                CellGoal("1,000,000 keys: at most 100 MiB of memory", "wherry ls -r", 3, 100),
+            ),
+        ),
         *LOOKING,
     )
 }

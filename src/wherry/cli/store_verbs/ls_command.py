@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +17,7 @@ from wherry.cli.arguments import FileOption, JsonOption, PairsOption, SpoolOptio
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
-from wherry.mirror.format.layout import listing_problem
+from wherry.mirror.format.layout import MOST_BYTES
 from wherry.mirror.report import printable as shown_name
 from wherry.quantities import size_text, time_text
 
@@ -76,7 +78,7 @@ class _Totals:
     def add(self, page: Page) -> None:
         self.n_objects += len(page.objects)
         self.n_folders += len(page.folders)
-        self.n_bytes += sum(size_bytes for meta in page.objects if (size_bytes := readable_size(meta)) is not None)
+        self.n_bytes += sum(meta.size_bytes for meta in page.objects if 0 <= meta.size_bytes <= MOST_BYTES)
 
     def as_dict(self) -> dict[str, int]:
         return {"objects": self.n_objects, "bytes": self.n_bytes, "folders": self.n_folders, "buckets": self.n_buckets}
@@ -95,7 +97,15 @@ class _Totals:
 
 def readable_size(meta: ObjectMeta) -> int | None:
     """The object's size; None where a listing gives none that can be."""
-    return None if listing_problem(meta) else meta.size_bytes
+    return meta.size_bytes if 0 <= meta.size_bytes <= MOST_BYTES else None
+
+
+def _shown_time(at_s: float | None) -> str:
+    return _to_the_second(math.floor(at_s)) if at_s is not None and math.isfinite(at_s) else time_text(at_s)
+
+
+#: Most objects of a page were written in a few seconds.
+_to_the_second = lru_cache(4096)(time_text)
 
 
 def _in_order(page: Page) -> Iterator[tuple[str, ObjectMeta | None]]:
@@ -115,7 +125,7 @@ def _lines(*, is_whole: bool, in_bytes: bool) -> Callable[[Listing, Page], list[
         size_bytes = readable_size(meta)
         size = "?" if size_bytes is None else str(size_bytes) if in_bytes else size_text(size_bytes)
         mark = f"  ({listing.queued[key]})" if key in listing.queued else ""
-        return f"{size:>10}  {time_text(meta.modified_s):25}  {name}{mark}"
+        return f"{size:>10}  {_shown_time(meta.modified_s):25}  {name}{mark}"
 
     return lambda listing, page: [printable(row(listing, key, meta)) for key, meta in _in_order(page)]
 

@@ -13,6 +13,7 @@ from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.words import word
 from wherry.errors import ConfigError, NotFoundError
 from wherry.mirror.format.layout import key_for
+from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.store import Page
 from wherry.uri import StoreURI
 
@@ -92,10 +93,22 @@ def _matching(view: QueuedOverlay, base: str, parts: list[str], *, recursive: bo
             yield from _matching(view, folder, rest, recursive=recursive) if rest else view.pages(folder)
 
 
+def _read_ahead(pages: Iterator[Page]) -> Iterator[Page]:
+    """The same; while one page is worked on, the next is on its way."""
+    pool = DaemonThreadPool(1, "wherry-pages")
+    try:
+        coming = pool.submit(next, pages, None)
+        while (page := result_of(coming)) is not None:
+            coming = pool.submit(next, pages, None)
+            yield page
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def _taken(listing: Listing, rules: Rules, uri: str) -> Iterator[Page]:
     """The pages, less what the rules leave out and the empty objects that consoles make in the place of folders."""
     is_any = is_taken = False
-    for page in listing.pages:
+    for page in _read_ahead(listing.pages):
         is_any = is_any or bool(page.objects or page.folders)
         objects = [meta for meta in page.objects if not (meta.key.endswith("/") and meta.size_bytes == 0)]
         folders = page.folders
