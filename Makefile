@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .peers
 VIEWERS := .viewers
+TOOLS := .tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
@@ -48,11 +49,18 @@ test: setup  ## everything that needs no more than Python and pip
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
 
-test-extra: ui-assets  ## what takes more: Azurite from npm, Chromium from Debian, the large packages of others
+test-extra: ui-assets $(TOOLS)/stamp  ## what takes more: Azurite from npm, Chromium from Debian, other command lines, large packages
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
 	cd tests/extra && npm install --silent --no-audit --no-fund
 	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
 	$(PYTEST) -m extra -n 2 --dist loadfile -o faulthandler_timeout=700
+
+$(TOOLS)/stamp: tests/extra/tools.txt
+	@echo "Making $(TOOLS): a minute"
+	rm -rf $(TOOLS)
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
 
 test-slow: setup  ## long soak and chaos runs
 	$(PYTEST) -m slow --timeout 1800 -o faulthandler_timeout=2000
@@ -103,4 +111,4 @@ release-check: ui-assets  ## build wheel and sdist, look into both, install and 
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(PEERS) $(VIEWERS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(PEERS) $(VIEWERS) $(TOOLS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
