@@ -144,7 +144,8 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     catch_samples(client)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
-    client.meta.events.register_first("before-parse.s3.*", take_objects)  # a handler of botocore's for all reads the whole body
+    # Patterns go before names: else a handler of botocore, which looks for errors in good answers, reads the whole page.
+    client.meta.events.register("before-parse.*.*", take_objects)
     for listing in ("ListObjectsV2", "ListMultipartUploads", "ListParts"):
         client.meta.events.register(f"before-parse.s3.{listing}", leave_out_what_cannot_be)
     sockets: WeakSet[socket.socket] = WeakSet()
