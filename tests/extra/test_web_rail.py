@@ -143,6 +143,19 @@ def test_all_is_done_with_keys_alone(page: Page, window: Browser) -> None:
     assert [] == window.console()
 
 
+def test_the_tab_key_passes_the_buttons_of_one_row_only(page: Page, window: Browser) -> None:
+    open_charts(window, page, COMPARED)
+    window.run("document.querySelector('#rail li a').focus()")
+    kinds = "return document.activeElement.className || document.activeElement.localName"
+    on_the_way = []
+    for _ in range(4):
+        window.press("\ue004")
+        on_the_way.append(window.run(kinds))
+    assert on_the_way in (["eye", "pin", "baseline", "input"], ["eye", "pin", "input", "a"])
+    width = window.run("return getComputedStyle(document.activeElement).outlineWidth")
+    assert "2px" == width
+
+
 def test_a_baseline_and_a_comparison_are_chosen_with_keys(page: Page, window: Browser) -> None:
     open_charts(window, page, "/run?id=amber")
     window.run("document.querySelector('#rail li[data-id=amber] a').focus()")
