@@ -2,8 +2,8 @@
 
 The server is a process of its own that makes up the pages of a listing, a thousand keys each, in the form of S3; nothing else is
 behind it, so that the clients are measured. $KEYS (1000000) is how many there are, $ROUNDS (3) how often each client lists
-them. Keys a second count from the start of the process. The client beside is that of `make bench-peers`; without it the row
-says so.
+them, in turns. Keys a second count from the start of the process. The client beside is that of `make bench-peers`; without it
+the row says so.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def main() -> None:
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment = {**kept, **keys, "AWS_ENDPOINT_URL": url, "S3_ENDPOINT_URL": url, "WHERRY_SPOOL": str(base / "spool")}
-        found = {name: [run(command, environment) for _ in range(ROUNDS)] for name, command in clients.items()}
+        rounds = [{name: run(command, environment) for name, command in clients.items()} for _ in range(ROUNDS)]  # in turns
+    found = {name: [each[name] for each in rounds] for name in clients}
     rows = [
         [
             name,

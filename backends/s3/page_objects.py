@@ -1,6 +1,6 @@
-"""Reads the objects of a page of a listing, in a quarter of the time that botocore takes for them.
+"""Reads the objects of a page of a listing: with it the whole page takes less than half of its processor time.
 
-botocore (1.44) makes a tree of the page and walks through it by its model of the service: 30 ms for a page of a thousand. The
+botocore (1.44) makes a tree of the page and walks through it by its model of the service. The
 plain form that all servers use is read here by two regular expressions; a page of any other form is left to botocore.
 """
 

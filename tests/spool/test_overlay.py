@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import new_job, store_id
+from wherry.backends.memory import MemoryStore
 from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
@@ -64,3 +65,27 @@ def test_listing_asks_the_store_only_as_far_as_one_reads(view: QueuedOverlay) ->
     assert "a/000000000b" == next(view.list("a/")).key
     assert isinstance(view.inner, Endless)
     assert 1 == view.inner.given
+
+
+def test_pages_show_what_is_queued_once_on_the_first_one(tmp_path: Path) -> None:
+    store = MemoryStore(StoreURI("memory", tmp_path.name), {})
+    (tmp_path / "file").write_bytes(b"x")
+    for key in ("a/1", "a/2", "a/c/1", "a/d/1"):
+        store.put_file(key, tmp_path / "file")
+    spool = Spool(tmp_path / "spool")
+    journal = Journal(spool.folder / "journal.db")
+    keys = ("a/2", "a/3", "a/c/2", "a/e/1", "b")
+    journal.uploads.submit("owner", store_id(journal), [new_job(key, size_bytes=7) for key in keys])
+    view = QueuedOverlay(store, StoreURI("s3", "bucket"), "", journal, spool)
+
+    def shown(prefix: str, *, one_level: bool, mark: str | None = None) -> tuple[list[tuple[str, int]], list[str]]:
+        pages = list(view.pages(prefix, one_level=one_level, mark=mark))
+        objects = [(meta.key, meta.size_bytes) for page in pages for meta in page.objects]
+        return sorted(objects), sorted(folder for page in pages for folder in page.folders)
+
+    assert ([("a/1", 1), ("a/2", 7), ("a/3", 7)], ["a/c/", "a/d/", "a/e/"]) == shown("a/", one_level=True)
+    everything = [("a/1", 1), ("a/2", 7), ("a/3", 7), ("a/c/1", 1), ("a/c/2", 7), ("a/d/1", 1), ("a/e/1", 7)]
+    assert (everything, []) == shown("a/", one_level=False)
+    assert ([("b", 7)], []) == shown("b", one_level=True)
+    assert ([("a/c/1", 1), ("a/d/1", 1)], []) == shown("a/", one_level=False, mark="a/2")
+    journal.close()
