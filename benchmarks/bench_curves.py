@@ -27,9 +27,10 @@ import pyarrow.parquet as pq
 from measure import folder, machine, table, wait_until_quiet
 
 sys.path.insert(0, str(Path(__file__).parent / "looking"))
-from place import FarServer, PageProcess, far_away, memory_of_tree_mb, page_process, put_all, seconds_until
+from place import FarServer, far_away, memory_of_tree_mb, put_all, seconds_until
 
 from browser import Browser, browser
+from servers.page_process import PageProcess, page_process
 from servers.real import S3Server, fast_folder, seaweedfs
 from wherry.loggers.files.run_summary import MetricsFold, summary_bytes
 

@@ -24,9 +24,10 @@ from pathlib import Path
 from measure import folder, machine, table, wait_until_quiet
 
 sys.path.insert(0, str(Path(__file__).parent / "looking"))
-from place import FarServer, PageProcess, Requests, far_away, page_process
+from place import FarServer, Requests, far_away
 
 from browser import Browser, browser
+from servers.page_process import PageProcess, page_process
 from servers.real import S3Server, fast_folder, seaweedfs
 from wherry.loggers.destinations.run_folder import RunFolderConfig, RunFolderLogger
 from wherry.mirror.format.layout import FOLDER, parse_segment

@@ -19,8 +19,9 @@ from tempfile import TemporaryDirectory
 from measure import folder, machine, table, wait_until_quiet
 
 sys.path.insert(0, str(Path(__file__).parent / "looking"))
-from place import FarServer, PageProcess, far_away, page_process, put_all
+from place import FarServer, far_away, put_all
 
+from servers.page_process import PageProcess, page_process
 from servers.real import fast_folder, seaweedfs
 from wherry.loggers.files.run_summary import MetricsFold, summary_bytes
 from wherry.runs import Runs
@@ -64,7 +65,7 @@ def read_rows(uri: str, cache: str) -> None:
     first_s, n = 0.0, 0
     # An hour ahead: what was written in the last minutes counts as that of a live run, which is read each time.
     with Runs(uri, options=options, cache_dir=Path(cache), now=lambda: time.time() + 3600) as runs:
-        for n, row in enumerate(runs.rows(), 1):
+        for n, row in enumerate(runs.rows(as_told=True), 1):
             assert row.trouble is None, row.trouble
             assert len(row.metrics) == N_KEYS
             if n == N_FIRST:

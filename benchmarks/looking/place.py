@@ -1,15 +1,12 @@
-"""What the benchmarks of looking at runs share: a bucket that is far away, a page of `wherry ui` before it, what both use."""
+"""What the benchmarks of looking at runs share: a bucket that is far away, what they share besides."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +23,6 @@ HERE = Path(__file__).resolve().parent
 LATENCY_S = 0.03
 #: List prices of S3 (Standard, us-east-1): https://aws.amazon.com/s3/pricing/.
 LIST_USD, GET_USD = 5.0 / 1e6, 0.4 / 1e6
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -80,52 +76,6 @@ def far_away(near: S3Server, latency_s: float = LATENCY_S) -> Iterator[FarServer
             yield FarServer(near, process, int(process.stdout.readline()))
         finally:
             process.stdin.close()
-
-
-@dataclass(frozen=True)
-class PageProcess:
-    """`wherry ui` as a process of its own."""
-
-    root: str
-    process: psutil.Process
-
-    def get(self, path: str) -> str:
-        with _direct.open(self.root + path, timeout=120) as answer:
-            return str(answer.read().decode())
-
-    def events(self, path: str) -> Iterator[str]:
-        """The names of the events that it sends, as they come."""
-        with _direct.open(self.root + path, timeout=600) as answer:
-            while line := answer.readline().decode():
-                if line.startswith("event: "):
-                    yield line[len("event: ") :].strip()
-
-    @property
-    def peak_mb(self) -> float:
-        """The largest resident set so far (VmHWM)."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024 / 1e6
-
-
-@contextmanager
-def page_process(uri: str, options: Mapping[str, object], cache: Path) -> Iterator[PageProcess]:
-    """Start it; it is up when this returns. `cache` is where it keeps what it reads."""
-    command = [sys.executable, "-m", "wherry.cli", "ui", "--no-open", "--port", "0", uri]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
-    if options:
-        cache.mkdir(parents=True, exist_ok=True)
-        file = cache / "options.json"
-        file.write_text(json.dumps(dict(options)))
-        command += ["--options-file", str(file)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            root = next(found[1] for line in process.stdout if (found := re.search(r"(http://[\d.:]+)/", line)))
-            yield PageProcess(root, psutil.Process(process.pid))
-        finally:
-            process.terminate()
 
 
 def put_all(server: S3Server, prefix: str, files: Sequence[tuple[str, Path]]) -> None:

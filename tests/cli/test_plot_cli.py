@@ -37,7 +37,7 @@ def test_a_pipe_gets_letters_counts_and_how_true_it_is(three: Path, line: Comman
     assert "\x1b" not in out
     assert all(len(one) <= 80 for one in rest if "complete to step" not in one)
     assert {"aa amber  2.02541", "bb birch  1.02541", "cc cedar  1.50253"} < set(rest)
-    assert "all 897 points · 2 NaN · 1 +inf · 100 overwritten by a restart, pale" in rest
+    assert "all 897 points · 2 NaN · 1 +inf · 1 restart · 100 overwritten by a restart, pale" in rest
     assert rest[-2].startswith("birch: complete to step 299 · newest point ")
     assert "writer finished" in rest[-2]
 

@@ -135,6 +135,10 @@ class FaultProxy:
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)
 
+    def change(self, plan: Sequence[When]) -> None:
+        """Go on with another plan, from the next request on."""
+        self._seen, self._fired, self.plan = Counter(), Counter(), tuple(plan)
+
     async def _converse(self, connection: socket.socket) -> None:
         client = Side(*await asyncio.open_connection(sock=connection, limit=STREAM_LIMIT_BYTES))
         client.writer.transport.set_write_buffer_limits(high=0)  # what is counted as sent is in the kernel's hands

@@ -70,7 +70,7 @@ def test_the_numbers_are_there_without_scripts(three: Path, line: CommandLine) -
     for words in (
         "3 metrics over step, at most 1,000 points a curve, the least and the greatest of each part among them",
         "smoothed with a half-life of 20 steps",
-        "all 897 points · 2 NaN · 1 +inf · 100 overwritten by a restart, pale",
+        "all 897 points · 2 NaN · 1 +inf · 1 restart · 100 overwritten by a restart, pale",
         "ERROR amber, rank 0: loss <b>explodes</b>",
         "model.depth",
         "complete to step 299",

@@ -71,11 +71,12 @@ class Runs:
         """The URIs that were given, in their full form."""
         return [str(place.uri) for place in self._places]
 
-    def rows(self) -> Iterator[RunRow]:
+    def rows(self, *, as_told: bool = False) -> Iterator[RunRow]:
         """Yield the runs as they are known, in no order: one listing a URI, then 32 requests at a time.
 
         What cannot be read of one run is its row's `trouble`. StoreError if the listing itself fails; NotFoundError for a bucket
-        or a local folder that is not there.
+        or a local folder that is not there. `as_told`: the first ones sooner, while servers that list in another order than
+        Amazon's are still listing; where such a server tells of a run in two places, it is yielded twice: the last one counts.
         """
         kept, now_s = self._kept_rows(), self._now()
         waiting: deque[tuple[Found, Future[RunRow]]] = deque()
@@ -86,7 +87,7 @@ class Runs:
             kept.take(row, found, now_s)
             return row
 
-        for run_id, place, found in self._found():
+        for run_id, place, found in self._found(as_told=as_told):
             if not place.is_local and (row := kept.row(run_id, found, now_s)) is not None:
                 yield row
                 continue
@@ -109,27 +110,27 @@ class Runs:
         name = " ".join(f"{place.ident} {place.uri.prefix}" for place in self._places)
         return KeptRows(self._cache if is_kept else None, name)
 
-    def _found(self) -> Iterator[tuple[str, Place, Found]]:
+    def _found(self, *, as_told: bool = False) -> Iterator[tuple[str, Place, Found]]:
         """All runs, each with an id that no other has."""
-        taken: set[str] = set()
-        for number, place in enumerate(self._places, 1):
-            for where, found in self._runs_in(place):
+        taken: dict[str, tuple[int, str]] = {}
+        for at, place in enumerate(self._places, 1):
+            for where, found in self._runs_in(place, as_told=as_told):
                 run_id = plain = found.folder or where.uri.prefix.rpartition("/")[2] or where.uri.root
-                while run_id in taken:
+                number = at
+                while taken.setdefault(run_id, (at, found.folder)) != (at, found.folder):
                     run_id, number = f"{number}:{plain}", number + 1
-                taken.add(run_id)
                 with self._lock:
                     self._known[run_id] = where, found
                 yield run_id, where, found
 
-    def _runs_in(self, place: Place) -> Iterator[tuple[Place, Found]]:
+    def _runs_in(self, place: Place, *, as_told: bool) -> Iterator[tuple[Place, Found]]:
         """The runs below a place's URI, which may lie inside of a mirror: then only all of that one is whole."""
         prefix = place.uri.prefix
         if place.is_local and not Path("/", prefix).is_dir():
             raise NotFoundError("there is no such folder", operation="list", uri=f"/{prefix}")
         above = _mirror_above(place)
         if above is None:
-            for found in runs_of(place.store, prefix):
+            for found in runs_of(place.store, prefix, as_told=as_told):
                 yield place, found
             return
         outer = self._outer(place, StoreURI(place.uri.scheme, place.uri.root, above))

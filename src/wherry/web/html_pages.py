@@ -22,8 +22,9 @@ from wherry.web.site import Site
 from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
 from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
 
-#: A table that is not known whole is shown after this long, with what is known.
-_FIRST_ROWS_S = 0.8
+#: A table that is not known whole is shown after this long, with what is known; one without any row later, when it has the first.
+_WHOLE_TABLE_S = 0.6
+_FIRST_ROWS_S = 2.0
 #: More cards than this no page shows; the filter of keys reaches the others.
 _MOST_CARDS = 2000
 
@@ -50,7 +51,7 @@ def runs(request: Request) -> Response:
     """The table of all runs."""
     site: Site = request.app.state.site
     view = TableView.of(request.query_params)
-    known = site.listing.rows(wait_s=_FIRST_ROWS_S)
+    known = site.listing.rows(_WHOLE_TABLE_S, _FIRST_ROWS_S)
     table = table_of(known.rows, view)
     only = known.rows[0] if known.is_whole and len(known.rows) == 1 else None
     return _page(request, "runs.html", "Runs", {"view": view, "known": known, "table": table, "only": only})

@@ -46,15 +46,18 @@ class Listing:
         self._trouble: str | None = None
         self._version = 0
 
-    def rows(self, wait_s: float = 0.0) -> Rows:
-        """Return what is known, after at most `wait_s` if not all was read yet. Rows that are old are read again, behind it."""
+    def rows(self, wait_s: float = 0.0, first_s: float = 0.0) -> Rows:
+        """Return what is known, after at most `wait_s` if not all was read yet, and `first_s` if nothing was. Rows that are old
+        are read again, behind it.
+        """
         with self._news:
             is_old = self._read_at is None or self._clock() - self._read_at > self._fresh_s
             if is_old and self._thread is None:
                 self._thread = threading.Thread(target=self._read, name="wherry-ui-listing", daemon=True)
                 self._thread.start()
             if self._of_before_s is None:
-                self._news.wait_for(lambda: self._read_at is not None or self._thread is None, wait_s)
+                self._news.wait_for(self._has_ended, wait_s)
+                self._news.wait_for(lambda: self._rows or self._has_ended(), max(0.0, first_s - wait_s))
             age_s = 0.0 if self._read_at is None else self._clock() - self._read_at
             rows = tuple(self._rows.values())
             of_before_s = self._of_before_s if self._read_at is None else None
@@ -64,6 +67,9 @@ class Listing:
         """Return the rows that are known, and read none."""
         with self._news:
             return tuple(self._rows.values())
+
+    def _has_ended(self) -> bool:
+        return self._read_at is not None or self._thread is None
 
     def row(self, run_id: str) -> RunRow | None:
         """Return the row of a run, if it is known."""
@@ -75,12 +81,14 @@ class Listing:
         seen: dict[str, RunRow] = {}
         trouble = None
         try:
-            for row in self._runs.rows():
+            for row in self._runs.rows(as_told=True):
                 seen[row.id] = row
                 with self._news:
                     if self._rows.get(row.id) != row:
                         self._rows[row.id] = row
                         self._version += 1
+                        if len(self._rows) == 1:
+                            self._news.notify_all()
         except (WherryError, OSError) as error:  # the page says it; the rows of before stay
             trouble = redact(str(error)) or type(error).__name__
         finally:

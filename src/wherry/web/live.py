@@ -17,6 +17,8 @@ from wherry.web.words import dollars
 
 #: `Run.refresh()` knows when its writer stores something next, and returns at once before that: asking it costs nothing.
 _LOOK_S = 1.0
+#: While the table is read for the first time its rows are shown as they come.
+_LOOK_FOR_ROWS_S = 0.4
 
 
 def live(request: Request) -> Response:
@@ -30,7 +32,7 @@ def live(request: Request) -> Response:
 
 
 async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
-    version, spent = -1, ""
+    version, spent, look_s = -1, "", _LOOK_S
     yield "retry: 3000\n\n"
     while not site.ending.is_set():
         try:
@@ -39,6 +41,7 @@ async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
             else:
                 rows = await asyncio.to_thread(site.listing.rows)
                 is_new, version = version not in (-1, rows.version), rows.version
+                look_s = _LOOK_S if rows.is_whole else _LOOK_FOR_ROWS_S
             if is_new:
                 yield _event("news", {})
         except (WherryError, OSError) as error:
@@ -49,7 +52,7 @@ async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
             spent = now
             yield _event("usage", {"text": now})
         try:
-            await asyncio.wait_for(site.ending.wait(), _LOOK_S)
+            await asyncio.wait_for(site.ending.wait(), look_s)
         except asyncio.TimeoutError:
             continue
 

@@ -65,7 +65,9 @@ def truth(known: Truth) -> list[tuple[str, str]]:
     look = {"alive": "good", "finished": "good", "lost": "bad"}.get(known.writer, "")
     said.append((look, f"writer {known.writer}" if known.writer != "unknown" else "nothing says whether its writer lives"))
     n_missing = known.segments_missing
-    said.append(("bad", f"{n_missing:,} segments missing") if n_missing else ("", "no segment missing"))
+    said.append(
+        ("bad", f"{n_missing:,} segment{'' if n_missing == 1 else 's'} missing") if n_missing else ("", "no segment missing")
+    )
     checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
     said.append(checked[known.checksums_verified])
     return [*said, *(("bad", note) for note in known.notes)]

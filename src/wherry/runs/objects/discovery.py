@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from wherry.loggers.files.run_summary import SUMMARY
 from wherry.mirror.format.layout import FOLDER, key_for
@@ -73,25 +74,73 @@ class Walk:
                     break
 
 
-def runs_of(store: ObjectStore, prefix: str) -> Iterator[Found]:
-    """The runs below a prefix, each as soon as a listing has gone past the first part of its name."""
+def runs_of(store: ObjectStore, prefix: str, *, as_told: bool = False) -> Iterator[Found]:
+    """The runs below a prefix, each as soon as a listing has gone past the first part of its name.
+
+    `as_told`: in the store's own order, whose first page has the first runs also where list() reads all pages first. A run that
+    such a store tells of in two places comes twice; the last time it is whole.
+    """
     base = key_for(prefix, "") if prefix else ""
     is_mirror = next(iter(store.list(key_for(prefix, f"{FOLDER}/"))), None) is not None
+    told: dict[str, int] = {}
+    if as_told and not is_mirror:
+        for part, group in _parts_as_told(store, base):
+            told[part] = len(group)
+            yield from _split(base, group, set())
+            if not part:  # the last
+                return
     walk = Walk(store, base)
     group: list[ObjectMeta] = []
     own: list[ObjectMeta] = []
     first = ""
     for meta in walk:
-        part, is_folder, _ = meta.key[len(base) :].partition("/")
-        if is_mirror or not is_folder or part in _OWN_FOLDERS or _PART.fullmatch(part):
+        part = "" if is_mirror else _first_part(meta.key[len(base) :])
+        if not part:
             own.append(meta)  # of the prefix itself, if that is a run: known at the end
             continue
         if part != first:
-            yield from _split(base, group, walk.cut)
+            if told.get(first) != len(group):
+                yield from _split(base, group, walk.cut)
             group, first = [], part
         group.append(meta)
-    yield from _split(base, group, walk.cut)
+    if told.get(first) != len(group):
+        yield from _split(base, group, walk.cut)
     yield from _split(base, own, walk.cut)
+
+
+def _first_part(name: str) -> str:
+    """The folder that a name lies in, whose runs are whole without any other; empty if there is none such."""
+    part, is_folder, _ = name.partition("/")
+    return "" if not is_folder or part in _OWN_FOLDERS or _PART.fullmatch(part) else part
+
+
+def _parts_as_told(store: ObjectStore, base: str) -> Iterator[tuple[str, list[ObjectMeta]]]:
+    """The objects of each first part, as they come; those of none at the end, under an empty name.
+
+    It breaks off, without that end, at a part that comes again, and at a large folder, which only an ordered listing can pass
+    over.
+    """
+    group: list[ObjectMeta] = []
+    own: list[ObjectMeta] = []
+    done, first, n_large = {""}, "", 0
+    for meta in chain.from_iterable(page.objects for page in store.pages(base)):
+        name = meta.key[len(base) :]
+        part = _first_part(name)
+        n_large += _LARGE_FOLDERS.match(name) is not None
+        if n_large >= _MOST_IN_LARGE or (part and part != first and part in done):
+            return
+        if not part:
+            own.append(meta)
+            continue
+        if part != first:
+            if first:
+                yield first, group
+            group, first, n_large = [], part, 0
+            done.add(part)
+        group.append(meta)
+    if first:
+        yield first, group
+    yield "", own
 
 
 def _split(base: str, objects: list[ObjectMeta], cut: set[str]) -> Iterator[Found]:

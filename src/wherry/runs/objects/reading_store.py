@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from wherry.errors import PermanentError
 from wherry.runs.records import Usage
-from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions, TakeBlock
+from wherry.store import Capabilities, ObjectMeta, ObjectStore, Page, PutOptions, TakeBlock
 
 #: List prices of S3 (Standard, us-east-1) and of GCS (Standard), alike to a digit: https://aws.amazon.com/s3/pricing/,
 #: https://cloud.google.com/storage/pricing. Transfer out of the cloud is not in them: it depends on where the reader is.
@@ -93,6 +93,12 @@ class ReadingStore(ObjectStore):
             if number % _PAGE == 0:
                 self._tally.note(lists=1, is_free=self._is_free)
             yield meta
+
+    def pages(self, prefix: str = "", *, one_level: bool = False, mark: str | None = None) -> Iterator[Page]:
+        """As the inner store's."""
+        for page in self._inner.pages(prefix, one_level=one_level, mark=mark):
+            self._tally.note(lists=1, is_free=self._is_free)
+            yield page
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         """Refused."""

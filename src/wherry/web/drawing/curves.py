@@ -19,7 +19,7 @@ Axis = Literal["step", "epoch", "time", "relative"]
 AXES: tuple[Axis, ...] = ("step", "epoch", "time", "relative")
 #: A line cannot show more points than a wide screen has columns, twice.
 MOST_POINTS = 8000
-#: NaN, infinities and restarts are drawn as marks, so many at most; they are counted all.
+#: NaN, infinities, restarts and checkpoints are drawn as marks, so many at most; they are counted all.
 _MOST_MARKS = 300
 
 
@@ -106,7 +106,7 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
             line = _line("older", older.x[cut], older.value[cut], drawn, wanted.n_points, older.step[cut])
             lines.append({**line, "start": older.start})
     shown = value[can_be_drawn]
-    low, high = (float(one) for one in np.quantile(shown, [0.01, 0.99])) if len(shown) else (None, None)
+    low, high = _inner(shown)
     return {
         "lines": lines,
         "n_total": curve.n_total,
@@ -119,10 +119,23 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
             if which.any()
         },
         "restarts": curve.restarts[-_MOST_MARKS:],
+        "n_restarts": len(curve.restarts),
         "checkpoints": curve.checkpoints[-_MOST_MARKS:],
+        "n_checkpoints": len(curve.checkpoints),
         "clip": [low, high],
         "n_clipped": int(((shown < low) | (shown > high)).sum()) if low is not None and high is not None else 0,
     }
+
+
+def _inner(values: Floats) -> tuple[float | None, float | None]:
+    """Between which numbers 98 % of the values lie; None where there are none, or they lie too far apart for a float."""
+    import numpy as np
+
+    if not len(values):
+        return None, None
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (float(one) for one in np.quantile(values, [0.01, 0.99]))
+    return (low, high) if np.isfinite(high - low) else (None, None)
 
 
 def x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:

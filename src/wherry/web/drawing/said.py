@@ -37,6 +37,10 @@ def _counts(runs: Sequence[Mapping[str, Any]], *, has_part: bool, has_clip: bool
         words.append(f"{count:,} not above 0, not drawn")
     if has_clip and (count := total(lambda run: run["n_clipped"])):
         words.append(f"{count:,} outside of the axis")
+    if count := total(lambda run: run["n_restarts"]):
+        words.append(f"{count:,} restart{'' if count == 1 else 's'}")
+    if count := total(lambda run: run["n_checkpoints"]):
+        words.append(f"{count:,} checkpoint{'' if count == 1 else 's'}")
     if count := total(lambda run: sum(line["n_of"] for line in run["lines"] if line["kind"] == "older")):
         words.append(f"{count:,} overwritten by a restart, pale")
     return words

@@ -178,7 +178,7 @@ export function said(data, lines) {
   if (runs.length) {
     const [n, of] = [sum((run) => run.lines[0].y.length), sum((run) => run.lines[0].n_of)];
     const total = sum((run) => run.n_total);
-    words.push(n < of ? `${whole(n)} of ${whole(of)}, spikes kept` : `all ${whole(n)} points`);
+    words.push(n < of ? `${whole(n)} of ${whole(of)}, spikes kept` : `all ${whole(n)} point${n === 1 ? "" : "s"}`);
     if (get("low") || get("high")) words.push(`of this part; ${whole(total)} in all`);
     if (runs.some((run) => run.tail_only)) words.push("only the end of the file; the rest is being read");
     for (const name of ["NaN", "+inf", "-inf"]) {
@@ -189,9 +189,9 @@ export function said(data, lines) {
     if (negative) words.push(`${whole(negative)} not above 0, not drawn`);
     if (get("clip") === "1" && sum((run) => run.n_clipped)) words.push(`${whole(sum((run) => run.n_clipped))} outside of the axis`);
     const older = sum((run) => run.lines.filter((line) => line.kind === "older").reduce((count, line) => count + line.n_of, 0));
-    const restarts = sum((run) => run.restarts.length);
+    const restarts = sum((run) => run.n_restarts);
     if (restarts) words.push(`${whole(restarts)} restart${restarts === 1 ? "" : "s"} (tick)`);
-    const checkpoints = sum((run) => run.checkpoints.length);
+    const checkpoints = sum((run) => run.n_checkpoints);
     if (checkpoints) words.push(`${whole(checkpoints)} checkpoint${checkpoints === 1 ? "" : "s"} (◆)`);
     if (older) words.push(`${whole(older)} overwritten by a restart, pale`);
   }

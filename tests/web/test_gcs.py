@@ -1,0 +1,56 @@
+"""The page over runs in Google Cloud Storage: the table, curves, media, and a run that is still mirrored there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gate import wait_until
+from servers.real import Server
+from servers.web_page import RATES, log_of, log_steps, make_runs, page_of
+from wherry.mirror import Mirror, MirrorConfig
+from wherry.mirror.format.layout import FOLDER
+from wherry.store import PutOptions
+from wherry.store.registry import open_store
+from wherry.uri import parse_uri
+
+LIVELY = MirrorConfig(max_lag_s=1.0, settle_s=0.5, max_requests_per_hour=10_000_000, exit_on_sigterm=False)
+
+
+def test_runs_in_gcs_are_shown_while_one_of_them_is_live(
+    tmp_path: Path, fake_gcs_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    options = {"endpoint_url": fake_gcs_server.url, "anonymous": True}
+    uri = f"gs://{fake_gcs_server.bucket}/{tmp_path.name}"
+    store = open_store(parse_uri(uri), options)
+    try:
+        folder = make_runs(tmp_path / "runs")
+        for path in folder.rglob("*"):
+            if path.is_file() and path.name != ".lock":
+                store.put_file(f"{tmp_path.name}/{path.relative_to(folder)}", path, PutOptions())
+        with log_of(tmp_path / "live") as log:
+            log_steps(log, RATES["amber"], 0, 10)
+            mirror = Mirror(log.folder, f"{uri}/live", storage_options=options, config=LIVELY, spool=tmp_path / "spool")
+            with mirror, page_of(uri, options=options) as page:
+                wait_until(lambda: next(iter(store.list(f"{tmp_path.name}/live/{FOLDER}/")), None), 60.0, "the first segment")
+                wait_until(lambda: "run?id=live" in page.get("/").text, 60.0, "the next look at the table")
+                table = page.get("/").text
+                assert all(f"run?id={name}" in table for name in RATES)
+                assert 300 == page.points("amber", "train/loss")["n_total"]
+                shown = page.get("/run?id=amber&tab=media&step=100").text
+                assert "samples" in shown
+                assert 200 == page.get("/run?id=birch&tab=log").status
+                wait_until(lambda: page.points("live", "train/loss").get("n_total") == 10, 60.0, "the points of the live run")
+                log_steps(log, RATES["amber"], 10, 30)
+                log.flush()
+
+                def has_grown() -> bool:
+                    page.get("/run?id=live")  # looks for what is new, as /live does for an open page
+                    return page.points("live", "train/loss")["n_total"] == 30
+
+                wait_until(has_grown, 60.0, "the new points")
+                assert "complete to step 29" in page.get("/run?id=live").text
+    finally:
+        store.close()
