@@ -237,3 +237,18 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     cache.put("a", b"x")
     assert cache.get("a") is None
     assert StoreURI("file", "", "x").prefix == "x"
+
+
+def test_a_run_that_is_deleted_is_said_and_stays_as_it_was_read(tmp_path: Path, open_runs: Any) -> None:
+    folder = run_with(tmp_path / "runs/a", metrics__jsonl=LINE)
+    run = open_runs(tmp_path / "runs").run("a")
+    assert run.refresh()
+    (folder / "metrics.jsonl").unlink()
+    run._list_s = 0.0
+    assert run.refresh(), "it is news"
+    assert any("no object of this run is left" in note for note in run.truth().notes)
+    assert list(run.series("loss").value) == [1.0]
+    (folder / "metrics.jsonl").write_text(LINE * 2)
+    run._list_s = 0.0
+    assert run.refresh()
+    assert (len(run.series("loss").step), run.truth().notes) == (2, ())

@@ -134,7 +134,13 @@ class Run:
         """Look at all of the run: one listing, and the manifests that have changed."""
         root = root_of(self._place, self._found)
         walk = Walk(self._place.store, key_for(root, "") if root else "")
-        self._found = replace(self._found, objects=list(walk), is_cut=bool(walk.cut))
+        objects = list(walk)
+        if not objects and self._contents is not None:  # it was deleted: who looks at it keeps what he sees
+            self._metrics.trouble["gone"] = "no object of this run is left in the store: this is what was read before"
+            self._list_s = self._now() + LIST_EVERY_S
+            return
+        self._metrics.trouble.pop("gone", None)
+        self._found = replace(self._found, objects=objects, is_cut=bool(walk.cut))
         contents = contents_of(self._place, self._found, pool=self._pool)
         self._row = row_of(self._place, self._found, self.id, self._now())
         self._contents = contents
@@ -344,4 +350,4 @@ def _signature(contents: Contents | None, metrics: Metrics, row: RunRow, now_s: 
     """What is equal as long as nothing is new."""
     files = () if contents is None else tuple((name, one.size_bytes, len(one.segments)) for name, one in contents.files.items())
     states = () if contents is None else tuple(sorted(contents.writers(now_s).items()))
-    return files, states, metrics.version, metrics.tail_only, row.state
+    return files, states, metrics.version, metrics.tail_only, row.state, tuple(sorted(metrics.trouble.items()))

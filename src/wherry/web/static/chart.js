@@ -197,6 +197,8 @@ export function said(data, lines) {
   }
   const outside = lines.reduce((total, line) => total + (line.n_not_positive_x ?? 0), 0);
   if (outside) words.push(`${whole(outside)} at x not above 0, not drawn`);
+  const missing = data.runs.filter((run) => run.missing).length;
+  if (missing) words.push(`${missing} run${missing === 1 ? " has" : "s have"} no such metric`);
   for (const run of data.runs.filter((one) => one.trouble)) words.push(`${run.id}: ${run.trouble}`);
   if (!lines.length && !data.runs.some((run) => run.trouble)) words.push(hidden.size ? "nothing of what is shown" : "no points to draw");
   return words.join(" · ");
