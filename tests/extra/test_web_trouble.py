@@ -154,7 +154,7 @@ def test_a_run_that_grows_and_begins_anew_while_it_is_drawn(
         for number in range(10_000):
             files = good_run(60 + number * 7 % 100)
             put_files(seaweedfs_server, prefix, below("a", files), tmp_path / "grows")
-            if end.wait(0.05):
+            if end.wait(1.0):
                 return
 
     with page_through(seaweedfs_server, prefix) as (page, _):

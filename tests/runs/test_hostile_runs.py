@@ -155,9 +155,10 @@ class Refusing(WrappedStore):
         super().__init__(inner)
         self.part = part
         self.error = error
+        self.refuses_lists = False
 
     def _call(self, operation: str, key: str, call: Any) -> Any:
-        if self.part and self.part in key and operation != "list":
+        if self.part and self.part in key and (operation != "list" or self.refuses_lists):
             raise self.error("no", operation=operation, uri=key)
         return call()
 
@@ -179,6 +180,15 @@ def test_a_refusal_in_the_middle_is_one_row(error: type[StoreError], tmp_path: P
     run._list_s = 0.0
     run.refresh()  # what is known stays
     assert len(run.series("loss").step) == 1
+    refusing.refuses_lists = True
+    run._list_s = 0.0
+    assert run.refresh(), "that it is refused is news"
+    run.refresh()  # nothing is due
+    assert run.truth().notes == ("no",)
+    refusing.part = ""
+    run._list_s = 0.0
+    run.refresh()
+    assert run.truth().notes == ()
 
 
 def test_a_run_that_grows_while_it_is_read_is_read_to_where_it_was(tmp_path: Path, open_runs: Any) -> None:

@@ -111,15 +111,17 @@ class Run:
             now_s = self._now()
             try:
                 is_due = now_s >= self._list_s and (self._place.is_local or self._budget.take(2))
+                has_asked = True
                 if self._contents is None or is_due:
                     self._list()
                 else:
-                    self._look()
+                    has_asked = self._look()
             except StoreError as error:
                 self._list_s = now_s + LIST_EVERY_S / 4
                 self._metrics.trouble["store"] = error.message
             else:
-                self._metrics.trouble.pop("store", None)
+                if has_asked:
+                    self._metrics.trouble.pop("store", None)
             seen = _signature(self._contents, self._metrics, self._row, self._now())
             is_new, self._seen = seen != self._seen, seen
             return is_new
@@ -163,16 +165,18 @@ class Run:
                 followers.append(follower)
         return followers
 
-    def _look(self) -> None:
-        """Look for the next segments of those files for which one is due."""
+    def _look(self) -> bool:
+        """Look for the next segments of those files for which one is due; False if none is, and nobody was asked."""
         contents = self._contents
         assert contents is not None
         below = f"{self._found.path}/" if self._found.path else ""
         files = dict(contents.files)
+        has_asked = False
         for follower in self._followers:
             now_s = self._now()
             if now_s < follower.due_s or not self._budget.take():
                 continue
+            has_asked = True
             segment = follower.look(self._place.store, now_s)
             if segment is None:
                 continue
@@ -189,6 +193,7 @@ class Run:
             self._contents = replace(contents, files=files, newest_s=max(contents.newest_s or 0.0, newest_s))
             self._kept.clear()
             self._metrics.update(self._contents)
+        return has_asked
 
     def _known(self) -> Contents:
         with self._lock:
