@@ -129,7 +129,8 @@ def test_numbers_of_any_size_have_a_chart(points: list[tuple[float, float]], is_
     kept = sorted(one for one in points if not is_log or min(one) > 0) or [(1.0, 1.0)]
     lines = [{"kind": "raw", "x": [x for x, _ in kept], "y": [y for _, y in kept], "n_of": len(kept)}]
     one = {"id": "a", "colour": 0, "dash": 0, "lines": lines, "n_total": 1, "n_here": 1, "tail_only": False, "marks": {}}
-    data = {"key": "k", "runs": [{**one, "n_not_positive": 0, "n_clipped": 0}], "bands": []}
+    counts = dict.fromkeys(("n_not_positive", "n_clipped", "n_restarts", "n_checkpoints"), 0)
+    data = {"key": "k", "runs": [{**one, **counts}], "bands": []}
     shown = chart_lines(data, Axes(log_x=is_log, log_y=is_log), Screen(60, 12))
     assert any(set(line) & set(map(chr, range(0x2801, 0x2900))) for line in shown)
     assert max(map(len, shown)) <= 60
