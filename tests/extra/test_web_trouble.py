@@ -54,7 +54,9 @@ def no_old_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("LIST_EVERY_S", "LIST_ENDED_EVERY_S"):
         monkeypatch.setattr(run_module, name, 1.0)
-    monkeypatch.setitem(known_rows.Listing.__init__.__kwdefaults__, "fresh_s", 1.0)
+    defaults = known_rows.Listing.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "fresh_s", 1.0)
 
 
 @pytest.fixture

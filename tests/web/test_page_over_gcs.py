@@ -48,7 +48,7 @@ def test_runs_in_gcs_are_shown_while_one_of_them_is_live(
 
                 def has_grown() -> bool:
                     page.get("/run?id=live")  # looks for what is new, as /live does for an open page
-                    return page.points("live", "train/loss")["n_total"] == 30
+                    return bool(page.points("live", "train/loss")["n_total"] == 30)
 
                 wait_until(has_grown, 60.0, "the new points")
                 assert "complete to step 29" in page.get("/run?id=live").text

@@ -84,9 +84,9 @@ def runs_of(store: ObjectStore, prefix: str, *, as_told: bool = False) -> Iterat
     is_mirror = next(iter(store.list(key_for(prefix, f"{FOLDER}/"))), None) is not None
     told: dict[str, int] = {}
     if as_told and not is_mirror:
-        for part, group in _parts_as_told(store, base):
-            told[part] = len(group)
-            yield from _split(base, group, set())
+        for part, objects in _parts_as_told(store, base):
+            told[part] = len(objects)
+            yield from _split(base, objects, set())
             if not part:  # the last
                 return
     walk = Walk(store, base)
