@@ -120,7 +120,8 @@ def test_a_router_gives_the_batch_as_step_and_its_events_the_phase(tmp_path: Pat
         logger.run_event(Event.EVAL_END)
         logger.log_metrics({"a": 3}, step=2)
         logger.log_traces({"what": "trace"})
-    assert metrics_of(tmp_path) == [{"step": 4, "a": 1}, {"step": 4, "phase": "eval", "a": 2}, {"step": 2, "a": 3}]
+    of_eval = {"step": 4, "epoch": 0, "phase": "eval", "a": 2}
+    assert metrics_of(tmp_path) == [{"step": 4, "epoch": 0, "a": 1}, of_eval, {"step": 2, "epoch": 0, "a": 3}]
     assert lines_of(tmp_path / "traces.jsonl")[0]["step"] == 4
 
 

@@ -50,6 +50,14 @@ def window() -> Iterator[Browser]:
         yield window
 
 
+@pytest.fixture(autouse=True)
+def page_is_left(window: Browser) -> Iterator[None]:
+    """The page of an earlier test, whose server has ended, asks no more."""
+    yield
+    window.open("about:blank")
+    window.console()
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
