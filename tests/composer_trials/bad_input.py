@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,51 @@ def test_a_trainer_that_fails_in_init_leaves_what_was_handed_over(tmp_path: Path
     log.close(SimpleNamespace(timestamp=None), None)
     log.post_close()
     assert Path(__file__).read_bytes() == (tmp_path / "bucket/early.txt").read_bytes()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "bucket").rglob("ep*.pt")}
+
+
+class Asks(Callback):  # type: ignore[misc]  # Composer is not installed where types are checked
+    """Asks for a file beside the checkpoints, to look at it."""
+
+    def __init__(self, log: Any, name: str) -> None:
+        self._log, self._name = log, name
+
+    def init(self, state: Any, logger: Any) -> None:
+        with suppress(FileNotFoundError):
+            get_file(f"my-run/checkpoints/{self._name}", self._name, object_store=self._log)
+
+
+@pytest.mark.parametrize("way", ["asks", "load_path", "another pointer"])
+def test_published_checkpoints_are_kept_from_a_trainer_that_did_not_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    options: dict[str, Any] = {"save_folder": "{run_name}/checkpoints", "save_interval": "1ep"}
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    first = trainer(wherry_composer(store(tmp_path)), **options)
+    first.fit()
+    first.close()
+    published = contents(tmp_path)
+    assert {"ep1-ba4-rank0.pt", "ep2-ba8-rank0.pt"} == set(published)
+
+    monkeypatch.chdir(tmp_path / "second")
+    log = wherry_composer(store(tmp_path))
+    if way == "asks":
+        options["callbacks"] = [Asks(log, "best.pt")]
+    elif way == "load_path":
+        options["callbacks"] = [Asks(log, "latest-rank0.pt")]
+        options |= {"load_path": "my-run/checkpoints/ep1-ba4-rank0.pt", "load_object_store": log}
+    else:
+        options |= {"autoresume": True, "save_latest_filename": "newest-rank{rank}.pt"}
+    second = trainer(log, seed=99, **options)
+    with pytest.raises(UploadFailed, match="there already"):
+        second.fit()
+        second.close()
+    assert published == contents(tmp_path)
 
 
 def test_a_trainer_that_nobody_closes_loses_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from wherry.transfer.symlinks import SYMLINK_SUFFIX
 
 try:
     from composer import loggers as composer_loggers
+    from composer.callbacks import CheckpointSaver
     from composer.utils import dist
 except ImportError as error:
     raise MissingExtraError("this is for Composer, which is not installed: pip install mosaicml") from error
@@ -90,6 +91,8 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     """
 
     def __init__(self, *destinations: LoggerDestination, call_limits: CallLimits | None = None) -> None:
+        if not destinations:
+            raise ConfigError("wherry_composer() has no destination, so nothing would be uploaded or logged: give one at least")
         for one in destinations:
             _require_usable(one)
         self.destinations = destinations
@@ -97,7 +100,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         self._logger = _Logger(State(""), destinations, call_limits=self._call_limits)
         self._has_begun = False
         self._theirs: Any = None
-        self._newest: dict[str, bool] = {}  # folders in which a newest checkpoint was asked for -> whether there was one
+        self._newest: dict[str, bool] = {}  # folders in which autoresume looked for a newest checkpoint -> whether there was one
         self._resumed: frozenset[str] = frozenset()
         self._has_trained = False
         self._is_closed = False
@@ -157,9 +160,9 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     ) -> UploadHandle | UploadHandles | None:
         """Have every destination that uploads take the file; it may be changed afterwards. Returns a handle to wait on.
 
-        ``{run_name}`` and Composer's other fields of names are filled; other braces stay as they are. When the Trainer
-        went on from its newest checkpoint or found none (`autoresume`), a file of that folder replaces, even without `overwrite`,
-        what a killed attempt of this run has left under the name, as no pointer leads there.
+        ``{run_name}`` and Composer's other fields of names are filled; other braces stay as they are. When `autoresume`
+        went on from the newest checkpoint, or found none and no pointer in its folder, a file of that folder replaces, even
+        without `overwrite`, what a killed attempt of this run has left under the name, as no pointer leads there.
         """
         self._see(state)
         path, name = escaped(os.fspath(file_path)), self._filled(remote_file_name)
@@ -178,11 +181,12 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         An ObjectStoreLogger has limits of its own, and goes on as long as bytes come; others have `CallLimits.end_s`.
         """
         filled = self._filled(remote_file_name)
+        is_search = self._is_search(filled, destination)
         missing: list[FileNotFoundError] = []
         failed: list[tuple[LoggerDestination, Exception]] = []
         for one in self.destinations:
             try:
-                self._download_from(one, filled, destination, overwrite=overwrite, progress_bar=progress_bar)
+                has_led = self._download_from(one, filled, destination, overwrite=overwrite, progress_bar=progress_bar)
             except NotImplementedError:  # noqa: PERF203  it stores no files
                 continue
             except NotFoundError as error:
@@ -194,26 +198,41 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             else:
                 for other, why in failed:
                     self._logger.report(other, "download_file", why)
+                if is_search and has_led:
+                    self._newest[_folder_of(filled)] = True
                 return
         if failed:
             raise failed[0][1]
         if missing:
-            self._newest.setdefault(_folder_of(filled), False)
+            if is_search and not any(_has_pointers(one, escaped(filled)) for one in self.destinations):
+                self._newest.setdefault(_folder_of(filled), False)
             raise missing[0]
         raise NotImplementedError("none of these destinations can download files: add an ObjectStoreLogger")
 
     def _download_from(
         self, one: LoggerDestination, filled: str, destination: str, *, overwrite: bool, progress_bar: bool
-    ) -> None:
+    ) -> bool:
+        """Whether a pointer has led to the file."""
         name = escaped(filled)
         if not isinstance(one, ObjectStoreLogger):
             self._logger.make(one, "download_file", partial(one.download_file, name, destination, overwrite, progress_bar))
-            return
+            return False
         is_pointer = filled.endswith(SYMLINK_SUFFIX)  # Composer reads a pointer and follows it itself
         uploader, stored = one.uploader, one.remote_name(name)
         found = uploader.get(stored, destination, overwrite=overwrite, follow_symlinks=not is_pointer)
-        if is_pointer or found.key != uploader.uri.key_for(stored):
-            self._newest[_folder_of(filled)] = True
+        return bool(found.key != uploader.uri.key_for(stored))
+
+    def _is_search(self, filled: str, destination: str) -> bool:
+        """Whether the Trainer looks for the newest checkpoint, for `autoresume`.
+
+        Only it puts that where its saver keeps the newest. What callbacks ask for, and `load_path`, resumes no attempt.
+        """
+        for one in getattr(self._theirs, "callbacks", ()):
+            if isinstance(one, CheckpointSaver) and one.latest_filename and one.latest_remote_file_name:
+                remote, local = (name.format(self._theirs) for name in (one.latest_remote_file_name, one.latest_filename))
+                if remote.strip("/") == filled.strip("/") and os.path.abspath(local) == os.path.abspath(destination):
+                    return True
+        return False
 
     # what goes into checkpoints
 
@@ -226,9 +245,10 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what state_dict() returned; destinations are recognised by the names of their classes."""
-        if self._has_begun:
-            self._logger.state.elapsed_s = float(state.get("elapsed_s", 0.0))
-        kept = list(state.get("destinations", ()))
+        elapsed_s, kept = state.get("elapsed_s"), state.get("destinations")
+        if self._has_begun and isinstance(elapsed_s, (int, float)):  # a checkpoint of another version may have another kind
+            self._logger.state.elapsed_s = float(elapsed_s)
+        kept = [item for item in kept if isinstance(item, (list, tuple)) and len(item) == 2] if isinstance(kept, list) else []
         for one in self.destinations:
             found = next((item for item in kept if item[0] == type(one).__name__), None)
             if found is not None and hasattr(one, "load_state_dict"):
@@ -325,9 +345,21 @@ def _require_usable(destination: object) -> None:
         remedy = "give the destinations one by one, wherry_composer(one, two)"
     elif isinstance(destination, type):
         remedy = f"give an object, {destination.__name__}(...)"
+    elif destination is None or isinstance(destination, (str, int, float, os.PathLike)):
+        remedy = "give an object, such as ObjectStoreLogger('s3://my-bucket')"
     else:
         remedy = "give Composer's own to Trainer(loggers=[...]) beside this one"
     raise ConfigError(f"{destination!r} is no destination of wherry: {remedy}")
+
+
+def _has_pointers(destination: LoggerDestination, name: str) -> bool:
+    """Whether a pointer of another name is beside `name`: the checkpoints there are published, and no attempt's leftovers."""
+    if not isinstance(destination, ObjectStoreLogger):
+        return False
+    uploader, stored = destination.uploader, destination.remote_name(name)
+    folder = uploader.uri.key_for(stored).rpartition("/")[0]
+    pages = uploader.view().pages(f"{folder}/" if folder else "", one_level=True)
+    return any(meta.key.endswith(SYMLINK_SUFFIX) for page in pages for meta in page.objects)
 
 
 def _folder_of(name: str) -> str:
