@@ -64,6 +64,7 @@ class MemoryStore(MultipartStore):
         atomic_replace=True,
         metadata=True,
         process_local=True,
+        copies=True,
         min_part_size_bytes=1,
     )
 
@@ -114,6 +115,19 @@ class MemoryStore(MultipartStore):
         """As the contract says."""
         with self._root.lock:
             self._root.objects.pop(key, None)
+
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        """As the contract says."""
+        found = self._root if root is None else _ROOTS.setdefault(root, _Root())
+        with found.lock:
+            held = found.objects.get(source.key)
+        with about("copy", self._uri.uri_for(key)):
+            if held is None:
+                raise NotFoundError(f"there is no object {source.key!r}")
+            if source.etag not in (None, held[0].etag):
+                raise IntegrityError(f"the source was replaced: its etag is {held[0].etag}, not {source.etag}")
+        put = PutOptions(if_absent=if_absent, metadata=held[0].metadata, content_type=held[0].content_type)
+        return self._store("copy", key, held[1], put)
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says, but the process's end is the upload's end too."""
@@ -168,7 +182,8 @@ class MemoryStore(MultipartStore):
     def _store(self, operation: str, key: str, data: bytes, put: PutOptions) -> ObjectMeta:
         crc = int(google_crc32c.value(data))
         self._check(operation, key, crc if put.crc32c is None else put.crc32c, crc, "as CRC32C")
-        meta = ObjectMeta(key, len(data), crc32c=crc, modified_s=time.time(), metadata=dict(put.metadata))
+        metadata, now_s = dict(put.metadata), time.time()
+        meta = ObjectMeta(key, len(data), crc32c=crc, modified_s=now_s, metadata=metadata, content_type=put.content_type)
         with self._root.lock:
             if put.if_absent and key in self._root.objects:
                 raise AlreadyExistsError("the object is there already", operation=operation, uri=self._uri.uri_for(key))

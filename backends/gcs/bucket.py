@@ -34,6 +34,7 @@ from wherry.backends.http.wire_errors import ShortFile, WireError
 from wherry.backends.pages import Pages
 from wherry.backends.tally import Tally
 from wherry.errors import (
+    AlreadyExistsError,
     BucketNotFoundError,
     IntegrityError,
     NotFoundError,
@@ -50,6 +51,8 @@ MAX_NAME_BYTES = 1024
 #: The name of an object, and the generation that is meant; None: the newest.
 Version = tuple[str, "int | None"]
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+#: What bytes are of which nobody says more.
+_MEDIA = "application/octet-stream"
 _CRC32C_OF_NOTHING = "AAAAAA=="
 _LISTED = "prefixes,items(name,size,generation,crc32c,updated,metadata),nextPageToken"
 
@@ -174,7 +177,7 @@ class Bucket:
 
     def send(self, name: str, fd: int, put: PutOptions, *, start: int, end: int) -> ObjectMeta:
         """Make bytes [start, end) of an open file the object `name`, in one request ("multipart upload", RFC 2387)."""
-        boundary, media = secrets.token_hex(16), "Content-Type: application/octet-stream"
+        boundary, media = secrets.token_hex(16), f"Content-Type: {put.content_type or _MEDIA}"
         resource = json.dumps(resource_of(name, put))
         text = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
         head, tail = f"{text}--{boundary}\r\n{media}\r\n\r\n".encode(), f"\r\n--{boundary}--\r\n".encode()
@@ -208,6 +211,7 @@ class Bucket:
             modified_s=None if updated is None else from_rfc3339(updated).timestamp(),
             metadata=dict(resource.get("metadata") or {}),
             digest=None if md5 is None else f"md5:{base64.b64decode(md5).hex()}",
+            content_type=resource.get("contentType"),
         )
 
     def look(self, name: str, generation: int | None = None) -> ObjectMeta:
@@ -223,6 +227,36 @@ class Bucket:
         body = {"sourceObjects": pieces, "destination": resource_of(name, replace(put, crc32c=None))}
         condition = {"ifGenerationMatch": "0"} if put.if_absent else {}
         return self.described(name, self.ask("POST", name, below="/compose", body=body, **condition))
+
+    def rewrite(self, name: str, source: ObjectMeta, root: str | None, *, if_absent: bool) -> ObjectMeta:
+        """Copy an object of the bucket `root` ("Objects: rewrite"): `name` is made when the last of the requests is answered."""
+        url = f"{self.endpoint}/storage/v1/b/{quote(root or self.uri.root)}/o/{quote(source.key, safe='')}"
+        url += f"/rewriteTo/b/{quote(self.uri.root)}/o/{quote(name, safe='')}"
+        params = {"ifGenerationMatch": "0"} if if_absent else {}
+        if source.etag is not None:
+            params["ifSourceGenerationMatch"] = generation_match(source.etag)["ifGenerationMatch"]
+        with self.translated(if_match=True):
+            while True:
+                answer = self.request("POST", url, params)
+                if answer.status_code == 412 and if_absent and self._is_there(name):
+                    raise AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
+                if answer.status_code != 200:
+                    raise from_http_response(answer)
+                if (said := json_object(answer)).get("done"):
+                    return self.described(name, said.get("resource") or {})
+                if not (token := said.get("rewriteToken")):
+                    raise TransientError("the answer says neither that the copy is done nor how it goes on")
+                params["rewriteToken"] = str(token)
+
+    def _is_there(self, name: str) -> bool:
+        """Whether an object has that name, asked without preconditions."""
+        try:
+            self.ask("GET", name, fields="name")
+        except GoogleAPICallError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
 
     def check(self, meta: ObjectMeta, size_bytes: int, crc32c: int | None, *, keep: bool = False) -> None:
         """Compare what the server holds with what was sent. If it differs, delete the object, unless `keep`: IntegrityError.
@@ -332,7 +366,7 @@ def json_object(answer: Response) -> dict[str, Any]:
 
 def resource_of(name: str, put: PutOptions) -> dict[str, object]:
     """The description of an object that is about to be made ("Objects" resource of the JSON API)."""
-    resource: dict[str, object] = {"name": name, "contentType": "application/octet-stream", "metadata": dict(put.metadata)}
+    resource: dict[str, object] = {"name": name, "contentType": put.content_type or _MEDIA, "metadata": dict(put.metadata)}
     if put.crc32c is not None:
         resource["crc32c"] = base64.b64encode(put.crc32c.to_bytes(4, "big")).decode()
     return resource

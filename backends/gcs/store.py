@@ -61,6 +61,7 @@ class GCSStore(MultipartStore):
         max_part_size_bytes=5 * 2**40,
         max_parts=10_000,
         min_joined_bytes=1,
+        copies=True,
     )
 
     def __init__(self, uri: StoreURI, options: Mapping[str, object]) -> None:
@@ -68,6 +69,8 @@ class GCSStore(MultipartStore):
         self._bucket = Bucket(uri, checked)
         self._composed, self._sessions = ComposedUploads(self._bucket), SessionUploads(self._bucket)
         self._uploads: ComposedUploads | SessionUploads = self._composed
+        if checked.encryption_headers:  # of the customer's key: copies would need it twice, under other names
+            self.capabilities = replace(self.capabilities, copies=False)
         if checked.upload == "session":
             self._uploads = self._sessions
             self.capabilities = replace(
@@ -167,6 +170,13 @@ class GCSStore(MultipartStore):
             return super().join(key, sources, size_bytes, put)
         with self._about("join", key):
             return self._composed.join(key, sources, size_bytes, put)
+
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        """As the contract says; a large object between places or classes takes several requests, each of which goes on."""
+        if not self.capabilities.copies:
+            return super().copy(key, source, root, if_absent=if_absent)
+        with self._about("copy", key):
+            return self._bucket.rewrite(key, source, root, if_absent=if_absent)
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says. A session's id is a secret: whoever has it may write the object."""

@@ -48,17 +48,8 @@ _FOLDERS = ("s3", "signin", "sso", "sso-oidc", "sts")
 OPERATIONS = frozenset(
     {
         *("AbortMultipartUpload", "CompleteMultipartUpload", "CreateMultipartUpload", "CreateSession", "DeleteObject"),
-        *(
-            "DeleteObjects",
-            "GetObject",
-            "HeadBucket",
-            "HeadObject",
-            "ListBuckets",
-            "ListMultipartUploads",
-            "ListObjectsV2",
-            "ListParts",
-        ),
-        *("PutObject", "UploadPart", "UploadPartCopy"),
+        *("CopyObject", "DeleteObjects", "GetObject", "HeadBucket", "HeadObject", "ListBuckets", "ListMultipartUploads"),
+        *("ListObjectsV2", "ListParts", "PutObject", "UploadPart", "UploadPartCopy"),
     }
 )
 #: How botocore keeps its models.

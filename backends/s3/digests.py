@@ -13,6 +13,8 @@ from typing import Any
 from wherry.errors import TransientError
 
 _MD5 = re.compile("[0-9a-fA-F]{32}")
+#: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
+CHECKED = "crc32c:"
 
 
 def etag_of(text: str | None) -> str:
@@ -63,3 +65,8 @@ def _checksum(answer: Mapping[str, Any], name: str, size_bytes: int) -> bytes | 
     except ValueError:
         return None
     return data if len(data) == size_bytes else None
+
+
+def split_id(upload_id: str) -> tuple[bool, str]:
+    """Of an upload in parts: whether the server checks its parts, and the server's own id."""
+    return upload_id.startswith(CHECKED), upload_id.removeprefix(CHECKED)

@@ -59,6 +59,7 @@ _QUERY = {"PartNumber": "partNumber", "UploadId": "uploadId"}  # in the order th
 _ANSWERS = {
     "content-range": "ContentRange",
     "content-encoding": "ContentEncoding",
+    "content-type": "ContentType",
     "etag": "ETag",
     "x-amz-checksum-crc32": "ChecksumCRC32",
     "x-amz-checksum-crc32c": "ChecksumCRC32C",

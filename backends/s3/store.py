@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from wherry.backends.local_file import Summed, opened_target
 from wherry.backends.s3.body import sending
+from wherry.backends.s3.copy import Copier
 from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
-from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c, etag_of
+from wherry.backends.s3.digests import CHECKED, crc32c_of, digest_of, encode_crc32c, etag_of, split_id
 from wherry.backends.s3.error_table import DigestError, Translator, status_of, taken
 from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
@@ -64,8 +65,6 @@ if TYPE_CHECKING:
 
 #: Of every part but the last ("Amazon S3 multipart upload limits").
 _MIN_PART_BYTES = 5 * 2**20
-#: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
-_CHECKED = "crc32c:"
 #: What a trial that was killed leaves: below the prefix that `wherry.store.server_features` gives it, names that `Trial` makes.
 _TRIAL = re.compile(rf"(.*/)?{re.escape(TEMPORARY_MARK)}probe-[0-9a-f]+/wherry-probe-[a-z]+", re.DOTALL)
 
@@ -104,6 +103,13 @@ class S3Store(MultipartStore):
             self._takes_unsigned,
             self._requests.add,
         )
+        self._copier = Copier(
+            lambda: self._client,
+            self._bucket,
+            self._errors,
+            self,
+            lambda: self._findings is not None and self.capabilities.conditional_put,
+        )
         self._deleter = Deleter(lambda: self._client, self._bucket, self._errors, self.delete)
         self._reader = Reader(self._objects, self._errors, self.head)
         self._listings = Listings(lambda: self._client, self._bucket, self._errors, only_folders=self._is_directory_bucket)
@@ -137,6 +143,8 @@ class S3Store(MultipartStore):
             extra = self._condition(key, put.if_absent, None if self._findings is None else self._findings.conditional_put)
             if put.crc32c is not None and self._options.checksums and (self._findings is None or self._findings.checks_crc32c):
                 extra["ChecksumCRC32C"] = encode_crc32c(put.crc32c)
+            if put.content_type:
+                extra["ContentType"] = put.content_type
             with sending(path, put.crc32c) as source, self._errors.translated("put", key):
                 answer = self._objects.ask("put_object", key, source, put.metadata, **extra)
             crc32c = None if put.crc32c is None else self._confirmed(answer)
@@ -223,7 +231,7 @@ class S3Store(MultipartStore):
             return super().join(key, sources, size_bytes, put)
         put = replace(put, if_absent=False)
         upload_id = self.begin(key, size_bytes, put)
-        checked, raw_id = _split_id(upload_id)
+        checked, raw_id = split_id(upload_id)
 
         def copy(part: tuple[int, str]) -> None:
             number, name = part
@@ -245,27 +253,29 @@ class S3Store(MultipartStore):
                 self.abort(key, upload_id)
             raise
 
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        """As the contract says."""
+        return self._copier.copy(key, source, root, if_absent=if_absent)
+
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the contract says. The id tells a later process whether the server checks the parts."""
         if self._options.checksums and (self._findings is None or self._findings.joins_crc32c):
             try:
-                upload_id, algorithm, kind = self._create(
-                    key, put.metadata, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
-                )
+                upload_id, algorithm, kind = self._create(key, put, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT")
             except PermanentError as error:
                 if isinstance(error, (NotFoundError, AccessDeniedError)):
                     raise
             else:
                 if (algorithm, kind) == ("CRC32C", "FULL_OBJECT"):
-                    return _CHECKED + upload_id
+                    return CHECKED + upload_id
                 if algorithm is None:  # ignored
                     return upload_id
                 self.abort(key, upload_id)  # it would ask for a checksum of checksums, which nobody has
-        return self._create(key, put.metadata)[0]
+        return self._create(key, put)[0]
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the contract says."""
-        checked, raw_id = _split_id(upload_id)
+        checked, raw_id = split_id(upload_id)
         extra: dict[str, Any] = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if checked else {}
         with (
             self._errors.about("put_part", key),
@@ -277,11 +287,11 @@ class S3Store(MultipartStore):
 
     def list_parts(self, key: str, upload_id: str) -> builtins.list[StoredPart]:
         """As the contract says."""
-        return self._listings.parts(key, _split_id(upload_id)[1])
+        return self._listings.parts(key, split_id(upload_id)[1])
 
     def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
         """As the contract says. Amazon keeps the connection busy and answers 200 first: an error in the body counts as one."""
-        checked, raw_id = _split_id(upload_id)
+        checked, raw_id = split_id(upload_id)
         honoured = None if self._findings is None else self._findings.conditional_complete
         joined = sorted(parts, key=lambda part: part.number)
         with self._errors.about("complete", key):
@@ -303,7 +313,7 @@ class S3Store(MultipartStore):
     def abort(self, key: str, upload_id: str) -> None:
         """As the contract says."""
         with absence_is_fine(), self._errors.translated("abort", key):
-            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=_split_id(upload_id)[1])
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=split_id(upload_id)[1])
 
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         """As the contract says. S3 shows nothing of ours beside an upload's id: `is_ours` is what a killed trial has left."""
@@ -381,6 +391,7 @@ class S3Store(MultipartStore):
             metadata=found.metadata,
             max_put_size_bytes=5 * 2**30,
             deleted_at_once=DELETED_AT_ONCE,
+            copies=True,
             min_joined_bytes=_MIN_PART_BYTES if self._options.checksums and found.copies_parts else None,
         )
 
@@ -399,9 +410,11 @@ class S3Store(MultipartStore):
             return asked
         raise taken()
 
-    def _create(self, key: str, metadata: Mapping[str, str], **checksum: Any) -> tuple[str, str | None, str | None]:
+    def _create(self, key: str, put: PutOptions, **extra: Any) -> tuple[str, str | None, str | None]:
+        if put.content_type:
+            extra["ContentType"] = put.content_type
         with self._errors.translated("begin", key):
-            answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(metadata), **checksum)
+            answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=key, Metadata=dict(put.metadata), **extra)
             if not (upload_id := answer.get("UploadId")):
                 raise TransientError("the answer names no upload")
         return upload_id, answer.get("ChecksumAlgorithm"), answer.get("ChecksumType")
@@ -428,9 +441,5 @@ def _describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
     etag = etag_of(answer.get("ETag"))
     if answer.get("ContentLength", -1) < 0:
         raise TransientError("the answer does not say how many bytes the object has")
-    return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=digest_of(answer, etag))
-
-
-def _split_id(upload_id: str) -> tuple[bool, str]:
-    """Whether the upload's parts are checked, and the server's own id."""
-    return upload_id.startswith(_CHECKED), upload_id.removeprefix(_CHECKED)
+    digest, content_type = digest_of(answer, etag), answer.get("ContentType")
+    return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=digest, content_type=content_type)

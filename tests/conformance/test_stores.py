@@ -286,6 +286,7 @@ class TestFakeGCS(StoreConformance):
 
     longest_part_bytes = 200
     missing_source_error = StoreError
+    keeps_conditions_of_copies = False
     sdk_only = False
 
     @pytest.fixture

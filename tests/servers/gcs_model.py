@@ -332,6 +332,22 @@ class Model:
             for _, fd in opened:
                 os.close(fd)
 
+    def copy(self, source: Stored, bucket: str, name: str, conditions: Conditions) -> Stored:
+        """Another object with the bytes, the metadata and the content type of `source`."""
+        draft = self.draft(bucket, name)
+        try:
+            _, fd = self.open(source.bucket, source.name, Conditions(), source.generation)
+            try:
+                while block := os.read(fd, _BLOCK_BYTES):
+                    draft.write(block)
+            finally:
+                os.close(fd)
+            resource = {"contentType": source.content_type, "metadata": source.metadata}
+            return self.commit(bucket, name, draft, resource, conditions, source.components)
+        except GCSError:
+            draft.discard()
+            raise
+
     def begin(self, bucket: str, name: str, resource: Mapping[str, object], conditions: Conditions) -> str:
         """Open a resumable session; the preconditions are checked now and again at its end."""
         draft = self.draft(bucket, name)

@@ -21,10 +21,8 @@ from wherry.store.contract import (
     StoredPart,
     TakeBlock,
     file_in_memory,
-    order_of,
-    rest_after,
-    start_within,
 )
+from wherry.store.key_order import order_of, rest_after, start_within
 
 __all__ = [
     "CRC32C_METADATA",

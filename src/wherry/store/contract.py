@@ -1,7 +1,7 @@
-"""The object store contract: six verbs, delete_many() and pages(), five for stores that take an object in parts, and join().
+"""The object store contract: six verbs, delete_many() and pages(), five for stores that take objects in parts, join(), copy().
 
 Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
-copy (it is a join of one), storage classes and ACLs (options of a backend), async twins (concurrency comes from
+storage classes and ACLs (options of a backend), async twins (concurrency comes from
 threads and processes), retries, progress and sleeps (wrappers do those).
 
 A backend is a class that is called with ``(uri: StoreURI, options: Mapping[str, object])``. It uses the URI's scheme and
@@ -60,31 +60,6 @@ def file_in_memory() -> Iterator[Path]:
         os.close(descriptor)
 
 
-def order_of(key: str) -> bytes:
-    """What listings sort keys by: their UTF-8 bytes. A name in a local folder that is no UTF-8 counts with its own bytes."""
-    return key.encode(errors="surrogateescape")
-
-
-def start_within(prefix: str, start_after: str) -> str | None:
-    """What is left of `start_after` in a listing of `prefix`: a key that begins with `prefix`; "" if all of its keys come later.
-
-    None: all of its keys come earlier, so that there is nothing to ask the store for.
-    """
-    if start_after.startswith(prefix):
-        return start_after
-    return "" if order_of(start_after) < order_of(prefix) else None
-
-
-def rest_after(name: bytes, after: bytes) -> bytes | None:
-    """What is left of `after` for a listing of one folder, whose `name` ends with a slash; b"" if all of its keys come later.
-
-    None: all of its keys come earlier, or `name` is that of a file, which does.
-    """
-    if name.endswith(b"/") and after.startswith(name):
-        return after[len(name) :]
-    return b"" if name > after else None
-
-
 @dataclass(frozen=True)
 class Capabilities:
     """What a store can do; wrappers, workers and tests read this and never a backend's name."""
@@ -120,6 +95,8 @@ class Capabilities:
     min_joined_bytes: int | None = None
     #: delete_many() sends one request for so many keys.
     deleted_at_once: int = 1
+    #: copy() works.
+    copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +117,8 @@ class ObjectMeta:
     #: Another digest of the whole object that the store surely vouches for, ``md5:<hex>`` (also sha1, sha256, crc32), where it
     #: has one: what a download of an object without `crc32c` is checked against. In the answer of put_file(): of what came.
     digest: str | None = None
+    #: The media type that it was stored with, where head() says it.
+    content_type: str | None = None
 
     @property
     def token(self) -> str | None:
@@ -197,6 +176,8 @@ class PutOptions:
     crc32c: int | None = None
     #: Kept with the object by a store whose capabilities say `metadata`.
     metadata: Mapping[str, str] = field(default_factory=dict)
+    #: The media type; None: the store's own default. Kept where `metadata` is.
+    content_type: str | None = None
     #: put_file() only: nobody writes to the file any more (deleting it is fine), so that a store on the same file system may link
     #: or reflink it in place of a copy.
     frozen: bool = False
@@ -394,6 +375,27 @@ class ObjectStore(ABC):
             operation="join",
             uri=key,
             hint="read capabilities.min_joined_bytes first, and use put_file()",
+        )
+
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        """Make the object `key` of `source` inside the server: an object of this store, or of the store `root` there.
+
+        None of its bytes is sent. `source` is what head() or list() of that store said. The copy has its metadata, its media type
+        and whatever else the server carries over. It may be called again after any error; a process that is killed in the middle
+        may leave what list_uploads() shows. A store whose `capabilities` say no raises PermanentError.
+
+        The answer is of the copy, as the server describes it; the caller compares it with `source`.
+
+        Guarantees: the whole object is readable under `key` and the source stays (test_copy_is_its_source); with `if_absent` an
+        existing object is untouched and AlreadyExistsError is raised (test_copy_if_absent_keeps_what_is_there); NotFoundError if
+        the source is not there, IntegrityError if it was replaced since, and then nothing has changed
+        (test_copy_of_what_was_replaced_changes_nothing).
+        """
+        raise PermanentError(
+            f"{type(self).__name__} copies nothing",
+            operation="copy",
+            uri=key,
+            hint="read capabilities.copies first, and use read()",
         )
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing

@@ -121,6 +121,10 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         return self._call("join", key, lambda: self.inner.join(key, sources, size_bytes, put))
 
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        """As the inner store's."""
+        return self._call("copy", key, lambda: self.inner.copy(key, source, root, if_absent=if_absent))
+
     def close(self) -> None:
         """Close the inner store."""
         self.inner.close()

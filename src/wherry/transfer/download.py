@@ -7,14 +7,12 @@ The destination appears whole and verified or not at all. What an interrupted ca
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import math
 import os
 import sys
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -28,13 +26,13 @@ from wherry.posix.thread_pool import DaemonThreadPool, first_done
 from wherry.store import RANGES_METADATA, ObjectMeta, ObjectStore
 from wherry.store.retry import call_with_retry
 from wherry.transfer.concurrency import Concurrency
+from wherry.transfer.digest import Digest
 from wherry.transfer.resume import Partial, Version, forget_partial, partial_beside, temporary_beside
 
 log = logging.getLogger("wherry.transfer.download")
 
 #: If the object is replaced while it is fetched, the download begins again, at most so often.
 _MOST_RESTARTS = 3
-_BLOCK_BYTES = 2**20
 _DAMAGED = "the bytes are damaged in the store or on the way: try from another machine, or upload the object again"
 _DAMAGED_OR_NO_MD5 = f"{_DAMAGED}; if it is an S3 server whose ETags are no MD5s, give the storage option checksums=False"
 
@@ -177,7 +175,7 @@ class _Fetch:
 
     def all(self, advance: Callable[[int], object]) -> None:
         """Fetch every range that the file does not hold yet. IntegrityError: the object was replaced meanwhile, or `damage`."""
-        follower = _Digest(self._meta.digest, self._partial.path) if self._follows_digest else None
+        follower = Digest(self._meta.digest, self._partial.path) if self._follows_digest else None
 
         def done(number: int) -> Sequence[int]:
             start, end = self._version.range(number)
@@ -202,7 +200,7 @@ class _Fetch:
             log.info("%s: the store has no checksum of it, so only its size was compared", self._meta.key)
             return True
         if self._digest is None:
-            whole = _Digest(self._meta.digest, self._partial.path)
+            whole = Digest(self._meta.digest, self._partial.path)
             whole.add(0, self._meta.size_bytes)
             self._digest = whole.text()
         return self._digest == self._meta.digest
@@ -359,38 +357,6 @@ def _sums_of_ranges(meta: ObjectMeta, version: Version) -> tuple[int, list[int]]
     if judged_bytes >= meta.size_bytes:
         return None
     return judged_bytes, regroup_crc32c(sums, range_bytes, judged_bytes, meta.size_bytes)
-
-
-class _Digest:
-    """Computes the digest of a file whose ranges are written in any order: each is read when all before it are there.
-
-    `wanted` names the algorithm: ``md5:...``. Reading is done by the thread that waits for the ranges, from the page cache.
-    """
-
-    def __init__(self, wanted: str | None, path: Path) -> None:
-        self._algorithm = (wanted or "").partition(":")[0]
-        self._path = path
-        self._sum = zlib.crc32(b"")
-        self._hash = None if self._algorithm == "crc32" else hashlib.new(self._algorithm, usedforsecurity=False)
-        self._at = 0
-        self._waiting: dict[int, int] = {}
-
-    def add(self, start: int, end: int) -> None:
-        """Bytes [start, end) are there: read on until a byte is missing."""
-        self._waiting[start] = end
-        with open(self._path, "rb", buffering=0) as file:
-            while (stop := self._waiting.pop(self._at, None)) is not None:
-                file.seek(self._at)
-                while self._at < stop and (block := file.read(min(_BLOCK_BYTES, stop - self._at))):
-                    self._at += len(block)
-                    if self._hash is None:
-                        self._sum = zlib.crc32(block, self._sum)
-                    else:
-                        self._hash.update(block)
-
-    def text(self) -> str:
-        """The digest so far, in the form of ObjectMeta.digest."""
-        return f"{self._algorithm}:{f'{self._sum:08x}' if self._hash is None else self._hash.hexdigest()}"
 
 
 def _figures(size_bytes: int, crc32c: int | None, digest: str | None) -> str:

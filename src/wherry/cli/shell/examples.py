@@ -34,6 +34,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "wherry cat 's3://my-bucket/run1/logs/*.log' | grep loss",
         "wherry cat s3://my-bucket/runs/7/train.log | tail -1",
     ),
+    "cp": (
+        "wherry cp -r s3://my-bucket/run1 s3://my-bucket/backups/",
+        "wherry cp 's3://my-bucket/run1/*.pt' models/",
+        "wherry cp -r logs s3://my-bucket/run2/logs",
+    ),
     "rm": (
         "wherry rm s3://my-bucket/run1/ep1.pt",
         "wherry rm 's3://my-bucket/run1/*.tmp' --dry-run",

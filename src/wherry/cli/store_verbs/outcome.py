@@ -80,10 +80,12 @@ class Outcome:
         except BrokenPipeError:
             write_nowhere()
 
-    def each(self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str]) -> None:
+    def each(
+        self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str], *, is_raised: bool = False
+    ) -> None:
         """Do the work on all items, several at once, which are taken as they are needed; an error is the failure of its item.
 
-        What the work returns, if it can be called, is called here, in the order of the items.
+        `is_raised`: it is the command's own. What the work returns, if it can be called, is called here, in the items' order.
         """
         from collections import deque
         from concurrent.futures import Future
@@ -97,6 +99,8 @@ class Outcome:
             try:
                 show = result_of(future)
             except (WherryError, OSError) as error:
+                if is_raised:
+                    raise
                 self.fail(uri_of(item), error)
                 return
             if callable(show):

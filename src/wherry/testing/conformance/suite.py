@@ -30,6 +30,9 @@ class StoreSuite:
     #: What join() raises if a source is missing. Override it for a server that answers with another error.
     missing_source_error: type[StoreError] = NotFoundError
 
+    #: copy() keeps its conditions. Override it for a server that ignores them.
+    keeps_conditions_of_copies = True
+
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
         """All keys below the prefix, temporary ones too. Override it where the medium shows more than list() does."""
         return {meta.key for meta in store.list(f"{prefix}/")}

@@ -1,0 +1,1 @@
+"""``wherry cp``, ``mv`` and ``sync``: objects and files from any place to any other."""

@@ -1,0 +1,75 @@
+"""``wherry cp``: objects and files from any place to any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from wherry.cli.arguments import FileOption, JsonOption, OverwriteOption, PairsOption, SpoolOption, spool_folder
+from wherry.cli.copy_verbs.planning import Step, planned
+from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
+from wherry.cli.copy_verbs.transfers import Transfers
+from wherry.cli.store_verbs.get_command import DryRunOption, RecursiveOption
+from wherry.cli.store_verbs.outcome import Outcome
+from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
+from wherry.cli.store_verbs.selection import or_folder
+
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SRC",
+        help="Objects or files: s3://bucket/name, gs://..., a path; * ? [ab] ** stand for others.",
+        show_default=False,
+    ),
+]
+DestArgument = Annotated[
+    str, typer.Argument(metavar="DST", help="A name, or a folder (with a / at its end) for all of them.", show_default=False)
+]
+
+
+def cp(
+    sources: SourcesArgument,
+    dest: DestArgument,
+    recursive: RecursiveOption = False,
+    include: IncludeOption = None,
+    exclude: ExcludeOption = None,
+    include_from: IncludeFileOption = None,
+    exclude_from: ExcludeFileOption = None,
+    overwrite: OverwriteOption = False,
+    dry_run: DryRunOption = False,
+    spool: SpoolOption = None,
+    option: PairsOption = None,
+    options_file: FileOption = None,
+    source_option: SourcePairsOption = None,
+    source_options_file: SourceFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy objects or files from any place to any other, verified.
+
+    Inside one S3 or GCS server the server copies: no byte comes here. Else
+    the bytes go through this machine's memory. Metadata and content type go
+    along between stores. Names are made as by wherry get. When it ends, all
+    is copied and verified, or named: nothing goes on in the background.
+    """
+    rules, folder = Rules(include, exclude, include_from, exclude_from), spool_folder(spool)
+    places = [*sources, dest]
+    with open_sides(places, option, options_file, source_option, source_options_file, folder) as sides:
+        steps = planned(sides, sources, dest, rules, recursive=recursive, overwrite=overwrite, verb="copy")
+        outcome = Outcome("copied", as_json=as_json, dry_run=dry_run)
+        with Transfers(sides, len(steps)) as transfers:
+            if not dry_run:
+                transfers.prepare(step.place.store for step in steps)
+
+            def copy(step: Step) -> Callable[[], None]:
+                source, place = step.source, step.place
+                with or_folder(source, "copy"):
+                    if dry_run:
+                        size_bytes = source.store.head(source.name).size_bytes if source.size_bytes < 0 else source.size_bytes
+                    else:
+                        size_bytes = transfers.copy(source, place, overwrite=overwrite, progress_bar=len(steps) == 1).size_bytes
+                return lambda: outcome.add(source.uri, size_bytes, place.shown)
+
+            outcome.each(copy, steps, lambda step: step.source.uri, is_raised=len(steps) == 1)
+    raise typer.Exit(outcome.end())
