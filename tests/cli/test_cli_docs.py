@@ -48,7 +48,12 @@ def test_every_command_has_a_section_and_no_other_is_there() -> None:
 def test_every_option_is_documented_and_exists(name: str) -> None:
     cells = re.findall(r"^\| (`-.*?) \|", _section(name), re.MULTILINE)
     documented = {option for cell in cells for option in re.findall(r"--[\w-]+", cell)}
-    assert _options(name) - {"--help"} == documented
+    assert _options(name) - {"--help", "--quiet", "--verbose"} == documented
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_verb_takes_quiet_and_verbose(name: str) -> None:
+    assert {"--quiet", "--verbose"} <= _options(name)
 
 
 @pytest.mark.parametrize("name", sorted(_GROUP.verbs))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wherry.cli.shell.verbosity import is_quiet, log_only_errors
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact, register_secret
 from wherry.uri import StoreURI, hide_login, parse_uri
@@ -172,13 +173,12 @@ def command(verb: str, spool: Path) -> str:
 @contextmanager
 def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iterator[Uploader]:
     """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued."""
-    import logging
     from tempfile import TemporaryDirectory
 
     from wherry.config import AgentConfig, Config
     from wherry.uploader import Uploader
 
-    logging.getLogger("wherry").setLevel(logging.ERROR)  # warnings about the spool's file system matter to writers only
+    log_only_errors("wherry")  # warnings about the spool's file system matter to writers only
     with ExitStack() as stack:
         if not spool.exists():
             spool = Path(stack.enter_context(TemporaryDirectory(prefix="wherry-")))
@@ -194,9 +194,21 @@ def print_err(text: str) -> None:
     sys.stderr.write("wherry: " + "\n".join(map(printable, redact(text).split("\n"))) + "\n")
 
 
+def print_note(text: str) -> None:
+    """Write a message that is no error to stderr, without secrets; nothing with --quiet."""
+    if not is_quiet():
+        print_err(text)
+
+
 def print_out(line: str) -> None:
     """Write one line to stdout."""
     typer.echo(printable(line))
+
+
+def print_done(line: str) -> None:
+    """Write one line to stdout that says what was done; nothing with --quiet."""
+    if not is_quiet():
+        print_out(line)
 
 
 def printable(line: str) -> str:
@@ -220,5 +232,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} Give --yes: there is no terminal to ask on")
     if not typer.confirm(question, err=True):
-        print_err("nothing was done")
+        print_note("nothing was done")
         raise typer.Exit(1)

@@ -16,12 +16,15 @@ from wherry.cli.arguments import (
     UriArgument,
     YesOption,
     confirm,
+    print_done,
     print_err,
+    print_note,
     print_out,
 )
 from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
+from wherry.cli.shell.verbosity import is_quiet
 from wherry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,10 +140,10 @@ def restore(
             return
         found = manifest_of(run, wanted, uri)
         # Of the name "latest" it falls back to an older set.
-        run.restore("latest" if wanted == "latest" else str(found.set), folder, progress_bar=True)
+        run.restore("latest" if wanted == "latest" else str(found.set), folder, progress_bar=not is_quiet())
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print_out(f"restored  {size_text(size):>10}  {restored}  {folder}")
+    print_done(f"restored  {size_text(size):>10}  {restored}  {folder}")
 
 
 @app.command(cls=VerbCommand)
@@ -252,12 +255,12 @@ def _show_report(report: PruneReport, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        for word, name, why in report.lines():
+        for word, name, why in report.lines() if report.dry_run or not is_quiet() else ():
             print_out(f"{word:<10}  {name}  {why}".rstrip())
         if report.freed_bytes:
-            print_out(f"freed       {size_text(report.freed_bytes)}")
+            print_done(f"freed       {size_text(report.freed_bytes)}")
         if report.dry_run:
-            print_err("this was a dry run: nothing was done")
+            print_note("this was a dry run: nothing was done")
     if report.stopped is not None:
         print_err(f"nothing more was deleted: {report.stopped}")
         raise typer.Exit(Exit.FAILED)
@@ -273,7 +276,7 @@ def pin(
 ) -> None:
     """Keep a set, whatever the rules say, until it is unpinned."""
     with opened(uri, option, options_file) as run:
-        print_out(f"pinned    {run.pin(named(run, step, which, uri))}")
+        print_done(f"pinned    {run.pin(named(run, step, which, uri))}")
 
 
 @app.command(cls=VerbCommand)
@@ -286,7 +289,7 @@ def unpin(
 ) -> None:
     """Let prune delete a pinned set again."""
     with opened(uri, option, options_file) as run:
-        print_out(f"unpinned  {run.unpin(named(run, step, which, uri))}")
+        print_done(f"unpinned  {run.unpin(named(run, step, which, uri))}")
 
 
 @app.command(cls=VerbCommand)
@@ -306,7 +309,7 @@ def delete(
     with opened(uri, option, options_file) as run:
         name = named(run, step, which, uri)
         confirm(f"Delete the set {name} of {uri}?", yes=yes)
-        print_out(f"deleted   {run.delete(name)}")
+        print_done(f"deleted   {run.delete(name)}")
 
 
 def _row(one: SetState) -> tuple[str, ...]:

@@ -35,13 +35,16 @@ from wherry.cli.arguments import (
     confirm,
     error_text,
     open_target,
+    print_done,
     print_err,
+    print_note,
     print_out,
     printable,
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
+from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, WherryError
 from wherry.posix.signal_event import SignalEvent
 from wherry.quantities import age_text, size_text
@@ -131,8 +134,8 @@ def start(
     with _signals() as ended:
         mirror = _open(folder, target, writer, spool, config)
         if not as_json:
-            print_err(_plan(mirror))
-        is_shown = sys.stderr.isatty() and not as_json
+            print_note(_plan(mirror))
+        is_shown = sys.stderr.isatty() and not as_json and not is_quiet()
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
         while not ended.wait(wait_s) and mirror.is_running:
             if as_json:
@@ -143,7 +146,7 @@ def start(
         if is_shown:
             sys.stderr.write("\r\033[K")
         if ended.is_set():
-            print_err("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
+            print_note("sending what is left; Ctrl-C, or SIGTERM, once more ends at once")
         _close(mirror, as_json=as_json)
 
 
@@ -157,7 +160,7 @@ def _mirror_beside(command: list[str], open_mirror: Callable[[], Mirror], *, as_
         return child.problem[0]
     with child.signals():
         mirror = open_mirror()
-        print_err(f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer} while {command[0]} runs")
+        print_note(f"mirroring {mirror.folder} to {mirror.uri} as {mirror.writer} while {command[0]} runs")
         try:
             code = child.run()
         except OSError as error:
@@ -170,7 +173,7 @@ def _mirror_beside(command: list[str], open_mirror: Callable[[], Mirror], *, as_
         if as_json:
             sys.stderr.write(json.dumps(asdict(mirror.report)) + "\n")
         elif said:
-            print_err(said)
+            print_note(said)
         if own:
             print_err(f"not all is stored. To send the rest: wherry mirror resume {_folder_and_uri(mirror)}")
     return code or own
@@ -327,10 +330,10 @@ def seal(
                 print_err(f"not sealed: {shown_name(one.path)}: {one.reason}")
                 continue
             note = f"  ({one.note})" if one.note else ""
-            print_out(f"sealed  {size_text(one.size_bytes):>10}  {shown_name(one.name)}{note}")
+            print_done(f"sealed  {size_text(one.size_bytes):>10}  {shown_name(one.name)}{note}")
             n_sealed += 1
         if not n_sealed and not failed:
-            print_out(f"nothing of {writer} was in segments")
+            print_done(f"nothing of {writer} was in segments")
         if failed:
             raise typer.Exit(exit_for(failed[0].error))
 
@@ -361,7 +364,8 @@ def _config(rule: list[str] | None, seal: bool, given: Mapping[str, object]) -> 
 def _open(folder: Path, target: Target, writer: str, spool: Path | None, config: MirrorConfig) -> Mirror:
     from wherry.mirror import Mirror
 
-    logging.getLogger("wherry.mirror").setLevel(logging.INFO)
+    if not (is_quiet() or is_verbose()):
+        logging.getLogger("wherry.mirror").setLevel(logging.INFO)
     uri, options = target
     return Mirror(folder, str(uri), storage_options=options, spool=spool_folder(spool), writer=writer, config=config)
 
@@ -382,7 +386,7 @@ def _close(mirror: Mirror, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(mirror.report)))
     elif said:
-        print_out(said)
+        print_done(said)
     if code:
         raise typer.Exit(code)
 

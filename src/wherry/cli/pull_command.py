@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_err, print_out
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_done, print_err
 from wherry.cli.exit_codes import Exit
+from wherry.cli.shell.verbosity import is_quiet
 from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def pull(
     from wherry.mirror.reader.pull import pull as pulled
 
     _, options = open_target(uri, option, options_file)
-    shows_progress = follow and not as_json and sys.stderr.isatty()
+    shows_progress = follow and not is_quiet() and not as_json and sys.stderr.isatty()
 
     def tell(report: PullReport) -> None:
         if as_json:
@@ -64,7 +65,7 @@ def pull(
         print_err(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
         raise typer.Exit(Exit.INTERRUPTED) from None
     if not as_json:
-        print_out(line(report))
+        print_done(line(report))
 
 
 def line(report: PullReport) -> str:

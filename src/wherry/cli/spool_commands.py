@@ -21,12 +21,14 @@ from wherry.cli.arguments import (
     YesOption,
     command,
     confirm,
+    print_done,
     print_err,
     print_out,
     read_options_file,
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit
+from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.redact import register_secret
 
@@ -134,7 +136,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     folder = spool_folder(spool)
     given = read_options_file(options_file) if options_file is not None else {}
     if not (folder / "journal.db").exists():
-        typer.echo(f"{_NOTHING}: {folder} has no journal")
+        print_done(f"{_NOTHING}: {folder} has no journal")
         return
     place = Spool(folder)
     journal = open_journal(place)
@@ -151,7 +153,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
             session.wait,
             timeout_s=timeout,
             is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
-            progress=True,
+            progress=not is_quiet(),
         )
     except KeyboardInterrupt:
         left = journal.queries.counts()
@@ -165,7 +167,7 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     failures = journal.queries.jobs(states=[JobState.FAILED], checks=False)
     journal.close()
     n_left = counts.queued + counts.leased
-    typer.echo(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
+    print_done(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     _say_what_is_left(failures, waiting, held, folder)
     if not held and not is_done:
         print_err(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
@@ -294,7 +296,7 @@ def retry(
     held = f", {n_held} left: another upload of the name is on its way" if n_held else ""
     waiting = f", {n_waiting} unfinished" if n_waiting else ""
     hint = f"; to wait for that: {command('drain', folder)}" if n_queued or n_waiting else ""
-    typer.echo(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
+    print_done(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
 
 
 def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
@@ -314,7 +316,7 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
     n_discarded, freed = journal.uploads.discard(ids)
     Spool(folder).free(freed)
     journal.close()
-    typer.echo(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
+    print_done(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
 
 
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
@@ -358,8 +360,9 @@ def agent(
     if (pid := pid_of_agent(place)) is not None:
         raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
     open_journal(place).close()  # a damaged one is set aside, with a warning
+    level = logging.ERROR if is_quiet() else logging.DEBUG if is_verbose() else logging.INFO
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
+        level=level, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
     )
     settings: dict[str, object] = {} if workers is None else {"n_workers": workers}
     raise typer.Exit(run_agent(place, settings, stay=stay, environ=os.environ))

@@ -22,13 +22,14 @@ from wherry.cli.arguments import (
     UriArgument,
     destinations,
     error_text,
+    print_done,
     print_err,
-    print_out,
     split_target,
     spool_folder,
     storage_options,
 )
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import AlreadyExistsError, ConfigError, UploadFailed, upload_failed
 
 if TYPE_CHECKING:
@@ -121,13 +122,13 @@ def put_files(
         handles = [
             _put_stdin(uploader, name, overwrite=overwrite)
             if path is None
-            else uploader.put(path, name, overwrite=overwrite, move=move, progress_bar=True)
+            else uploader.put(path, name, overwrite=overwrite, move=move, progress_bar=not is_quiet())
             for path, name in zip(paths, names, strict=True)
         ]
         is_elsewhere = not move and None not in paths  # what failed need not stay in the spool
         if wait:
             try:
-                uploader.flush(timeout, progress_bar=True)
+                uploader.flush(timeout, progress_bar=not is_quiet())
             except UploadFailed as error:
                 print_err(error_text(_without_remedy(error) if is_elsewhere else error))
                 code = exit_for(error)
@@ -188,7 +189,7 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:
     from wherry.checksum import format_crc32c
-    from wherry.cli.words import word
+    from wherry.cli.words import attempts_text, word
     from wherry.quantities import size_text
 
     jobs = uploader.journal.queries.jobs(ids=handle.ids)
@@ -204,4 +205,8 @@ def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> 
         }
         typer.echo(json.dumps(shown))
     elif state not in ("failed", "discarded"):
-        print_out(f"{state:<9}  {size_text(size_bytes):>10}  {handle.uri}")
+        print_done(f"{state:<9}  {size_text(size_bytes):>10}  {handle.uri}")
+    if is_verbose():
+        for job in jobs:
+            tried = "" if job.attempts < 2 else f", {attempts_text(job.attempts)}"
+            print_err(f"job {job.id}: {word(job.state)}, {size_text(job.size_bytes)}, {job.uri}{tried}")

@@ -6,6 +6,7 @@ Architecture Blog, section "Full Jitter"). A store that names its own wait (Retr
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 _T = TypeVar("_T")
+
+log = logging.getLogger("wherry.store.retry")
 
 _lock = threading.Lock()
 _n_retries = 0
@@ -63,6 +66,11 @@ def call_with_retry(
 
     dice = rng or random.Random()
 
+    def told(error: TransientError, attempts: int, wait_s: float) -> None:
+        log.debug("trying again in %.1f s, after attempt %d: %s", wait_s, attempts, error)
+        if on_retry is not None:
+            on_retry(error, attempts, wait_s)
+
     def attempt() -> _T:
         if first:
             raise first.pop()
@@ -73,7 +81,7 @@ def call_with_retry(
         retry=retry_if_exception_type(TransientError),
         wait=lambda state: _wait_s(_error_of(state), state.attempt_number, config, dice),
         stop=lambda state: clock() - started + state.upcoming_sleep >= limit_s,
-        before_sleep=lambda state: on_retry and on_retry(_error_of(state), state.attempt_number, state.upcoming_sleep),
+        before_sleep=lambda state: told(_error_of(state), state.attempt_number, state.upcoming_sleep),
         sleep=sleep,
         reraise=True,
     )

@@ -10,7 +10,7 @@ import typer
 
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.foreign.finding import MOST_OBJECTS, Found, find_in, restore_from
-from wherry.cli.arguments import parse_target, print_err, print_out
+from wherry.cli.arguments import parse_target, print_done, print_err, print_note, print_out
 from wherry.errors import NotFoundError
 from wherry.quantities import age_text, size_text
 from wherry.uri import StoreURI
@@ -60,8 +60,8 @@ def restore_foreign(run: Checkpoints, uri: str, which: int | str, folder: Path) 
         names = ", ".join(each.name for each in found.checkpoints[-5:])
         raise NotFoundError(f"there is no checkpoint {which!r} here, but: {names}", operation="restore", uri=uri)
     restore_from(store, _target(uri), one, folder)
-    print_out(f"restored  {size_text(one.size_bytes):>10}  {one.name}  {folder}")
-    print_err(f"{one.name} was written by another program: {one.proof}")
+    print_done(f"restored  {size_text(one.size_bytes):>10}  {one.name}  {folder}")
+    print_note(f"{one.name} was written by another program: {one.proof}")
     return True
 
 

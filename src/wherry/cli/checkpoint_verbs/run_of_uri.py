@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from wherry.cli.arguments import open_target, parse_target
+from wherry.cli.shell.verbosity import log_only_errors
 from wherry.errors import ConfigError, NotFoundError, StoreError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def opened(uri: str, option: list[str] | None, options_file: str | None) -> Iter
     target, options = open_target(text, option, options_file)
     above, _, run_name = target.prefix.rpartition("/")
     parent = StoreURI(target.scheme, target.root, above)
-    logging.getLogger("wherry.spool").setLevel(logging.ERROR)
+    log_only_errors("wherry.spool")
     with (
         _each_warning_once(),
         TemporaryDirectory(prefix="wherry-") as spool,

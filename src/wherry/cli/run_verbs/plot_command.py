@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, PairsOption, print_err, printable
+from wherry.cli.arguments import FileOption, PairsOption, print_note, printable
 from wherry.cli.run_verbs.run_options import (
     AlsoOption,
     ChoiceOption,
@@ -114,7 +114,7 @@ def _follow(view: PlotView, width: int | None, height: int | None) -> None:
             time.sleep(min(max(view.next_look_s, _SHORTEST_S), _LOOK_EVERY_S))  # a store tells a reader nothing by itself
             is_new = view.refresh()
     except KeyboardInterrupt:
-        print_err("ended")
+        print_note("ended")
 
 
 def _show(view: PlotView, screen: Screen, *, in_place: bool, is_first: bool) -> None:

@@ -18,7 +18,7 @@ from wherry.cli.arguments import (
     SpoolOption,
     is_folder_like,
     parse_target,
-    print_out,
+    print_done,
     split_target,
     storage_options,
 )
@@ -108,11 +108,11 @@ def report(
     if folder.scheme == "file":
         path = Path("/", folder.prefix, name)
         _write(path, data, overwrite=overwrite)
-        print_out(f"{path}: {words}")
+        print_done(f"{path}: {words}")
         return
     code = _put(folder, name, data, out_options, overwrite=overwrite, spool=spool)
     if code is Exit.OK:
-        print_out(words)
+        print_done(words)
     raise typer.Exit(code)
 
 

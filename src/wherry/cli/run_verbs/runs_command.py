@@ -14,6 +14,7 @@ from wherry.cli.arguments import (
     JsonOption,
     PairsOption,
     print_err,
+    print_note,
     print_out,
     printable,
 )
@@ -84,9 +85,9 @@ def runs(
         if row.trouble is not None:
             print_err(f"{printable(row.id)}: {printable(row.trouble)}")
     if table.left_out:
-        print_err(f"not shown, as the terminal is too narrow: {', '.join(map(printable, table.left_out))}")
+        print_note(f"not shown, as the terminal is too narrow: {', '.join(map(printable, table.left_out))}")
     if not rows:
-        print_err(f"none of {n_seen} runs passes the filter {where!r}")
+        print_note(f"none of {n_seen} runs passes the filter {where!r}")
 
 
 def _document(row: RunRow, run: Run | None) -> str:

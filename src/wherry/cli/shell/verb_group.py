@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from wherry.cli.shell import verbosity
 from wherry.cli.shell.examples import EXAMPLES
 
 #: What a wrong command line raises. Typer has click's class under a name of its own, and exports only classes below it.
@@ -26,7 +27,11 @@ class Verb(NamedTuple):
 
 
 class VerbCommand(TyperCommand):
-    """A verb whose help begins with its examples."""
+    """A verb whose help begins with its examples, and which takes --quiet and --verbose."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params = [*self.params, *verbosity.options()]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, then the text."""
@@ -43,12 +48,15 @@ class VerbGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.params = [*self.params, *verbosity.options()]
         self.commands: Any = {**dict.fromkeys(self.verbs), **self.commands}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the word of the default before the others where none is there."""
-        if self.default and args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = [self.default, *args]
+        own = {text for option in verbosity.options() for text in option.opts}
+        n_own = next((at for at, word in enumerate(args) if word not in own), len(args))
+        if self.default and args[n_own:] and args[n_own] not in (*self.commands, "-h", "--help"):
+            args = [*args[:n_own], self.default, *args[n_own:]]
         with _guessing():
             return super().parse_args(ctx, args)
 

@@ -19,6 +19,7 @@ from wherry.cli.arguments import (
     SpoolOption,
     spool_folder,
 )
+from wherry.cli.shell.verbosity import is_quiet
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Source, Stores, choose, is_many, or_folder
@@ -85,7 +86,7 @@ def get(
         outcome = Outcome("got", as_json=as_json, dry_run=dry_run)
         work = _look if dry_run else _get
         if len(copies) == 1:  # whose error is the command's, and which shows its bar
-            work(copies[0], outcome, overwrite=overwrite, progress_bar=True)()
+            work(copies[0], outcome, overwrite=overwrite, progress_bar=not is_quiet())()
         else:
             outcome.each(lambda copy: work(copy, outcome, overwrite=overwrite), copies, lambda copy: copy[0].uri)
     raise typer.Exit(outcome.end())

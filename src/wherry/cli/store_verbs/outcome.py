@@ -12,6 +12,7 @@ import typer
 from wherry.cli.arguments import error_text, print_err, printable
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.closed_pipe import write_nowhere
+from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -33,7 +34,7 @@ class Outcome:
         self._done = done
         self._as_json = as_json
         self._dry_run = dry_run
-        self._lists = lists or dry_run
+        self._lists = lists or dry_run or is_verbose()
         self._begun_s = time.monotonic()
         self._retries = retries
         self._retries_before = retries()
@@ -133,7 +134,7 @@ class Outcome:
                 "dry_run": self._dry_run,
             }
             self._say(json.dumps({"summary": summary}))
-        else:
+        elif self._dry_run or not is_quiet():
             from wherry.quantities import size_text
 
             files = f"{self.n_files} file{'' if self.n_files == 1 else 's'}"

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wherry.cli.arguments import parse_target
+from wherry.cli.arguments import parse_target, print_err
+from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.cli.store_verbs.patterns import Rules, is_pattern
 from wherry.cli.store_verbs.selection import Source, Stores, choose, or_folder
 
@@ -35,10 +36,12 @@ def _write(source: Source, options: Mapping[str, object], verb: str, *, may_be_l
         path = Path(folder, "object")
         if not (may_be_live and _copy_live(source.store, source.name, path, options)):
             with or_folder(source, verb):
-                source.store.get(source.name, path, progress_bar=not sys.stdout.isatty())
+                source.store.get(source.name, path, progress_bar=not (sys.stdout.isatty() or is_quiet()))
         with open(path, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
         sys.stdout.buffer.flush()
+    if is_verbose():
+        print_err(f"written {source.uri}")
 
 
 def _copy_live(uploader: Uploader, name: str, path: Path, options: Mapping[str, object]) -> bool:
