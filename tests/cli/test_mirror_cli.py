@@ -230,7 +230,7 @@ def test_seal_makes_plain_objects_when_it_is_told_to(left: CommandLine) -> None:
     assert "was heard of" in left.refuse("mirror", "seal", "bucket", "--writer", "w", "--yes", expected=2)
     assert "--yes" in left.refuse("mirror", "seal", "bucket", "--force", expected=2)
     out, _ = left.run("mirror", "seal", "bucket", "--force", "--yes")
-    assert "sealed     3.0 KiB  a.log\n" == out
+    assert "sealed       3.0 KiB  a.log\n" == out
     assert contents(left.folder / "run") == contents(left.folder / "bucket")
     assert "nothing is unsealed here" in left.refuse("mirror", "seal", "bucket", "--yes", expected=3)
 

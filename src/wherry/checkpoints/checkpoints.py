@@ -399,13 +399,13 @@ class Checkpoints:
     def _pruner(self, own: Attempt | None, keep: Keep | None = None, delays: PruneDelays | None = None) -> Pruner:
         return Pruner(self._uploader.store, self._keys, keep=keep or self._keep, delays=delays, own=own)
 
-    def delete(self, which: int | str) -> SetName:
+    def delete(self, which: int | str, *, dry_run: bool = False) -> SetName:
         """Delete one set, `which` as in find(); its objects go at a later prune(). Raises NotFoundError; InUseError, a
         ConfigError, if it is pinned, is being restored, is what the newest attempt was resumed from, or if no other set is
-        complete.
+        complete. With `dry_run` nothing is deleted; a restore under way is not noticed then.
         """
         name = self.find(which).set
-        self._pruner(None).delete(name)
+        self._pruner(None).delete(name, dry_run=dry_run)
         return name
 
     def pin(self, which: int | str) -> SetName:

@@ -134,8 +134,11 @@ class Pruner:
             report.stopped = str(error)
         return report
 
-    def delete(self, name: SetName) -> None:
-        """Write the tombstone of one set. NotFoundError; InUseError if it is in use, or no other set is complete."""
+    def delete(self, name: SetName, *, dry_run: bool = False) -> None:
+        """Write the tombstone of one set. NotFoundError; InUseError if it is in use, or no other set is complete.
+
+        With `dry_run` only see whether that may be done, as far as reading tells.
+        """
         there = self._catalog.read(name)
         if isinstance(there, Tombstone):
             return
@@ -146,6 +149,10 @@ class Pruner:
         newest = self._newest_complete(_Look(look.metas, others, [], []))
         if newest is None:
             raise InUseError(f"the set {name} is the only complete one of this run: delete the run's prefix to lose all of it")
+        if dry_run:
+            if name in pinned(self._store, self._keys):
+                raise InUseError(f"the set {name} is pinned: unpin it first")
+            return
         try:
             with self._proving(newest) as prove:
                 steps = Deletion(self._store, self._keys, store_now_s(self._store, self._keys), self._delays, prove)

@@ -40,6 +40,7 @@ FileOption = Annotated[
     typer.Option("--options-file", metavar="FILE", help="Storage options, secret ones too: a JSON object; - is stdin."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite/--no-overwrite", help="Replace what has the name already.")]
 TimeoutOption = Annotated[float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Wait S seconds at most.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -209,6 +210,17 @@ def print_done(line: str) -> None:
     """Write one line to stdout that says what was done; nothing with --quiet."""
     if not is_quiet():
         print_out(line)
+
+
+def tell(done: str, what: Mapping[str, object], line: str, *, as_json: bool, dry_run: bool = False) -> None:
+    """Say that something was done (`done` is the word for it), or would be: as JSON with its state, or as a line."""
+    if as_json:
+        state = {"state": "planned", "plan": done} if dry_run else {"state": done}
+        typer.echo(redact(json.dumps({**what, **state})))
+    elif dry_run:
+        print_out(f"would be {done}  {line}")
+    else:
+        print_done(f"{done:<8}  {line}")
 
 
 def printable(line: str) -> str:

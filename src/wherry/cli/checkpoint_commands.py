@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     PairsOption,
@@ -20,6 +21,7 @@ from wherry.cli.arguments import (
     print_err,
     print_note,
     print_out,
+    tell,
 )
 from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
@@ -123,8 +125,10 @@ def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.", show_default=False)],
     step: StepOption = None,
     which: WhichOption = None,
+    dry_run: DryRunOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Restore a set, the newest complete one by default, verified.
 
@@ -132,18 +136,21 @@ def restore(
     the one before it is restored, and the message says so.
     """
     from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
-    from wherry.quantities import size_text
+    from wherry.cli.checkpoint_verbs.run_of_uri import tell_restored
 
     with opened(uri, option, options_file) as run:
         wanted = "latest" if (given := which_set(step, which)) is None else given
-        if restore_foreign(run, uri, wanted, folder):
+        if restore_foreign(run, uri, wanted, folder, dry_run=dry_run, as_json=as_json):
             return
         found = manifest_of(run, wanted, uri)
+        if dry_run:
+            tell_restored(str(found.set), found.size_bytes, folder, dry_run=True, as_json=as_json)
+            return
         # Of the name "latest" it falls back to an older set.
         run.restore("latest" if wanted == "latest" else str(found.set), folder, progress_bar=not is_quiet())
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print_done(f"restored  {size_text(size):>10}  {restored}  {folder}")
+    tell_restored(str(restored), size, folder, dry_run=False, as_json=as_json)
 
 
 @app.command(cls=VerbCommand)
@@ -191,7 +198,7 @@ def verify(
 @app.command(cls=VerbCommand)
 def prune(
     uri: UriArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: DryRunOption = False,
     keep_last: Annotated[int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the newest N sets.")] = None,
     keep_every: Annotated[
         int | None, typer.Option("--keep-every", metavar="K", min=1, help="Keep steps that are a multiple of K.")
@@ -271,12 +278,17 @@ def pin(
     uri: UriArgument,
     step: StepOption = None,
     which: WhichOption = None,
+    dry_run: DryRunOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep a set, whatever the rules say, until it is unpinned."""
     with opened(uri, option, options_file) as run:
-        print_done(f"pinned    {run.pin(named(run, step, which, uri))}")
+        name = named(run, step, which, uri)
+        if not dry_run:
+            run.pin(name)
+    tell("pinned", {"set": name}, name, as_json=as_json, dry_run=dry_run)
 
 
 @app.command(cls=VerbCommand)
@@ -284,12 +296,17 @@ def unpin(
     uri: UriArgument,
     step: StepOption = None,
     which: WhichOption = None,
+    dry_run: DryRunOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let prune delete a pinned set again."""
     with opened(uri, option, options_file) as run:
-        print_done(f"unpinned  {run.unpin(named(run, step, which, uri))}")
+        name = named(run, step, which, uri)
+        if not dry_run:
+            run.unpin(name)
+    tell("unpinned", {"set": name}, name, as_json=as_json, dry_run=dry_run)
 
 
 @app.command(cls=VerbCommand)
@@ -297,9 +314,11 @@ def delete(
     uri: UriArgument,
     step: StepOption = None,
     which: WhichOption = None,
+    dry_run: DryRunOption = False,
     yes: YesOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete one set. Its objects go at the first prune six hours later.
 
@@ -308,8 +327,10 @@ def delete(
     """
     with opened(uri, option, options_file) as run:
         name = named(run, step, which, uri)
-        confirm(f"Delete the set {name} of {uri}?", yes=yes)
-        print_done(f"deleted   {run.delete(name)}")
+        if not dry_run:
+            confirm(f"Delete the set {name} of {uri}?", yes=yes)
+        run.delete(name, dry_run=dry_run)
+    tell("deleted", {"set": name}, name, as_json=as_json, dry_run=dry_run)
 
 
 def _row(one: SetState) -> tuple[str, ...]:

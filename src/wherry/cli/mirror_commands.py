@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,8 +30,6 @@ from wherry.cli.arguments import (
     SpoolOption,
     Target,
     UriArgument,
-    YesOption,
-    confirm,
     error_text,
     open_target,
     print_done,
@@ -43,6 +40,8 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.mirror_verbs.prefix_reader import reader_of
+from wherry.cli.mirror_verbs.seal_command import seal
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, WherryError
@@ -51,10 +50,7 @@ from wherry.quantities import age_text, size_text
 
 if TYPE_CHECKING:
     from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
-    from wherry.mirror.reader.reader import MirrorReader
     from wherry.mirror.reader.verify import Finding
-    from wherry.store import ObjectStore
-    from wherry.uri import StoreURI
 
 #: Seconds between two reports of progress: on a terminal, and with --json.
 _SAY_EVERY_S = 1.0
@@ -219,7 +215,7 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
     """
     from wherry.mirror.report import first_few, printable as shown_name
 
-    with _reader(uri, option, options_file) as (reader, target, _):
+    with reader_of(uri, option, options_file) as (reader, target, _):
         found = reader.snapshot()
         now_s = time.time()
         if not found.is_mirror:
@@ -278,7 +274,7 @@ def verify(
     from wherry.mirror.report import printable as shown_name
 
     findings: list[Finding] = []
-    with _reader(uri, option, options_file) as (reader, _, _):
+    with reader_of(uri, option, options_file) as (reader, _, _):
         for one in verified(reader, folder, Rules((*_rules(rule), *DEFAULT_RULES)), by_reading=read):
             findings.append(one)
             if as_json:
@@ -292,50 +288,7 @@ def verify(
         raise typer.Exit(Exit.INTEGRITY)
 
 
-@app.command(cls=VerbCommand)
-def seal(
-    uri: UriArgument,
-    writer: Annotated[str, typer.Option("--writer", metavar="NAME", help="The writer; needed if there are several.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also seal a writer that is still alive: it is stopped.")] = False,
-    yes: YesOption = False,
-    option: PairsOption = None,
-    options_file: FileOption = None,
-) -> None:
-    """Make plain objects of the segments of a writer that is gone.
-
-    It uses what is in the store only. If the folder still exists, run
-    `wherry mirror resume`, which also sends the rest. A writer that comes back
-    stops by itself. A log that was rotated or begun anew after the writer's last
-    manifest is kept, as train.log.generation-0001. A file that cannot be sealed
-    is named, and its segments stay; the others are sealed.
-    """
-    from wherry.mirror.reader.seal_remote import Unsealed, seal as sealed, writers
-    from wherry.mirror.report import printable as shown_name
-
-    with _reader(uri, option, options_file) as (reader, target, store):
-        known = writers(reader.snapshot())
-        if not writer:
-            if not known:
-                raise NotFoundError("nothing is unsealed here", operation="seal", uri=str(target))
-            if len(known) > 1:
-                raise ConfigError(f"there are several writers, {', '.join(sorted(known))}: name one with --writer")
-            writer = min(known)
-        confirm(f"Seal what {writer} has sent to {target}? Whatever he has not sent stays behind.", yes=yes)
-        assert reader.scratch is not None
-        n_sealed = 0
-        failed: list[Unsealed] = []
-        for one in sealed(store, target, writer, reader.scratch, even_if_open=force):
-            if isinstance(one, Unsealed):
-                failed.append(one)
-                print_err(f"not sealed: {shown_name(one.path)}: {one.reason}")
-                continue
-            note = f"  ({one.note})" if one.note else ""
-            print_done(f"sealed  {size_text(one.size_bytes):>10}  {shown_name(one.name)}{note}")
-            n_sealed += 1
-        if not n_sealed and not failed:
-            print_done(f"nothing of {writer} was in segments")
-        if failed:
-            raise typer.Exit(exit_for(failed[0].error))
+app.command(cls=VerbCommand)(seal)
 
 
 def _rules(given: list[str] | None) -> tuple[Rule, ...]:
@@ -419,21 +372,6 @@ def _signals() -> Iterator[SignalEvent]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _reader(uri: str, option: list[str] | None, options_file: str | None) -> Iterator[tuple[MirrorReader, StoreURI, ObjectStore]]:
-    """A reader of a mirrored prefix, with a scratch folder of its own."""
-    from wherry.mirror.reader.pull import open_for_reading
-    from wherry.mirror.reader.reader import MirrorReader
-
-    target, options = open_target(uri, option, options_file)
-    with (
-        TemporaryDirectory(prefix="wherry-") as scratch,
-        open_for_reading(target, options) as store,
-        MirrorReader(store, target.prefix, scratch=Path(scratch)) as reader,
-    ):
-        yield reader, target, store
 
 
 def _line(report: MirrorReport) -> str:

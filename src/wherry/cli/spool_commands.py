@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import typer
 
 from wherry.cli.arguments import (
     AllOption,
+    DryRunOption,
     FileOption,
     JobsArgument,
     JsonOption,
@@ -26,6 +28,7 @@ from wherry.cli.arguments import (
     print_out,
     read_options_file,
     spool_folder,
+    tell,
 )
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
@@ -118,7 +121,9 @@ def _print_history(name: str, folder: Path, *, as_json: bool) -> None:
             print_out(line)
 
 
-def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None) -> None:
+def drain(
+    spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None, as_json: JsonOption = False
+) -> None:
     """Wait until everything in the spool is uploaded.
 
     It starts an agent if there is none. Secret options that no process has
@@ -136,7 +141,10 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     folder = spool_folder(spool)
     given = read_options_file(options_file) if options_file is not None else {}
     if not (folder / "journal.db").exists():
-        print_done(f"{_NOTHING}: {folder} has no journal")
+        if as_json:
+            _print_drained(0, 0, 0, 0)
+        else:
+            print_done(f"{_NOTHING}: {folder} has no journal")
         return
     place = Spool(folder)
     journal = open_journal(place)
@@ -167,7 +175,10 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
     failures = journal.queries.jobs(states=[JobState.FAILED], checks=False)
     journal.close()
     n_left = counts.queued + counts.leased
-    print_done(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
+    if as_json:
+        _print_drained(counts.done - before.done, n_left, counts.failed, counts.bytes_queued)
+    else:
+        print_done(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     _say_what_is_left(failures, waiting, held, folder)
     if not held and not is_done:
         print_err(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
@@ -175,6 +186,10 @@ def drain(spool: SpoolOption = None, timeout: TimeoutOption = None, options_file
         raise typer.Exit(Exit.TIMED_OUT)
     if failures:
         raise typer.Exit(Exit.FAILED)
+
+
+def _print_drained(n_uploaded: int, n_left: int, n_failed: int, bytes_left: int) -> None:
+    typer.echo(json.dumps({"uploaded": n_uploaded, "left": n_left, "failed": n_failed, "bytes_left": bytes_left}))
 
 
 def _say_what_is_left(failures: Sequence[Job], waiting: Sequence[Waiting], held: Sequence[JobFailure], spool: Path) -> None:
@@ -267,7 +282,9 @@ def retry(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace existing objects: for uploads that failed because the name was taken.")
     ] = False,
+    dry_run: DryRunOption = False,
     spool: SpoolOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Queue failed uploads again.
 
@@ -280,6 +297,9 @@ def retry(
 
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
+    if dry_run:
+        _plan("queued", jobs, as_json=as_json)
+        return
     n_queued, freed = journal.uploads.retry(ids, overwrite=overwrite)
     n_held = len([one for one in journal.queries.jobs(ids=ids) if one.state is JobState.FAILED])
     place = Spool(folder)
@@ -292,6 +312,9 @@ def retry(
         session.sign_off()
     journal.close()
     n_dropped = len(jobs) - n_queued - n_held
+    if as_json:
+        typer.echo(json.dumps({"queued": n_queued, "dropped": n_dropped, "left": n_held, "unfinished": n_waiting}))
+        return
     dropped = f", {n_dropped} dropped for a newer upload of the name" if n_dropped else ""
     held = f", {n_held} left: another upload of the name is on its way" if n_held else ""
     waiting = f", {n_waiting} unfinished" if n_waiting else ""
@@ -299,7 +322,14 @@ def retry(
     print_done(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
 
 
-def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = False, spool: SpoolOption = None) -> None:
+def discard(
+    job: JobsArgument = None,
+    all_: AllOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    spool: SpoolOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Give up failed uploads.
 
     Their files in the spool are deleted, which cannot be undone. It asks
@@ -310,13 +340,28 @@ def discard(job: JobsArgument = None, all_: AllOption = False, yes: YesOption = 
 
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
+    if dry_run:
+        _plan("discarded", jobs, as_json=as_json)
+        return
     if jobs:
         size = size_text(sum(one.size_bytes for one in jobs))
         confirm(f"Give up {len(jobs)} upload(s) and delete their staged files, {size}?", yes=yes)
     n_discarded, freed = journal.uploads.discard(ids)
     Spool(folder).free(freed)
     journal.close()
+    if as_json:
+        typer.echo(json.dumps({"discarded": n_discarded, "deleted_files": len(freed)}))
+        return
     print_done(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
+
+
+def _plan(done: str, jobs: Sequence[Job], *, as_json: bool) -> None:
+    """Say which uploads would be queued again, or given up."""
+    from wherry.quantities import size_text
+
+    for job in jobs:
+        what = {"job": job.id, "uri": job.uri, "size_bytes": job.size_bytes}
+        tell(done, what, f"{size_text(job.size_bytes):>10}  job {job.id}  {job.uri}", as_json=as_json, dry_run=True)
 
 
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:

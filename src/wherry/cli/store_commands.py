@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     OverwriteOption,
@@ -48,6 +49,7 @@ def put(
     move: Annotated[bool, typer.Option("--move", help="Move the files into the spool: they are gone from PATH.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all is uploaded and verified.")] = True,
     timeout: TimeoutOption = None,
+    dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -77,6 +79,8 @@ def put(
             path.stat()  # nothing is accepted when one of them is missing
         sources = [*files]
     options = storage_options(target.scheme, option, options_file)
+    if dry_run:
+        raise typer.Exit(_plan(sources, target, names, options, overwrite=overwrite, as_json=as_json))
     raise typer.Exit(
         put_files(
             sources,
@@ -91,6 +95,32 @@ def put(
             as_json=as_json,
         )
     )
+
+
+def _plan(
+    sources: Sequence[Path | None],
+    target: StoreURI,
+    names: Sequence[str],
+    options: Mapping[str, object],
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> Exit:
+    """Say which objects `wherry put` would make, and refuse what it would refuse."""
+    from wherry.cli.store_verbs.outcome import Outcome
+    from wherry.cli.taken_names import refuse_taken
+    from wherry.spool.sources import sources_of
+
+    files = [(path, name) for path, name in zip(sources, names, strict=True) if path is not None]
+    if not overwrite:
+        refuse_taken(target, options, files or [(Path(os.devnull), names[0])])
+    outcome = Outcome("uploaded", as_json=as_json, dry_run=True)
+    if not files:
+        outcome.add("-", -1, target.uri_for(target.key_for(names[0])))
+    for path, name in files:
+        for file, file_name in sources_of(path, name):
+            outcome.add(str(file), file.stat().st_size, target.uri_for(target.key_for(file_name)))
+    return outcome.end()
 
 
 def put_files(

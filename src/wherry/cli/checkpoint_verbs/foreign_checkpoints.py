@@ -10,7 +10,8 @@ import typer
 
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.foreign.finding import MOST_OBJECTS, Found, find_in, restore_from
-from wherry.cli.arguments import parse_target, print_done, print_err, print_note, print_out
+from wherry.cli.arguments import parse_target, print_err, print_note, print_out
+from wherry.cli.checkpoint_verbs.run_of_uri import tell_restored
 from wherry.errors import NotFoundError
 from wherry.quantities import age_text, size_text
 from wherry.uri import StoreURI
@@ -48,7 +49,9 @@ def _show_table(found: Found) -> None:
         print_out("  ".join(cells).rstrip())
 
 
-def restore_foreign(run: Checkpoints, uri: str, which: int | str, folder: Path) -> bool:
+def restore_foreign(
+    run: Checkpoints, uri: str, which: int | str, folder: Path, *, dry_run: bool = False, as_json: bool = False
+) -> bool:
     """Restore a checkpoint of another program by its name, its step or as the latest; False where wherry's sets are, or none."""
     store, keys = run.catalog.store, run.catalog.keys
     if any(next(iter(store.list(f"{keys.base}/{part}/")), None) is not None for part in ("manifests", "attempts")):
@@ -59,8 +62,9 @@ def restore_foreign(run: Checkpoints, uri: str, which: int | str, folder: Path) 
     if (one := found.named(which)) is None:
         names = ", ".join(each.name for each in found.checkpoints[-5:])
         raise NotFoundError(f"there is no checkpoint {which!r} here, but: {names}", operation="restore", uri=uri)
-    restore_from(store, _target(uri), one, folder)
-    print_done(f"restored  {size_text(one.size_bytes):>10}  {one.name}  {folder}")
+    if not dry_run:
+        restore_from(store, _target(uri), one, folder)
+    tell_restored(one.name, one.size_bytes, folder, dry_run=dry_run, as_json=as_json)
     print_note(f"{one.name} was written by another program: {one.proof}")
     return True
 

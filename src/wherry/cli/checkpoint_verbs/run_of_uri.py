@@ -6,12 +6,14 @@ import logging
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from wherry.cli.arguments import open_target, parse_target
+from wherry.cli.arguments import open_target, parse_target, print_note, tell
 from wherry.cli.shell.verbosity import log_only_errors
 from wherry.errors import ConfigError, NotFoundError, StoreError
+from wherry.quantities import size_text
 
 if TYPE_CHECKING:
     from wherry.checkpoints.checkpoints import Checkpoints
@@ -119,3 +121,11 @@ def no_sets(run: Checkpoints, uri: str) -> NotFoundError:
     names = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
     hint = f"wherry checkpoints {shlex.quote(f'{given}/{found[0]}')}"
     return NotFoundError(f"this is no run, but there are runs below it: {names}", operation="read", uri=given, hint=hint)
+
+
+def tell_restored(name: str, size_bytes: int, folder: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Say that a set, or a checkpoint of another program, was restored, or would be."""
+    what = {"set": name, "size_bytes": size_bytes, "folder": str(folder)}
+    tell("restored", what, f"{size_text(size_bytes):>10}  {name}  {folder}", as_json=as_json, dry_run=dry_run)
+    if dry_run and folder.is_dir() and any(folder.iterdir()):
+        print_note(f"{folder} is not empty: it is verified if it holds this set already, and refused if not")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, JsonOption, OverwriteOption, PairsOption, SpoolOption, spool_folder
+from wherry.cli.arguments import DryRunOption, FileOption, JsonOption, OverwriteOption, PairsOption, SpoolOption, spool_folder
 from wherry.cli.copy_verbs.planning import Step, planned
 from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
 from wherry.cli.copy_verbs.transfers import Transfers
-from wherry.cli.store_verbs.get_command import DryRunOption, RecursiveOption
+from wherry.cli.store_verbs.get_command import RecursiveOption
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import or_folder

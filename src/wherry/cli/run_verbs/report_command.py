@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import typer
 
 from wherry.cli.arguments import (
     FileOption,
+    JsonOption,
     OverwriteOption,
     SpoolOption,
     is_folder_like,
@@ -76,6 +78,7 @@ def report(
         typer.Option("--option", metavar="KEY=VALUE", help="A storage option that is no secret; may be given again."),
     ] = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write runs into one HTML file: charts, tables, alerts, environment.
 
@@ -108,10 +111,14 @@ def report(
     if folder.scheme == "file":
         path = Path("/", folder.prefix, name)
         _write(path, data, overwrite=overwrite)
-        print_done(f"{path}: {words}")
+        if as_json:
+            shown = {"uri": str(path), "size_bytes": len(data), "n_runs": len(chosen.rows), "n_metrics": len(chosen.keys)}
+            typer.echo(json.dumps(shown))
+        else:
+            print_done(f"{path}: {words}")
         return
-    code = _put(folder, name, data, out_options, overwrite=overwrite, spool=spool)
-    if code is Exit.OK:
+    code = _put(folder, name, data, out_options, overwrite=overwrite, spool=spool, as_json=as_json)
+    if code is Exit.OK and not as_json:
         print_done(words)
     raise typer.Exit(code)
 
@@ -142,10 +149,12 @@ def _write(path: Path, data: bytes, *, overwrite: bool) -> None:
         os.link(whole, path)  # refuses a name that another process has taken by now
 
 
-def _put(folder: StoreURI, name: str, data: bytes, options: Mapping[str, object], *, overwrite: bool, spool: Path | None) -> Exit:
+def _put(
+    folder: StoreURI, name: str, data: bytes, options: Mapping[str, object], *, overwrite: bool, spool: Path | None, as_json: bool
+) -> Exit:
     from wherry.cli.store_commands import put_files
 
     with TemporaryDirectory(prefix="wherry-report-") as scratch:
         path = Path(scratch, name)
         path.write_bytes(data)
-        return put_files([path], folder, [name], options, overwrite=overwrite, spool=spool)
+        return put_files([path], folder, [name], options, overwrite=overwrite, spool=spool, as_json=as_json)

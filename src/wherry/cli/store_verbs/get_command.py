@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     OverwriteOption,
@@ -37,7 +38,6 @@ UrisArgument = Annotated[
     ),
 ]
 RecursiveOption = Annotated[bool, typer.Option("--recursive", "-r", help="All objects below a prefix.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be done.")]
 
 
 def get(

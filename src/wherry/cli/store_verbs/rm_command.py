@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     PairsOption,
@@ -19,7 +20,7 @@ from wherry.cli.arguments import (
     parse_target,
     spool_folder,
 )
-from wherry.cli.store_verbs.get_command import DryRunOption, RecursiveOption, UrisArgument
+from wherry.cli.store_verbs.get_command import RecursiveOption, UrisArgument
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import (
     ExcludeFileOption,

@@ -85,7 +85,7 @@ def seal(
     """
     with MirrorReader(store, uri.prefix, scratch=scratch) as reader:
         snapshot = reader.snapshot()
-        manifest = _check_writer(snapshot, uri, writer, even_if_open=even_if_open)
+        manifest = check_writer(snapshot, uri, writer, even_if_open=even_if_open)
         fence = Fence(store, uri.prefix, writer, scratch)
         fence.take()
         segments = list_segments(store, uri.prefix, writer)
@@ -124,7 +124,7 @@ def seal(
         delete_segments(store, others, own)
 
 
-def _check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
+def check_writer(snapshot: Snapshot, uri: StoreURI, writer: str, *, even_if_open: bool) -> Manifest | None:
     """The writer's manifest, if there is one. An error if it has written nothing, or may not be sealed."""
     if writer in snapshot.refused:
         raise IntegrityError(snapshot.refused[writer], operation="seal", uri=str(uri))
