@@ -111,6 +111,9 @@ def test_a_live_run_is_drawn_while_it_grows(live: Live, window: Browser) -> None
     window.wait_for(
         "[...document.querySelectorAll('.said')].some((one) => one.textContent === 'all 40 points')", "the new points"
     )
+    window.wait_for(
+        "document.getElementById('numbers:train/loss').textContent.includes(' at 39; min ')", "the newest number in words"
+    )
     assert "complete to step 39" in live.page.get("/run?id=live").text
     best = 1 + abs(math.log10(RATES["amber"]) + 2.5)
     assert [best + math.exp(-step / 50) for step in range(40)] == live.page.points("live", "train/loss")["lines"][0]["y"]

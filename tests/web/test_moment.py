@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from servers.web_page import page_of
-from wherry.runs import CheckpointRow, LogChunk, Series
+from servers.web_page import log_of, page_of
+from wherry.loggers import Logger, State
+from wherry.runs import CheckpointRow, LogChunk, Runs, Series
 from wherry.web.log_lines import When, lines_near, log_lines
 from wherry.web.moment import Restart, is_on_branch, last_before, starts_of
 
@@ -120,3 +121,15 @@ def test_the_code_of_a_moment_is_that_of_its_start(tmp_path: Path) -> None:
         older = page.get("/data/moment?id=run&key=loss&step=8&start=0").json
     assert ["environment.json", "environment-2.json"] == commits
     assert (8, 0, 1, 2) == (older["step"], older["start"], older["attempt"], older["n_attempts"])
+
+
+def test_a_run_that_was_started_twice_is_in_its_second_attempt_everywhere(tmp_path: Path) -> None:
+    for step in range(2):
+        with Logger(State(run_name="run"), [log_of(tmp_path / "run")]) as log:
+            log.log_metrics({"loss": 1.0}, step)
+    with page_of(tmp_path) as page:
+        moment = page.get("/data/moment?id=run&key=loss&step=1").json
+        assert (2, 2) == (moment["attempt"], moment["n_attempts"])
+        assert page.get("/").text.count("attempt 2") == 1
+    with Runs(str(tmp_path)) as runs:
+        assert [2] == [row.attempt for row in runs.rows()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from servers.web_page import RATES, Page, log_of, make_runs, page_of
+from wherry.runs import Runs
+from wherry.web.drawing.figures import parallel
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{1234*4321}}"
 
@@ -102,6 +105,22 @@ def test_runs_are_compared_in_a_table_with_differences_to_a_baseline(page: Page)
         assert expected in words(text)
 
 
+def test_an_axis_of_numbers_keeps_its_order_beside_infinities_and_gaps(tmp_path: Path) -> None:
+    for name, loss in {"a": 9.0, "b": 10.0, "c": 100.0, "high": math.inf, "low": -math.inf, "none": None}.items():
+        with log_of(tmp_path / name) as log:
+            log.log_hyperparameters({"lr": ord(name[0]), "seed": len(name)})
+            log.log_metrics({"loss": loss} if loss is not None else {"other": 1.0}, 0)
+    with Runs(str(tmp_path)) as runs:
+        rows = list(runs.rows())
+    figure = parallel(rows, ["lr", "loss", "seed"])
+    assert figure is not None
+    assert ("inf, 100", "-inf, 9") == (figure.axes[1].top, figure.axes[1].bottom)
+    heights = {name: float(pieces[0].split()[1].split(",")[1]) for name, pieces in figure.lines.items() if name != "none"}
+    assert ["high", "c", "b", "a", "low"] == sorted(heights, key=heights.__getitem__)
+    assert heights["a"] - heights["b"] < heights["b"] - heights["c"]
+    assert [1, 2] == [len(figure.lines[name]) for name in ("a", "none")]
+
+
 def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:
     found = {
         re.search(r'data-id="amber".*?class="(?:dot|line) (c\d)', page.get(path).text, re.DOTALL)[1]  # type: ignore[index]
@@ -132,3 +151,11 @@ def test_an_empty_folder_says_what_a_run_is(tmp_path: Path) -> None:
 def test_one_run_by_itself_is_a_table_of_one(tmp_path: Path) -> None:
     with page_of(make_runs(tmp_path) / "amber") as page:
         assert 1 == len(re.findall(r"<tr data-id=", page.get("/").text))
+
+
+def test_the_charts_of_a_machine_are_behind_those_of_the_training(tmp_path: Path) -> None:
+    with log_of(tmp_path / "run") as log:
+        log.log_metrics({"system/cpu/percent": 1.0, "loss": 1.0, "eval/loss": 1.0, "val/loss": 1.0, "train/loss": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        keys = re.findall(r'data-key="([^"]+)"', page.get("/compare?id=run").text)
+    assert ["train/loss", "val/loss", "eval/loss", "loss", "system/cpu/percent"] == keys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from wherry.errors import StoreError
@@ -12,7 +11,6 @@ from wherry.runs.objects.logical_file import LogicalFile
 from wherry.runs.objects.place import Place
 from wherry.runs.records import RunEnvironment
 
-_NAME = re.compile(r"(?:attempt-[0-9]{1,6}/)?environment(?:-[0-9]{1,6})?\.json")
 #: A job that is started again and again has one for each start: the last ones are read.
 _MOST_FILES = 64
 #: RunFolderConfig.max_diff_bytes cuts the longest part by default at a fraction of this.
@@ -22,8 +20,7 @@ _MOST_BYTES = 16 * 2**20
 def environments_in(place: Place, contents: Contents) -> list[RunEnvironment]:
     """Those of all starts of a run, in the order of their times. What cannot be read is left out."""
     found = []
-    names = sorted((name for name in contents.files if _NAME.fullmatch(name)), key=lambda name: (len(name), name))
-    for path in names[-_MOST_FILES:]:
+    for path in contents.environments[-_MOST_FILES:]:
         file = LogicalFile(place, contents.files[path])
         try:
             document = parse_object(file.read(0, min(file.size_bytes, _MOST_BYTES)))

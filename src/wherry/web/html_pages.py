@@ -131,8 +131,15 @@ def _cards(keys: Sequence[str], wanted: str) -> dict[str, object]:
     groups: dict[str, list[str]] = {}
     for key in chosen[:_MOST_CARDS]:
         groups.setdefault(key.rpartition("/")[0], []).append(key)
-    cards = [Cards(name, names) for name, names in sorted(groups.items(), key=lambda group: (group[0] == "", group[0]))]
+    cards = [Cards(name, groups[name]) for name in sorted(groups, key=_place)]
     return {"groups": cards, "n_cards": min(len(chosen), _MOST_CARDS), "n_keys": len(keys), "wanted_keys": wanted}
+
+
+def _place(group: str) -> tuple[bool, int, bool, str]:
+    """Training and validation come first, and what the machine did last."""
+    parts = group.split("/")
+    first = {"train": 0, "val": 1}.get(parts[0], 2)
+    return "system" in parts, first, group == "", group
 
 
 def _charts(request: Request, found: Run) -> dict[str, object]:

@@ -84,7 +84,7 @@ def moment_of(run: Run, key: str, step: int, start: int | None = None, first_ran
         value=value,
         start=its_start,
         attempt=max(its_start + 1, len(begun)),
-        n_attempts=max(len(restarts) + 1, len(environments), run.row.attempt),
+        n_attempts=max(len(restarts) + 1, run.row.attempt),
         ranks=ranks,
         logs=[one for one in logs if one is not None and one.lines],
         media=tried("the media", lambda: run.media(step=step)[:_MOST_MEDIA]) or [],

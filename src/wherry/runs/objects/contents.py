@@ -26,6 +26,8 @@ _LOCK = re.compile(rb"process ([0-9]{1,9}) on (\S+)")
 _SILENT_S = 900.0
 _RANK = re.compile(r"rank([0-9]{1,6})")
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,6})")
+#: What each start of a run writes into its folder.
+_ENVIRONMENT = re.compile(r"(?:attempt-[0-9]{1,6}/)?environment(?:-[0-9]{1,6})?\.json")
 _WORDS: dict[str, WriterState] = {"open": "alive", "sealed": "finished", "incomplete": "finished", "lost": "lost"}
 
 
@@ -79,10 +81,15 @@ class Contents:
         return sorted(_part(folder) for folder in folders if not without_parts(folder.split("/") if folder else []))
 
     @property
+    def environments(self) -> list[str]:
+        """The names of the files in which each start has written what it is made of, the oldest first."""
+        return sorted((name for name in self.files if _ENVIRONMENT.fullmatch(name)), key=lambda name: (len(name), name))
+
+    @property
     def attempt(self) -> int:
-        """The number of the run's last start, as checkpoints or folders count them; 1 without such."""
+        """The number of the run's last start, as checkpoints, folders or environments count them; 1 without such."""
         attempts = [int(name[len("checkpoints/attempts/") :][:9]) for name in self.files if _is_record(name)]
-        return max([*attempts, *(part.attempt for part in self.parts), 1])
+        return max([*attempts, *(part.attempt for part in self.parts), len(self.environments), 1])
 
     def writers(self, now_s: float) -> dict[str, WriterState]:
         """Who has mirrored it, and whether he still does."""

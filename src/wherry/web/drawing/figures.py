@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from wherry.runs import Histogram, RunRow
 from wherry.web.table import text_of, value_of
@@ -12,6 +13,9 @@ from wherry.web.words import number
 
 WIDTH, HEIGHT = 900, 260
 _TOP, _BOTTOM, _SIDE = 34, 24, 60
+_DASH = 4
+#: Infinities stand at the ends of an axis, this part of its height away from the numbers.
+_TO_INFINITY = 0.1
 _MOST_AXES = 12
 _MOST_STEPS = 200
 _MOST_BINS = 64
@@ -29,10 +33,10 @@ class AxisShape:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Axes, and of each run the points of its line."""
+    """Axes, and of each run the points of its line, in pieces between the axes where it has no value."""
 
     axes: Sequence[AxisShape]
-    lines: Mapping[str, str]
+    lines: Mapping[str, Sequence[str]]
 
 
 def parallel(rows: Sequence[RunRow], names: Sequence[str]) -> Parallel | None:
@@ -45,8 +49,16 @@ def parallel(rows: Sequence[RunRow], names: Sequence[str]) -> Parallel | None:
     lines = {}
     for row in rows:
         heights = [(_SIDE + at * gap, scale.height(value_of(row, name))) for at, (name, scale) in enumerate(scales)]
-        lines[row.id] = " ".join(f"{x:.1f},{_y(height):.1f}" for x, height in heights if height is not None)
+        pieces = [list(piece) for is_there, piece in groupby(heights, lambda one: one[1] is not None) if is_there]
+        lines[row.id] = [_points([(x, _y(height)) for x, height in piece if height is not None]) for piece in pieces]
     return Parallel(axes, lines)
+
+
+def _points(piece: Sequence[tuple[float, float]]) -> str:
+    if len(piece) == 1:  # a line of one point is not drawn
+        ((x, y),) = piece
+        piece = [(x - _DASH, y), (x + _DASH, y)]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in piece)
 
 
 def _y(height: float) -> float:
@@ -55,7 +67,10 @@ def _y(height: float) -> float:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From a value to a height between 0 and 1: numbers by size, logarithmic over more than two decades; texts side by side."""
+    """From a value to a height between 0 and 1: numbers by size, logarithmic over more than two decades; texts side by side.
+
+    Infinities are at the ends, where `top` and `bottom` name them before the greatest and the least number.
+    """
 
     places: Mapping[str, float]
     low: float
@@ -63,15 +78,21 @@ class _Scale:
     is_log: bool
     top: str
     bottom: str
+    has_top: bool = False
+    has_bottom: bool = False
 
     @classmethod
     def of(cls, values: Sequence[object]) -> _Scale | None:
-        given = [value for value in values if value is not None]
-        numbers = [_float(value) for value in given if _is_number(value)]
-        if len(numbers) == len(given) and numbers:
-            low, high = min(numbers), max(numbers)
+        given = [value for value in values if not _is_missing(value)]
+        if given and all(map(_is_number, given)):
+            numbers = [_float(value) for value in given]
+            finite = [value for value in numbers if math.isfinite(value)]
+            low, high = min(finite, default=0.0), max(finite, default=0.0)
+            has_top, has_bottom = math.inf in numbers, -math.inf in numbers
+            top = ["inf"] * has_top + [number(high)] * bool(finite)
+            bottom = ["-inf"] * has_bottom + [number(low)] * bool(finite)
             is_log = low > 0 and high / low > 100
-            return cls({}, low, high, is_log, number(high), number(low))
+            return cls({}, low, high, is_log, ", ".join(top), ", ".join(bottom), has_top, has_bottom)
         texts = sorted({text_of(value) for value in given})
         if not texts:
             return None
@@ -79,14 +100,22 @@ class _Scale:
         return cls(places, 0.0, 1.0, False, texts[-1], texts[0])
 
     def height(self, value: object) -> float | None:
-        if value is None:
+        if _is_missing(value):
             return None
         if self.places:
             return self.places[text_of(value)]
         low, high, at = self.low, self.high, _float(value)
+        if math.isinf(at):
+            return 1.0 if at > 0 else 0.0
         if self.is_log:
             low, high, at = math.log(low), math.log(high), math.log(at)
-        return 0.5 if high == low else (at - low) / (high - low)
+        part = 0.5 if high == low else (at / 2 - low / 2) / (high / 2 - low / 2)  # halves, as the difference may overflow
+        least, most = _TO_INFINITY * self.has_bottom, 1 - _TO_INFINITY * self.has_top
+        return least + part * (most - least)
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _float(value: object) -> float:
@@ -94,7 +123,7 @@ def _float(value: object) -> float:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ async function news() {
   isSwapping = true;
   try {
     if (isFresh && !document.querySelector("#fresh :is(audio, video)")) await swap(location.href, "head", "fresh");
-    else if (ids.length === 1) await swap(location.href, "head");
+    else await swap(location.href, "head", ...[...document.querySelectorAll(".numbers")].map((one) => one.id));
     document.dispatchEvent(new CustomEvent("news"));
   } catch (error) {
     say(String(error.message || error));
