@@ -17,7 +17,7 @@ from wherry.runs.records import KeySummary, RunRow
 _MOST_CHARACTERS = 2000
 _FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "lag_s", "size_bytes", "cost_per_day_usd", "trouble")
 #: What may stand behind a metric's name.
-_ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan")
+_ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan", "n_inf")
 _ABSENT = object()
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,

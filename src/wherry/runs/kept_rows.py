@@ -19,7 +19,7 @@ from wherry.runs.records import KeySummary, RunRow
 from wherry.store import ObjectMeta
 
 #: Another number for another form of the file, and whenever rows are made otherwise.
-_FORM = "rows 1"
+_FORM = "rows 2"
 #: Whoever has written last may write on; the other states stay as they are until an object is new.
 _CHANGES_BY_TIME = "live"
 

@@ -18,9 +18,10 @@ WriterState = Literal["alive", "finished", "lost", "unknown"]
 
 @dataclass(frozen=True)
 class KeySummary:
-    """One metric: its last, least and greatest number with the step of each, None if it has none; how many points, how many NaN.
+    """One metric: its last, least and greatest number with their steps, None if it has none; counts of points, NaN, infinities.
 
-    `is_partial`: only the end of the file was read. Infinities are points, and may be the least and the greatest.
+    A point that a restart has overwritten counts in none of them. NaN and infinities are points, and neither last nor least nor
+    greatest. `is_partial`: only a part of the file was read, or overwritten points may still be among those that are counted.
     """
 
     last: float | None = None
@@ -32,6 +33,7 @@ class KeySummary:
     n_points: int = 0
     n_nan: int = 0
     is_partial: bool = False
+    n_inf: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from wherry.errors import PermanentError, StoreError
-from wherry.loggers.files.run_summary import SUMMARY, MetricsFold, fold_of, parse_object, parse_summary
+from wherry.loggers.files.run_summary import SUMMARY, KeyFold, MetricsFold, fold_of, parse_object, parse_summary
 from wherry.runs.objects.contents import Contents, Part, contents_of, run_state, uri_of
 from wherry.runs.objects.discovery import Found
 from wherry.runs.objects.logical_file import LogicalFile
@@ -81,19 +82,56 @@ def words_of(error: BaseException) -> str:
     return error.message if isinstance(error, StoreError) else str(error)
 
 
+@dataclass
+class _Read:
+    """The metrics of one part; `is_partial`: of the end of its file only."""
+
+    part: Part
+    file: LogicalFile | None
+    fold: MetricsFold
+    is_partial: bool
+
+
 def digest_of(place: Place, contents: Contents) -> Digest:
     """Read the summaries of all parts of a run, and what was written since."""
     digest = Digest()
-    for part in contents.parts:
-        _try_part(place, contents, part, digest)
+    found = [one for part in contents.parts if (one := _tried(place, contents, part, digest)) is not None]
+    below: dict[str, float] = {}
+    first: dict[str, int] = {}
+    for one in reversed(found):  # what a later attempt has overwritten is known before the earlier one is counted
+        _take_back(one, below, first)
+        for key, summary in summaries(one.fold, is_partial=one.is_partial).items():
+            shown = f"{one.part.label}{key}"
+            later = digest.metrics.get(shown)
+            digest.metrics[shown] = summary if later is None else joined(summary, later)
     return digest
 
 
-def _try_part(place: Place, contents: Contents, part: Part, digest: Digest) -> None:
+def _tried(place: Place, contents: Contents, part: Part, digest: Digest) -> _Read | None:
     try:
-        _take_part(place, contents, part, digest)
+        return _take_part(place, contents, part, digest)
     except (PermanentError, OSError) as error:  # a refusal of one object is no reason to show nothing of the others
         digest.trouble.append(f"{part.name('metrics.jsonl')}: {words_of(error)}")
+        return None
+
+
+def _take_back(one: _Read, below: dict[str, float], first: dict[str, int]) -> None:
+    """Count only what no later attempt has overwritten. `first`: the step at which the next attempt began with each metric."""
+    label, lowest = one.part.label, {key: fold.first_step for key, fold in one.fold.keys.items()}
+    bounds: dict[str, float] = {}
+    for key, fold in one.fold.keys.items():
+        shown = f"{label}{key}"
+        if fold.end_step is not None and (next_step := first.get(shown)) is not None and next_step < fold.end_step:
+            below[shown] = min(below.get(shown, math.inf), next_step)
+        if (bound := below.get(shown)) is not None:
+            bounds[key] = bound
+            fold.go_back(int(bound))
+    if one.fold.is_cut and one.file is not None and not one.is_partial and one.fold.n_bytes <= _MOST_REST_BYTES:
+        one.fold.read_again(one.file.read, bounds)
+    for key, fold in one.fold.keys.items():
+        step = fold.first_step if lowest[key] is None else lowest[key]
+        if step is not None:
+            first[f"{label}{key}"] = step
 
 
 def _summary(place: Place, contents: Contents, folder: str) -> dict[str, object] | None:
@@ -101,14 +139,14 @@ def _summary(place: Place, contents: Contents, folder: str) -> dict[str, object]
     return None if meta is None else parse_summary(place.fetch_small(meta))
 
 
-def _take_part(place: Place, contents: Contents, part: Part, digest: Digest) -> None:
+def _take_part(place: Place, contents: Contents, part: Part, digest: Digest) -> _Read:
     summary = _summary(place, contents, part.folder) or {}
     hparams = summary.get("hparams")
     if not isinstance(hparams, dict):
         hparams = read_hparams(place, contents, part)
     digest.hparams |= {} if part.child or part.rank else hparams
     fold = fold_of(summary)
-    is_partial = False
+    is_partial, file = False, None
     if (assembly := contents.files.get(part.name("metrics.jsonl"))) is not None:
         file = LogicalFile(place, assembly)
         is_partial = _bring_up_to_date(file, fold)
@@ -120,10 +158,7 @@ def _take_part(place: Place, contents: Contents, part: Part, digest: Digest) -> 
         digest.last_t = max(digest.last_t or fold.last_t, fold.last_t)
     if fold.keys_cut:
         digest.trouble.append(f"only the first {len(fold.keys)} metrics are shown")
-    for key, one in summaries(fold, is_partial=is_partial).items():
-        shown = f"{part.label}{key}"
-        before = digest.metrics.get(shown)
-        digest.metrics[shown] = one if before is None else joined(before, one)
+    return _Read(part, file, fold, is_partial)
 
 
 def _bring_up_to_date(file: LogicalFile, fold: MetricsFold) -> bool:
@@ -143,12 +178,12 @@ def _bring_up_to_date(file: LogicalFile, fold: MetricsFold) -> bool:
 
 def summaries(fold: MetricsFold, *, is_partial: bool) -> dict[str, KeySummary]:
     """The metrics of a fold, as a row has them."""
-    return {
-        key: KeySummary(
-            one.last, one.last_step, one.min, one.min_step, one.max, one.max_step, one.n_points, one.n_nan, is_partial
-        )
-        for key, one in fold.keys.items()
-    }
+    return {key: _key_summary(one, is_partial=is_partial or one.is_cut) for key, one in fold.keys.items()}
+
+
+def _key_summary(one: KeyFold, *, is_partial: bool) -> KeySummary:
+    numbers = one.last, one.last_step, one.min, one.min_step, one.max, one.max_step
+    return KeySummary(*numbers, n_points=one.n_points, n_nan=one.n_nan, n_inf=one.n_inf, is_partial=is_partial)
 
 
 def joined(before: KeySummary, one: KeySummary) -> KeySummary:
@@ -160,6 +195,7 @@ def joined(before: KeySummary, one: KeySummary) -> KeySummary:
         *(last.last, last.last_step, least.min, least.min_step, most.max, most.max_step),
         n_points=before.n_points + one.n_points,
         n_nan=before.n_nan + one.n_nan,
+        n_inf=before.n_inf + one.n_inf,
         is_partial=before.is_partial or one.is_partial,
     )
 

@@ -107,6 +107,9 @@ class RunFiles:
         if self._fold is None:
             self._fold = fold_of((parse_summary(path.read_bytes()) if path.exists() else None) or {})
         self._fold.read_on(metrics)  # outside of the lock, as an old file may be long
+        if state == "finished":
+            self._fold.n_bytes_again = 0  # what is written last is exact
+        self._fold.read_again_from(metrics)
         size_bytes = _size_bytes(self.root) if state == "finished" else 0
         with self._mutex:
             self._keep_folder()
