@@ -128,7 +128,7 @@ def test_attempts_and_ranks_belong_to_their_run(tmp_path: Path, open_runs: Any) 
     runs = open_runs(tmp_path / "runs")
     rows = by_id(runs)
     assert set(rows) == {"r", "ranks"}
-    assert (rows["r"].attempt, rows["r"].metrics["train/loss"].n_points, rows["r"].metrics["train/loss"].last_step) == (2, 12, 6)
+    assert (rows["r"].attempt, rows["r"].metrics["train/loss"].n_points, rows["r"].metrics["train/loss"].last_step) == (2, 7, 6)
     assert rows["r"].metrics["rank1/train/loss"].n_points == 3
     series = runs.run("r").series("train/loss")
     assert (series.restarts, int(series.overwritten.sum())) == ([0], 5)

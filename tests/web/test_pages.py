@@ -108,8 +108,7 @@ def test_runs_are_compared_in_a_table_with_differences_to_a_baseline(page: Page)
 def test_an_axis_of_numbers_keeps_its_order_beside_infinities_and_gaps(tmp_path: Path) -> None:
     for name, loss in {"a": 9.0, "b": 10.0, "c": 100.0, "high": math.inf, "low": -math.inf, "none": None}.items():
         with log_of(tmp_path / name) as log:
-            log.log_hyperparameters({"lr": ord(name[0]), "seed": len(name)})
-            log.log_metrics({"loss": loss} if loss is not None else {"other": 1.0}, 0)
+            log.log_hyperparameters({"lr": ord(name[0]), "seed": len(name), **({} if loss is None else {"loss": loss})})
     with Runs(str(tmp_path)) as runs:
         rows = list(runs.rows())
     figure = parallel(rows, ["lr", "loss", "seed"])

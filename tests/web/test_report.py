@@ -76,7 +76,7 @@ def test_the_numbers_are_there_without_scripts(three: Path, line: CommandLine) -
         "complete to step 299",
     ):
         assert words in read.words
-    assert re.search(r"train/loss birch 1\.02541 at 299 1\.02541 at 299 2\.02288 at 0 400 ", read.words)
+    assert re.search(r"train/loss birch 1\.02541 at 299 1\.02541 at 299 2\.02288 at 0 300 ", read.words)
 
 
 def test_the_charts_have_the_points_that_were_logged(three: Path, line: CommandLine) -> None:

@@ -115,15 +115,16 @@ class _Scale:
 
 
 def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or (_is_number(value) and math.isnan(_float(value)))
 
 
 def _float(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    return float(value) if isinstance(value, (int, float)) else float(str(value))
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Also one that a run's hyperparameters have as a word, as JSON has no number for it."""
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in ("Infinity", "-Infinity", "NaN")
 
 
 @dataclass(frozen=True)
