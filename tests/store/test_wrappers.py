@@ -104,6 +104,10 @@ class RecordingStore(MultipartStore):
         self._note(locals())
         return ObjectMeta(key, 6)
 
+    def copy(self, key: str, source: ObjectMeta, root: str | None = None, *, if_absent: bool = False) -> ObjectMeta:
+        self._note(locals())
+        return ObjectMeta(key, source.size_bytes)
+
     def list_uploads(self, prefix: str = "") -> Iterator[PendingUpload]:
         self._note(locals())
         return iter([PendingUpload("a", "1", 1.0, True), PendingUpload("a", "2", 2.0, False)])
@@ -131,6 +135,9 @@ ARGUMENTS: dict[str, Any] = {
     "if_match": "e",
     "prefix": "pre",
     "start_after": "A",
+    "source": ObjectMeta("k2", 3, etag="e"),
+    "root": "another",
+    "if_absent": True,
     "one_level": True,
     "mark": "m",
     "size_bytes": 12,
