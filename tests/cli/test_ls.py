@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from datetime import datetime
 
@@ -11,6 +10,7 @@ import pytest
 
 from command_line import CommandLine
 from servers.features import tell_spool
+from servers.filled import filled
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server, Server
 from support import file_of
@@ -30,16 +30,7 @@ def options_of(server: Server) -> dict[str, object]:
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, line: CommandLine) -> Place:
     """The URI of a store with NAMES, and the options that open it."""
-    for n, name in enumerate(NAMES):
-        file_of(line.folder / "dest" / name, 1000 + n, seed=n)
-    if request.param == "folder":
-        return str(line.folder / "dest"), ()
-    server: S3Server = request.getfixturevalue("seaweedfs_server")
-    (line.folder / "options.json").write_text(json.dumps(server.options))
-    tell_spool(line.spool, server)
-    uri, options = f"s3://{server.bucket}/{line.folder.name}-{os.getpid()}", ("--options-file", "options.json")
-    line.run("put", "dest/run1", "dest/run10", "dest/top.pt", f"{uri}/", "--overwrite", *options)
-    return uri, options
+    return filled(line, NAMES, request.getfixturevalue("seaweedfs_server") if request.param == "s3" else None)
 
 
 def listed(line: CommandLine, *arguments: str) -> tuple[set[str], dict[str, int]]:

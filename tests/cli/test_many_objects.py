@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CommandLine
-from servers.features import tell_spool
+from servers.filled import filled
 from servers.real import S3Server
 from support import file_of
 from wherry.backends.s3.store import S3Store
@@ -21,16 +21,7 @@ NAMES = ("run1/a.pt", "run1/b.pt", "run1/deep/c.pt", "run1/log.txt", "run10/d.pt
 @pytest.fixture(params=["folder", "s3"])
 def runs(request: pytest.FixtureRequest, line: CommandLine) -> tuple[str, tuple[str, ...]]:
     """The URI of a store with NAMES, and the options that open it."""
-    for n, name in enumerate(NAMES):
-        file_of(line.folder / "dest" / name, 1000 + n, seed=n)
-    if request.param == "folder":
-        return str(line.folder / "dest"), ()
-    server: S3Server = request.getfixturevalue("seaweedfs_server")
-    (line.folder / "options.json").write_text(json.dumps(server.options))
-    tell_spool(line.spool, server)
-    uri, options = f"s3://{server.bucket}/{line.folder.name}-{os.getpid()}", ("--options-file", "options.json")
-    line.run("put", "dest/run1", "dest/run10", f"{uri}/", "--overwrite", *options)
-    return uri, options
+    return filled(line, NAMES, request.getfixturevalue("seaweedfs_server") if request.param == "s3" else None)
 
 
 def files(folder: Path) -> set[str]:
