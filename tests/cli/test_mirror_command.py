@@ -29,6 +29,21 @@ pathlib.Path("pid").write_text(str(os.getpid()))
 while True:
     signal.pause()
 """
+#: Runs a command; two signals come when it has been waited for and its exit code is not yet known.
+_TOLD_BETWEEN = """
+import os, signal, subprocess
+from wherry.cli.shell.child_command import ChildCommand
+wait = subprocess.Popen.wait
+def wait_and_be_told(process):
+    code = wait(process)
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+    return code
+subprocess.Popen.wait = wait_and_be_told
+command = ChildCommand(["bash", "-c", "exit 7"])
+with command.signals():
+    command.run()
+"""
 _DEAD = ("s3://bucket/x", "-o", "endpoint_url=http://127.0.0.1:9", "-o", "anonymous=true")
 
 
@@ -102,6 +117,13 @@ def test_a_second_signal_after_the_end_of_the_command_ends_the_sending(line: Com
         assert 7 == process.wait(60)
         assert process.stderr is not None
         assert "wherry mirror resume" in process.stderr.read()
+
+
+def test_a_signal_between_the_end_of_the_command_and_its_code_is_not_lost() -> None:
+    with Program([sys.executable, "-c", _TOLD_BETWEEN], stderr=subprocess.PIPE, text=True) as process:
+        _, err = process.communicate(timeout=60)
+    assert 7 == process.returncode
+    assert "wherry mirror resume" in err
 
 
 def test_an_unsent_rest_has_an_exit_code_of_its_own_only_if_the_command_has_not(line: CommandLine) -> None:

@@ -28,6 +28,7 @@ class ChildCommand:
         self._process: subprocess.Popen[bytes] | None = None
         self._n_signals = 0
         self._early: list[int] = []
+        self._is_told_late = False
         self.code: int | None = None
 
     @property
@@ -47,6 +48,8 @@ class ChildCommand:
             self._process.send_signal(number)
         code = self._process.wait()  # handlers run meanwhile
         self.code = code if code >= 0 else SIGNALLED - code
+        if self._is_told_late:
+            self._end_or_announce(self.code)
         return self.code
 
     @contextmanager
@@ -64,14 +67,27 @@ class ChildCommand:
     def _handle(self, number: int, frame: object) -> None:
         self._n_signals += 1
         if self.code is not None:
-            if self._n_signals > 1:
-                os.write(2, b"\nwherry: interrupted; what is not sent stays in the folder: wherry mirror resume\n")
-                os._exit(self.code or Exit.INTERRUPTED)
-            os.write(2, b"\nwherry: sending what is left; once more ends at once\n")
+            self._end_or_announce(self.code)
         elif self._process is None:
             self._early.append(number)
-        elif not (number == signal.SIGINT and _terminal_tells_all()):
-            self._process.send_signal(number)
+        elif not _tell(self._process.pid, number):
+            self._is_told_late = True  # it has just been waited for, and `run` does not know its code yet
+
+    def _end_or_announce(self, code: int) -> None:
+        """What a signal means after the command's end."""
+        if self._n_signals > 1:
+            os.write(2, b"\nwherry: interrupted; what is not sent stays in the folder: wherry mirror resume\n")
+            os._exit(code or Exit.INTERRUPTED)
+        os.write(2, b"\nwherry: sending what is left; once more ends at once\n")
+
+
+def _tell(pid: int, number: int) -> bool:
+    """Pass a signal on to our child, unless the terminal has told it already. False if the child has been waited for."""
+    try:
+        os.kill(pid, 0 if number == signal.SIGINT and _terminal_tells_all() else number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _terminal_tells_all() -> bool:
