@@ -93,6 +93,17 @@ def file_of(path: Path, size_bytes: int, seed: int = 0) -> Path:
     return path
 
 
+def environment_without(site: Path, *modules: str) -> dict[str, str]:
+    """The environment of processes that do not find these modules, by a hook in the folder `site`."""
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find_spec = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, package=None: None if name in {modules!r} else find_spec(name, package)\n"
+    )
+    return {**os.environ, "PYTHONPATH": str(site)}
+
+
 def environment_with_tests(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of this process and `env`, for a process that imports this module or `servers`."""
     environment = {**os.environ, **(env or {})}

@@ -139,6 +139,7 @@ class SFTPServer:
                 connection, _ = self._socket.accept()
             except OSError:  # closed
                 return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             transport = paramiko.Transport(connection)
             transport.add_server_key(self._key)
             transport.set_subsystem_handler("sftp", paramiko.SFTPServer, Files, self.folder)

@@ -18,7 +18,7 @@ from checkpoint_sets import save_set
 from command_line import CommandLine
 from programs import Program
 from servers.web_page import make_runs
-from support import file_of
+from support import environment_without, file_of
 from wherry.backends.local.store import LocalStore
 from wherry.checkpoints.protocol.names import RunKeys
 from wherry.cli.shell.examples import EXAMPLES
@@ -140,6 +140,8 @@ def _end_by_ctrl_c(line: CommandLine, arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("verb", sorted(EXAMPLES))
 def test_every_example_runs(verb: str, work: CommandLine) -> None:
+    if verb == "demo":  # a torch network trains in tests/e2e/test_demo.py; here a small one in plain Python does
+        work.environment |= environment_without(work.folder / "site", "torch", "sklearn")
     before = _sets if verb.startswith("checkpoints") else _BEFORE.get(verb)
     if before is not None:
         before(work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,19 +13,8 @@ import psutil
 import pytest
 
 from browser import local
-from support import environment_with_tests, without_waits
+from support import environment_with_tests, environment_without, without_waits
 
-#: Hides torch and scikit-learn from the demo and from its trainer.
-_HIDE = """
-import importlib.util
-
-find_spec = importlib.util.find_spec
-
-def hiding_find_spec(name, package=None):
-    return None if name in ("torch", "sklearn") else find_spec(name, package)
-
-importlib.util.find_spec = hiding_find_spec
-"""
 #: A local folder in which a byte of the third checkpoint changes after it was verified.
 _ROTTING = """
 from pathlib import Path
@@ -59,10 +47,7 @@ def temporary(tmp_path: Path) -> Path:
 @pytest.fixture
 def without_extras(tmp_path: Path, temporary: Path) -> dict[str, str]:
     """The environment of a wheel that was installed without the development set."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(_HIDE)
-    return {**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(temporary)}
+    return {**environment_without(tmp_path / "site", "torch", "sklearn"), "TMPDIR": str(temporary)}
 
 
 def demo(*arguments: str, environment: Mapping[str, str], timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
@@ -120,9 +105,9 @@ def test_demo_keeps_everything_on_request(without_extras: dict[str, str], tmp_pa
     assert len(list((tmp_path / "bucket").rglob("ep*.pt"))) == 10
 
 
-def test_demo_ends_in_the_page_of_its_own_run(temporary: Path, tmp_path: Path) -> None:
+def test_demo_ends_in_the_page_of_its_own_run(without_extras: dict[str, str], temporary: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "wherry.cli", "demo", "--ui", "--no-open"]
-    environment = {**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {**without_extras, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -234,6 +234,8 @@ def test_a_live_mirror_is_read_without_pull(tmp_path: Path, seaweedfs_server: S3
         (folder / "r/logs-rank0.txt").write_text("begun\n")
         for step in range(100):
             log.log_metrics({"loss": step / 100}, step)
+            if step == 50:
+                mirror.flush()  # two segments tell the pace: the third is looked for within seconds
         mirror.flush()
         row = by_id(runs)["r"]
         assert (row.state, row.metrics["loss"].n_points, row.hparams) == ("live", 100, {"lr": 0.1})
