@@ -50,7 +50,7 @@ def test_patterns_choose_runs_and_metrics(three: Path, line: CommandLine) -> Non
     )
     assert ("⡀" in out, "of this part; 400 in all" in out, max(map(len, out.splitlines()[:18])) <= 60) == (True, True, True)
     out, _ = line.run("plot", three, "val/loss", "--group", "optimizer", "--x", "wall", "--clip")
-    assert "adamw: mean of 3 runs" in out
+    assert "adamw: 3 of 3 runs" in out
     out, _ = line.run("plot", three, "val/loss", "--x", "relative", "--log-x", env={"PYTHONIOENCODING": "ascii"})
     assert out.isascii()
     assert "3 at x not above 0, not drawn" in out
@@ -127,7 +127,7 @@ def test_names_in_a_bucket_do_not_control_the_terminal(tmp_path: Path, line: Com
 @given(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=30), st.booleans())
 def test_numbers_of_any_size_have_a_chart(points: list[tuple[float, float]], is_log: bool) -> None:
     kept = sorted(one for one in points if not is_log or min(one) > 0) or [(1.0, 1.0)]
-    lines = [{"kind": "raw", "x": [x for x, _ in kept], "y": [y for _, y in kept], "n_of": len(kept)}]
+    lines = [{"kind": "raw", "x": [x for x, _ in kept], "y": [y for _, y in kept], "n": len(kept), "n_of": len(kept)}]
     one = {"id": "a", "colour": 0, "dash": 0, "lines": lines, "n_total": 1, "n_here": 1, "tail_only": False, "marks": {}}
     counts = dict.fromkeys(("n_not_positive", "n_clipped", "n_restarts", "n_checkpoints"), 0)
     data = {"key": "k", "runs": [{**one, **counts}], "bands": []}

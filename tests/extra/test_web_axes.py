@@ -10,12 +10,13 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from browser import Browser, browser
-from servers.web_page import N_STEPS, Page, make_runs, page_of
+from servers.web_page import N_STEPS, Page, log_of, make_runs, page_of
 from support import wait_until
 from wherry.web import uplot
 
@@ -26,6 +27,18 @@ ONE = "&keys=train/loss"
 CARD = "article.card:not([hidden])"
 READOUT = f"document.querySelector('{CARD} .readout').innerText"
 
+#: Keys, by the numbers of https://www.w3.org/TR/webdriver2/#keyboard-actions.
+RIGHT, ENTER, ESCAPE = "\ue014", "\ue007", "\ue00c"
+#: Draws the charts again; into `window.labels` the left end of each label of the y axis, and its text.
+LABELS = """
+window.labels = [];
+const draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  if (this.textAlign === 'right') window.labels.push([x - this.measureText(text).width, text]);
+  return draw.call(this, text, x, y);
+};
+document.dispatchEvent(new CustomEvent('news'));
+"""
 #: Counts the columns of a picture that have a colour; into `window.n`.
 COLUMNS = """
 window.n = null;
@@ -147,6 +160,53 @@ def test_the_svg_of_a_group_has_its_band(page: Page, window: Browser, downloads:
     open_chart(window, page, f"/compare?id=amber&id=birch&id=cedar{ONE}&group=optimizer")
     root = ET.fromstring(saved(window, downloads, "SVG", "train_loss.svg"))  # noqa: S314  it is our own
     assert (1, 1) == (len(list(root.iter(f"{SVG}polygon"))), len(list(root.iter(f"{SVG}polyline"))))
+
+
+def test_a_group_has_a_legend_and_its_chart_says_what_is_drawn(page: Page, window: Browser) -> None:
+    open_chart(window, page, f"/compare?id=amber&id=birch&id=cedar{ONE}&group=optimizer")
+    texts = "return ['.legend', '.said'].map((one) => document.querySelector(`CARD ${one}`).innerText)".replace("CARD", CARD)
+    legend, said = cast("list[str]", window.run(texts))
+    assert "optimizer adamw: 3 of 3 runs" == legend
+    assert "mean, least and greatest of 897 points · 3 NaN or infinite, not in it" == said
+    window.run(f"document.querySelector('{CARD}').focus()")
+    window.press(RIGHT)
+    window.wait_for(f"{READOUT}.includes('3 runs')", "how many runs the mean is of")
+    window.run("document.querySelector('#rail li[data-id=amber] .eye').click()")
+    window.wait_for(f"document.querySelector('{CARD} .legend').innerText === 'optimizer adamw: 2 of 2 runs'", "the other two")
+
+
+def test_the_labels_of_an_axis_are_whole_and_differ(window: Browser, tmp_path: Path) -> None:
+    keys = {"large": 250_000.0, "huge": 123_456_789.0, "tiny": 1.2345e-7, "narrow": 1.0}
+    with log_of(tmp_path / "run") as log:
+        for step in range(20):
+            log.log_metrics({key: -scale * (1 + step * 1e-5) for key, scale in keys.items()}, step)
+    with page_of(tmp_path) as page:
+        for key in keys:
+            open_chart(window, page, f"/run?id=run&keys={key}")
+            window.run(LABELS)
+            window.wait_for("window.labels.length > 2", "the labels")
+            labels = cast("list[tuple[float, str]]", window.run("return window.labels"))
+            texts = [text for _, text in labels]
+            assert (sorted(set(texts)), []) == (sorted(texts), [text for left, text in labels if left < 0])
+
+
+def test_the_moment_of_a_point_is_in_the_address(page: Page, window: Browser) -> None:
+    open_chart(window, page, f"/run?id=amber{ONE}")
+    title = "document.querySelector('#moment:not([hidden]) h2')?.innerText"
+    for step in ("0", "1"):
+        window.run(f"document.querySelector('{CARD}').focus()")
+        window.press(RIGHT, ENTER)
+        window.wait_for(f"{title} === 'amber at step {step}'", "the moment")
+    link = str(window.run("return location.href"))
+    window.run("history.back()")
+    window.wait_for(f"{title} === 'amber at step 0'", "the moment before")
+    window.run("history.back()")
+    window.wait_for("document.querySelector('#moment').hidden", "no moment")
+    window.open("about:blank")
+    window.open(link)
+    window.wait_for(f"{title} === 'amber at step 1'", "the moment of the link")
+    window.press(ESCAPE)
+    window.wait_for("document.querySelector('#moment').hidden && !location.search.includes('moment')", "no moment")
 
 
 def test_the_png_shows_the_curve(page: Page, window: Browser, downloads: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,22 +107,77 @@ def test_a_run_without_the_metric_is_missing_and_the_others_are_drawn(page: Page
     assert [True, True] == [run["missing"] for run in runs]
 
 
-def test_a_band_has_the_mean_of_the_runs_and_every_spike() -> None:
-    one, other = np.ones(1000), np.full(1000, 3.0)
-    one[500] = 50.0
-    wanted = Wanted(n_points=200)
-    band = band_of([curve_of(series_of(values), wanted) for values in (one, other)], wanted)
-    assert (2, 1.0, 50.0) == (band["n_runs"], min(band["low"]), max(band["high"]))  # type: ignore[call-overload]
-    assert 2.0 == band["mean"][0]  # type: ignore[index]
+def band(*runs: tuple[object, object], **wanted: object) -> dict[str, Any]:
+    asked = Wanted(**wanted)  # type: ignore[arg-type]
+    return band_of([curve_of(series_of(value, step), asked) for step, value in runs], asked)
+
+
+def test_a_band_is_the_mean_the_least_and_the_greatest_at_each_step() -> None:
+    steps = np.arange(300)
+    values = np.random.default_rng(5).normal(size=(3, 300))
+    found = band(*((steps, one) for one in values))
+    assert (list(range(300)), [3] * 300, 3, 900, 300) == tuple(
+        found[name] for name in ("x", "n", "n_runs", "n_points", "n_places")
+    )
+    np.testing.assert_allclose(values.mean(0), found["mean"], rtol=1e-12)
+    assert [values.min(0).tolist(), values.max(0).tolist()] == [found["low"], found["high"]]
+
+
+def test_a_mean_does_not_jump_with_who_has_logged_at_a_step() -> None:
+    often, seldom = np.arange(0, 101), np.arange(0, 101, 10)
+    found = band((often, 1.0 + often), (seldom, 5.0 + seldom), (seldom + 5, 8.0 + seldom))
+    x = np.array(found["x"])
+    assert [*range(101), 105] == x.tolist()
+    assert [*[2] * 5, *[3] * 96, 1] == found["n"]  # the third run begins at 5, and it alone goes on to 105
+    np.testing.assert_allclose(x + 3, found["mean"], rtol=1e-12)
+    np.testing.assert_allclose(np.where(x <= 100, x + 1, x + 3), found["low"], rtol=1e-12)
+    np.testing.assert_allclose(np.where(x <= 100, x + 5, x + 3), found["high"], rtol=1e-12)
+
+
+def test_spikes_of_many_points_are_in_the_mean_and_at_the_edges() -> None:
+    one, other = np.ones(100_000), np.full(100_000, 3.0)
+    one[50_001], other[70_003] = 51.0, -9.0
+    found = band((np.arange(100_000), one), (np.arange(100_000), other), n_points=600)
+    assert len(found["x"]) <= 600
+    at = {x: tuple(found[name][place] for name in ("low", "mean", "high")) for place, x in enumerate(found["x"])}
+    assert ((3.0, 27.0, 51.0), (-9.0, -4.0, 1.0), 100_000) == (at[50_001.0], at[70_003.0], found["n_places"])
+
+
+def test_a_band_says_what_it_is_made_of() -> None:
+    found = band(([0, 1, 2, 3], [1.0, math.nan, -2.0, 4.0]), ([10, 11], [1.0, 2.0]), log_y=True, high=4.0)
+    made_of = {name: found[name] for name in ("n_runs", "n_points", "n_not_finite", "n_not_positive")}
+    assert {"n_runs": 1, "n_points": 2, "n_not_finite": 1, "n_not_positive": 1} == made_of
+    assert [0.0, 3.0] == found["x"]  # the second run begins behind the part that is looked at
 
 
 def test_a_group_is_one_band(page: Page) -> None:
     found = page.get("/data/points?id=amber&id=birch&id=cedar&key=val/loss&group=optimizer").json
-    assert ([], ["adamw"], [3]) == (
-        found["runs"],
-        [one["group"] for one in found["bands"]],
-        [one["n_runs"] for one in found["bands"]],
-    )
+    (band,) = found["bands"]
+    assert ([], "adamw", 3, 3) == (found["runs"], band["group"], band["n_runs"], band["n_of"])
+    runs = [page.points(name, "val/loss")["lines"][0] for name in ("amber", "birch", "cedar")]
+    assert all(run["x"] == band["x"] for run in runs)
+    np.testing.assert_allclose(np.mean([run["y"] for run in runs], axis=0), band["mean"], rtol=1e-12)
+
+
+def test_a_group_counts_its_runs_without_the_metric(page: Page, tmp_path: Path) -> None:
+    for name, key in (("a", "loss"), ("b", "loss"), ("c", "other")):
+        with log_of(tmp_path / name) as log:
+            log.log_hyperparameters({"lr": 0.1})
+            log.log_metrics({key: 1.0}, 0)
+    with page_of(tmp_path) as page:
+        found = page.get("/data/points?id=a&id=b&id=c&key=loss&group=lr").json
+        assert [("0.1", 2, 3)] == [(band["group"], band["n_runs"], band["n_of"]) for band in found["bands"]]
+
+
+def test_a_zoom_counts_the_points_that_its_csv_has(page: Page) -> None:
+    part = "key=train/loss&low=60.5&high=149.25"
+    (found,) = page.get(f"/data/points?id=birch&{part}").json["runs"]
+    rows = list(csv.DictReader(page.get(f"/data/csv?id=birch&{part}").text.splitlines()))
+    stands, older = ([row for row in rows if row["overwritten"] == one] for one in "01")
+    lines = {line["kind"]: line for line in found["lines"]}
+    assert (89, 89) == (len(stands), lines["raw"]["n"])
+    assert len(older) == lines["older"]["n_of"]
+    assert 91 == len(lines["raw"]["x"])  # with the next one on each side, up to which the line goes on
 
 
 def test_the_csv_leaves_no_point_out(page: Page) -> None:

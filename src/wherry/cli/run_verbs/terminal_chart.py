@@ -146,7 +146,7 @@ def _lines(data: Mapping[str, object], axes: Axes) -> tuple[list[_Line], int]:
         for line in run.get("lines", ()):
             kind = "pale" if line["kind"] == "older" or (line["kind"] == "raw" and has_smooth) else "line"
             found.append((run["id"], kind, run["colour"], line["x"], line["y"]))
-    for number, band in enumerate(sorted(bands, key=lambda band: str(band["group"]))):
+    for number, band in enumerate(bands):
         for kind, name in (("pale", "low"), ("pale", "high"), ("line", "mean")):
             found.append((str(band["group"]), kind, number % len(RGB), band["x"], band[name]))
     lines, n_left = [], 0

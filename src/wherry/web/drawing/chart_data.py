@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -35,15 +36,19 @@ def chart_data(
 ) -> dict[str, object]:
     """One metric of the runs `ids` in plain values; with `group`, the mean and the band of each group instead of its runs.
 
-    A run without the metric is `missing`; what cannot be read of one is its `trouble`. `whole`: wait until all points are read.
+    A run without the metric is `missing`; what cannot be read of one is its `trouble`. Groups are in the order of their
+    values, and `n_of` counts all runs of one. `whole`: wait until all points are read.
     """
     marks = marks_of(ids)
     lines: list[dict[str, object]] = []
     groups: dict[str, list[Curve]] = {}
+    n_of: Counter[str] = Counter()
     for run_id in ids:
         mine = {"id": run_id, "colour": marks[run_id].colour, "dash": marks[run_id].dash}
         try:
             run = source.run(run_id)
+            name = text_of(value_of(source.row(run_id), group)) if group else ""
+            n_of[name] += 1
             epochs = epochs_of(run, whole=whole) if wanted.x == "epoch" else None
             series = run.series(key, whole=whole)
             checkpoints = run.checkpoint_steps()
@@ -56,11 +61,20 @@ def chart_data(
             lines.append({**mine, "trouble": redact(str(error))})
         else:
             if group:
-                groups.setdefault(text_of(value_of(source.row(run_id), group)), []).append(curve)
+                groups.setdefault(name, []).append(curve)
             else:
                 lines.append({**mine, **drawn})
-    bands = [{"group": name, **band_of(curves, wanted)} for name, curves in groups.items()]
+    with _computing:
+        bands = [{"group": name, "n_of": n_of[name], **band_of(groups[name], wanted)} for name in sorted(groups, key=_in_order)]
     return {"key": key, "runs": lines, "bands": bands}
+
+
+def _in_order(name: str) -> tuple[bool, float, str]:
+    """Numbers by their size, then texts."""
+    try:
+        return False, float(name.replace(",", "")), name
+    except ValueError:
+        return True, 0.0, name
 
 
 def epochs_of(run: Run, *, whole: bool) -> Series:

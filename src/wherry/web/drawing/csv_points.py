@@ -5,16 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wherry.errors import NotFoundError
-from wherry.runs import Run, Series
+from wherry.runs import Run
 from wherry.web.drawing.chart_data import Source, epochs_of
 from wherry.web.drawing.curves import Wanted, x_axis
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 #: So many lines are made at a time.
 _LINES = 10_000
@@ -35,31 +31,21 @@ def csv_of(source: Source, ids: Sequence[str], key: str, wanted: Wanted) -> Iter
 
 
 def _lines(runs: Sequence[Run], key: str, wanted: Wanted) -> Iterator[str]:
+    import numpy as np
+
     has_x = wanted.x in ("epoch", "relative")
     yield _text([["run", "step", "t", *([wanted.x] if has_x else []), "value", "overwritten"]])
     for run in runs:  # one after the other: a run may have a million points
         series = run.series(key, whole=True)
         x = x_axis(series, wanted.x, epochs_of(run, whole=True) if wanted.x == "epoch" else None)
         name = f"'{run.id}" if run.id.startswith(_FORMULA) else run.id
-        kept = _kept(series, x, wanted)
+        kept = np.flatnonzero(wanted.sees(x))
         for begin in range(0, len(kept), _LINES):
             part = kept[begin : begin + _LINES]
             columns: list[list[Any]] = [series.step[part].tolist(), series.t[part].tolist()]
             columns += [x[part].tolist()] if has_x else []
             columns += [series.value[part].tolist(), series.overwritten[part].astype(int).tolist()]
             yield _text([name, *row] for row in zip(*columns, strict=True))
-
-
-def _kept(series: Series, x: NDArray[np.float64], wanted: Wanted) -> NDArray[np.intp]:
-    """The numbers of the points in the part of x that is looked at."""
-    import numpy as np
-
-    inside = np.ones(len(series.step), np.bool_)
-    if wanted.low is not None:
-        inside &= x >= wanted.low
-    if wanted.high is not None:
-        inside &= x <= wanted.high
-    return np.flatnonzero(inside)
 
 
 def _text(rows: Any) -> str:

@@ -34,6 +34,17 @@ class Wanted:
     high: float | None = None
     log_y: bool = False
 
+    def sees(self, x: Floats) -> NDArray[np.bool_]:
+        """Which places are in the part that is looked at: neither its ends nor what lies between them is left out."""
+        import numpy as np
+
+        seen = np.ones(len(x), np.bool_)
+        if self.low is not None:
+            seen &= x >= self.low
+        if self.high is not None:
+            seen &= x <= self.high
+        return seen
+
 
 @dataclass(frozen=True, eq=False)
 class Older:
@@ -87,36 +98,40 @@ def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None, check
 
 
 def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
-    """The lines and marks of a curve in plain values: the part that is looked at, in at most `wanted.n_points` a line."""
+    """The lines and marks of a curve in plain values: the part that is looked at, in at most `wanted.n_points` a line.
+
+    Lines go on to the next point on each side of it, which no number counts.
+    """
     import numpy as np
 
     part = _window(curve.x, wanted)
     x, value = curve.x[part], curve.value[part]
     is_number = np.isfinite(value)
     can_be_drawn = is_number & (value > 0) if wanted.log_y else is_number
-    lines = [_line("raw", x, value, can_be_drawn, wanted.n_points, curve.step[part] if wanted.x != "step" else None)]
+    is_seen = wanted.sees(x)
+    lines = [_line("raw", x, value, can_be_drawn, wanted, curve.step[part] if wanted.x != "step" else None)]
     if curve.smoothed is not None:
         smoothed = curve.smoothed[part]
         is_drawn = np.isfinite(smoothed) & (smoothed > 0) if wanted.log_y else np.isfinite(smoothed)
-        lines.append(_line("smooth", x, smoothed, is_drawn, wanted.n_points))
+        lines.append(_line("smooth", x, smoothed, is_drawn, wanted))
     for older in curve.older[-_MOST_MARKS:]:
         cut = _window(older.x, wanted)
         drawn = np.isfinite(older.value[cut]) & ((older.value[cut] > 0) | (not wanted.log_y))
         if drawn.any():
-            line = _line("older", older.x[cut], older.value[cut], drawn, wanted.n_points, older.step[cut])
+            line = _line("older", older.x[cut], older.value[cut], drawn, wanted, older.step[cut])
             lines.append({**line, "start": older.start})
-    shown = value[can_be_drawn]
+    shown = value[can_be_drawn & is_seen]
     low, high = _inner(shown)
     return {
         "lines": lines,
         "n_total": curve.n_total,
-        "n_here": len(x),
+        "n_here": int(is_seen.sum()),
         "tail_only": curve.tail_only,
-        "n_not_positive": int((is_number & ~can_be_drawn).sum()),
+        "n_not_positive": int((is_number & ~can_be_drawn & is_seen).sum()),
         "marks": {
             name: {"n": int(which.sum()), "x": _some(x[which])}
-            for name, which in (("NaN", np.isnan(value)), ("+inf", value == np.inf), ("-inf", value == -np.inf))
-            if which.any()
+            for name, of_kind in (("NaN", np.isnan(value)), ("+inf", value == np.inf), ("-inf", value == -np.inf))
+            if (which := of_kind & is_seen).any()
         },
         "restarts": curve.restarts[-_MOST_MARKS:],
         "n_restarts": len(curve.restarts),
@@ -212,12 +227,13 @@ def _window(x: Floats, wanted: Wanted) -> slice:
 
 
 def _line(
-    kind: str, x: Floats, y: Floats, is_drawn: NDArray[np.bool_], n_points: int, step: Floats | None = None
+    kind: str, x: Floats, y: Floats, is_drawn: NDArray[np.bool_], wanted: Wanted, step: Floats | None = None
 ) -> dict[str, object]:
-
+    """`n` of `n_of` points in view."""
     x, y = _those(x, is_drawn), _those(y, is_drawn)
-    kept = downsample(x, y, n_points).indices if len(x) > n_points else slice(None)
-    line: dict[str, object] = {"kind": kind, "x": x[kept].tolist(), "y": y[kept].tolist(), "n_of": len(x)}
+    kept = downsample(x, y, wanted.n_points).indices if len(x) > wanted.n_points else slice(None)
+    n, n_of = int(wanted.sees(x[kept]).sum()), int(wanted.sees(x).sum())
+    line: dict[str, object] = {"kind": kind, "x": x[kept].tolist(), "y": y[kept].tolist(), "n": n, "n_of": n_of}
     if step is not None:
         line["step"] = _those(step, is_drawn)[kept].tolist()
     return line

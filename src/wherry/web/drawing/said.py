@@ -13,17 +13,35 @@ def said(data: Mapping[str, object], *, has_part: bool = False, has_clip: bool =
     runs = [run for run in every if "lines" in run]
     words = _counts(runs, has_part=has_part, has_clip=has_clip) if runs else []
     bands: Sequence[Mapping[str, Any]] = data["bands"]  # type: ignore[assignment]
-    words += [f"{band['group']}: mean of {band['n_runs']} run{'' if band['n_runs'] == 1 else 's'}" for band in bands]
+    words += [f"{band['group']}: {band['n_runs']} of {band['n_of']} run{'' if band['n_of'] == 1 else 's'}" for band in bands]
+    words += _of_bands(bands, has_part=has_part) if bands else []
     if n_missing := sum("missing" in run for run in every):
         words.append(f"{n_missing} run{' has' if n_missing == 1 else 's have'} no such metric")
     return [*words, *(f"{run['id']}: {run['trouble']}" for run in every if "trouble" in run)]
+
+
+def _of_bands(bands: Sequence[Mapping[str, Any]], *, has_part: bool) -> list[str]:
+    def total(name: str) -> int:
+        return sum(band[name] for band in bands)
+
+    words = [f"mean, least and greatest of {total('n_points'):,} points" + (" of this part" if has_part else "")]
+    n, n_of = sum(len(band["x"]) for band in bands), total("n_places")
+    if n < n_of:
+        words.append(f"{n:,} of {n_of:,} places of x, spikes kept")
+    if any(band["tail_only"] for band in bands):
+        words.append("only the end of the file; the rest is being read")
+    if count := total("n_not_finite"):
+        words.append(f"{count:,} NaN or infinite, not in it")
+    if count := total("n_not_positive"):
+        words.append(f"{count:,} not above 0, not in it")
+    return words
 
 
 def _counts(runs: Sequence[Mapping[str, Any]], *, has_part: bool, has_clip: bool) -> list[str]:
     def total(count: Callable[[Mapping[str, Any]], int]) -> int:
         return sum(map(count, runs))
 
-    n, n_of = total(lambda run: len(run["lines"][0]["y"])), total(lambda run: run["lines"][0]["n_of"])
+    n, n_of = total(lambda run: run["lines"][0]["n"]), total(lambda run: run["lines"][0]["n_of"])
     words = [f"{n:,} of {n_of:,}, spikes kept" if n < n_of else f"all {n:,} point{'' if n == 1 else 's'}"]
     if has_part:
         words.append(f"of this part; {total(lambda run: run['n_total']):,} in all")

@@ -12,8 +12,17 @@ export function xText(value) {
   return get("x") === "relative" ? relative(value) : number(value);
 }
 
-export function short(value) {
+export function short(value, digits = 3) {
   const size = Math.abs(value);
-  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential().replace(/(\.\d{2})\d*/, "$1").replace("e+", "e");
-  return number(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
+  return digits > 6 && !Number.isInteger(value) ? String(Number(value.toPrecision(digits))) : number(value);
+}
+
+/** The marks of an axis, with as many digits as tell them apart. */
+export function labels(values) {
+  const given = new Set(values.filter((one) => one !== null));
+  for (let digits = 3; ; digits += 1) {
+    const texts = values.map((one) => (one === null ? "" : short(one, digits)));
+    if (digits === 16 || new Set(texts.filter((text) => text)).size === given.size) return texts;
+  }
 }

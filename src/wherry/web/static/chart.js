@@ -1,10 +1,12 @@
 // One chart: from the points that the server sends to uPlot, and its marks.
-import { relative, short } from "./axis.js";
+import { labels, relative } from "./axis.js";
 import { strength } from "./lit.js";
 import { unlessHeld } from "./readout.js";
 import { get, list } from "./view.js";
 
 const HEIGHT = 220;
+/** So wide is the y axis of most charts, whose curves then are below each other. */
+const LEAST_AXIS = 58;
 const DASHES = [[], [6, 3], [2, 2], [8, 2, 2, 2]];
 const style = () => getComputedStyle(document.documentElement);
 export const colour = (n) => style().getPropertyValue(`--c${n}`).trim();
@@ -23,15 +25,13 @@ export function linesOf(data) {
       lines.push({ ...look, run, kind: line.kind, name: run.id, x: line.x, y: line.y, step: line.step, start: line.start });
     }
   });
-  const names = data.bands.map((band) => band.group).sort();
-  for (const band of data.bands) {
-    const stroke = colour(names.indexOf(band.group) % 10);
-    const dash = DASHES[Math.floor(names.indexOf(band.group) / 10) % DASHES.length];
-    const name = `${band.group} (${band.n_runs} run${band.n_runs === 1 ? "" : "s"})`;
-    lines.push({ stroke, dash, width: 2, alpha: 1, kind: "mean", name, x: band.x, y: band.mean });
-    lines.push({ stroke, dash, width: 0, alpha: 0.5, kind: "high", name, x: band.x, y: band.high });
-    lines.push({ stroke, dash, width: 0, alpha: 0.5, kind: "low", name, x: band.x, y: band.low });
-  }
+  const bands = data.runs.length && data.runs.every((run) => hidden.has(run.id)) ? [] : data.bands;
+  bands.forEach((band, number) => {
+    const look = { stroke: colour(number % 10), dash: DASHES[Math.floor(number / 10) % DASHES.length], name: band.group, band, x: band.x };
+    lines.push({ ...look, width: 2, alpha: 1, kind: "mean", y: band.mean });
+    lines.push({ ...look, width: 0, alpha: 0.5, kind: "high", y: band.high });
+    lines.push({ ...look, width: 0, alpha: 0.5, kind: "low", y: band.low });
+  });
   if (get("logx") !== "1") return lines.filter((line) => line.x.length);
   return lines.map((line) => {
     const kept = line.x.map((x, at) => at).filter((at) => line.x[at] > 0);
@@ -44,7 +44,7 @@ export function linesOf(data) {
 export const tableOf = (lines) => (lines.length === 1 ? [lines[0].x, lines[0].y] : uPlot.join(lines.map((line) => [line.x, line.y])));
 
 /** What makes two tables fit the same chart; with another look a new chart is made. */
-export const lookOf = (lines) => JSON.stringify([lines.map(({ name, kind, stroke, dash, width, alpha }) => [name, kind, stroke, dash, width, alpha]), get("x"), get("log"), get("logx"), get("clip")]);
+export const lookOf = (lines) => JSON.stringify([lines.map(({ name, kind, stroke, dash, width, alpha }) => [name, kind, stroke, dash, width, alpha]), ...["x", "log", "logx", "clip", "low", "high"].map(get)]);
 
 function clipped(data) {
   const ends = data.runs.map((run) => run.clip).filter((clip) => clip && clip[0] !== null);
@@ -53,6 +53,21 @@ function clipped(data) {
   const isLog = get("log") === "1";
   const more = high > low ? (high - low) * 0.05 : Math.abs(high) || 1;
   return isLog ? [low / 1.1, high * 1.1] : [low - more, high + more];
+}
+
+/** The part of x that is looked at, and not the next points beyond it, up to which lines go on. */
+function seen(_chart, least, most) {
+  const [low, high] = [Math.max(least, get("low") ?? least), Math.min(most, get("high") ?? most)];
+  return low < high ? [low, high] : [least, most];
+}
+
+/** How wide an axis is by its labels; asked again, it keeps to its word. */
+function widthOf(chart, texts, at, cycle) {
+  const axis = chart.axes[at];
+  if (cycle > 1) return axis._size;
+  chart.ctx.font = axis.font[0];
+  const widest = Math.max(0, ...(texts ?? []).map((text) => chart.ctx.measureText(text).width));
+  return Math.max(LEAST_AXIS, Math.ceil(axis.ticks.size + axis.gap + widest / devicePixelRatio));
 }
 
 /** A new uPlot. `on`: zoom(low, high), point(line, at), cursor(chart). */
@@ -67,12 +82,12 @@ export function make(place, data, lines, on) {
     height: HEIGHT,
     legend: { show: false },
     scales: {
-      x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1 },
+      x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1, ...(get("low") || get("high") ? { range: seen } : {}) },
       y: { distr: get("log") === "1" ? 3 : 1, ...(clipped(data) ? { range: clipped(data) } : {}) },
     },
     axes: [
-      { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => all.map((one) => (one === null ? "" : axisX === "relative" ? relative(one) : short(one))) }) },
-      { ...axis, size: 58, values: (_, all) => all.map((one) => (one === null ? "" : short(one))) },
+      { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => (axisX === "relative" ? all.map((one) => (one === null ? "" : relative(one))) : labels(all)) }) },
+      { ...axis, size: widthOf, values: (_, all) => labels(all) },
     ],
     series: [{}, ...lines.map(({ stroke, dash, width, alpha, kind, x }) => ({
       stroke, dash, width, alpha, points: { show: kind === "low" || kind === "high" ? false : x.length < 2 ? true : undefined, size: 5 },
@@ -176,7 +191,7 @@ export function said(data, lines) {
   const sum = (what) => runs.reduce((total, run) => total + what(run), 0);
   const whole = (value) => value.toLocaleString("en");
   if (runs.length) {
-    const [n, of] = [sum((run) => run.lines[0].y.length), sum((run) => run.lines[0].n_of)];
+    const [n, of] = [sum((run) => run.lines[0].n), sum((run) => run.lines[0].n_of)];
     const total = sum((run) => run.n_total);
     words.push(n < of ? `${whole(n)} of ${whole(of)}, spikes kept` : `all ${whole(n)} point${n === 1 ? "" : "s"}`);
     if (get("low") || get("high")) words.push(`of this part; ${whole(total)} in all`);
@@ -195,11 +210,24 @@ export function said(data, lines) {
     if (checkpoints) words.push(`${whole(checkpoints)} checkpoint${checkpoints === 1 ? "" : "s"} (◆)`);
     if (older) words.push(`${whole(older)} overwritten by a restart, pale`);
   }
+  words.push(...saidOfBands([...new Set(lines.map((line) => line.band).filter((band) => band))], whole));
   const outside = lines.reduce((total, line) => total + (line.n_not_positive_x ?? 0), 0);
   if (outside) words.push(`${whole(outside)} at x not above 0, not drawn`);
-  const missing = data.runs.filter((run) => run.missing).length;
+  const missing = data.runs.filter((run) => run.missing && !hidden.has(run.id)).length;
   if (missing) words.push(`${missing} run${missing === 1 ? " has" : "s have"} no such metric`);
   for (const run of data.runs.filter((one) => one.trouble)) words.push(`${run.id}: ${run.trouble}`);
   if (!lines.length && !data.runs.some((run) => run.trouble)) words.push(hidden.size ? "nothing of what is shown" : "no points to draw");
   return words.join(" · ");
+}
+
+function saidOfBands(bands, whole) {
+  if (!bands.length) return [];
+  const sum = (name) => bands.reduce((total, band) => total + band[name], 0);
+  const words = [`mean, least and greatest of ${whole(sum("n_points"))} points${get("low") || get("high") ? " of this part" : ""}`];
+  const [n, of] = [bands.reduce((total, band) => total + band.x.length, 0), sum("n_places")];
+  if (n < of) words.push(`${whole(n)} of ${whole(of)} places of x, spikes kept`);
+  if (bands.some((band) => band.tail_only)) words.push("only the end of the file; the rest is being read");
+  if (sum("n_not_finite")) words.push(`${whole(sum("n_not_finite"))} NaN or infinite, not in it`);
+  if (sum("n_not_positive")) words.push(`${whole(sum("n_not_positive"))} not above 0, not in it`);
+  return words;
 }

@@ -1,8 +1,8 @@
 // The cards of a page: each is drawn when it comes into view, and asks for as many points as can be seen.
 import { xText } from "./axis.js";
 import { linesOf, lookOf, make, paint, said, tableOf } from "./chart.js";
-import { showMoment } from "./moment.js";
-import { nearest, pointAt, read } from "./readout.js";
+import "./moment.js";
+import { legend, nearest, pointAt, read } from "./readout.js";
 import { save } from "./save.js";
 import { element, get, ids, json, list, set, swap } from "./view.js";
 
@@ -18,6 +18,8 @@ class Card {
     this.key = article.dataset.key;
     this.place = article.querySelector(".plot");
     this.readout = article.querySelector(".readout");
+    this.legend = element("ul", { class: "legend", "aria-label": "Groups", hidden: true });
+    article.querySelector(".said").before(this.legend);
     this.isSeen = false;
     this.chart = null;
     this.data = null;
@@ -48,7 +50,10 @@ class Card {
   }
 
   query() {
-    const query = new URLSearchParams(ids.map((id) => ["id", id]));
+    const hidden = new Set(list("hide"));
+    const shown = ids.filter((id) => !hidden.has(id));
+    // A group is made of the runs that are shown.
+    const query = new URLSearchParams((get("group") && shown.length ? shown : ids).map((id) => ["id", id]));
     query.set("key", this.key);
     query.set("n", String(Math.max(100, 2 * Math.round(this.place.clientWidth))));
     for (const name of ASKED) if (get(name)) query.set(name, get(name));
@@ -82,6 +87,7 @@ class Card {
     const look = lookOf(lines);
     this.lines = lines;
     this.say(said(this.data, lines));
+    legend(lines, this.legend);
     if (this.chart && this.look === look && lines.length) {
       this.chart.setData(tableOf(lines));
       return;
@@ -112,7 +118,7 @@ class Card {
     const x = line.x[at];
     const raw = line.run.lines.find((one) => one.kind === "raw");
     const step = line.step ? line.step[at] : raw.step ? raw.step[pointAt(raw, x)] ?? x : x;
-    showMoment({ id: line.run.id, key: this.key, step: Math.round(step), ...(line.kind === "older" ? { start: line.start } : {}) }, this.article);
+    set({ moment: [line.run.id, this.key, Math.round(step), ...(line.kind === "older" ? [line.start] : [])] }, { isStep: true });
   }
 
   keydown(event) {
@@ -189,6 +195,7 @@ document.getElementById("zoom-out").addEventListener("click", () => set({ low: n
 addEventListener("popstate", () => document.dispatchEvent(new CustomEvent("view", { detail: ["x", "base"] })));
 
 document.addEventListener("view", (event) => {
+  if (event.detail.every((name) => name === "moment")) return; // of no chart
   if (!event.detail.includes("keys")) fill();
   if (event.detail.includes("base")) swap(location.href, "head"); // the table's differences are the server's
   arrange();

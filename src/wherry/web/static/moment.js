@@ -1,12 +1,22 @@
 // The moment of a point: the checkpoint one would go back to, what the logs said, its media, and the code of its start.
-import { copy, element, json, number } from "./view.js";
+import { copy, element, get, ids, json, list, number, set } from "./view.js";
 
 const panel = document.getElementById("moment");
-let opener = null;
+/** As the address says it: [run, metric, step], and of an overwritten branch its start. */
+let shown = "";
 
-function close() {
-  panel.hidden = true;
-  opener?.focus();
+const close = () => set({ moment: null }, { isStep: true });
+
+/** Show the moment that is in the address, or none. */
+function follow() {
+  const wanted = get("moment") ?? "";
+  if (wanted === shown) return;
+  const [, before] = shown ? JSON.parse(shown) : [];
+  shown = wanted;
+  const [id, key, step, start] = list("moment");
+  panel.hidden = !ids.includes(id);
+  if (!panel.hidden) showMoment({ id, key, step, ...(start === undefined ? {} : { start }) });
+  else [...document.querySelectorAll("article.card")].find((one) => one.dataset.key === before)?.focus();
 }
 
 const title = (text) => element("h3", {}, text);
@@ -67,21 +77,20 @@ function code(one) {
   return shown;
 }
 
-/** `asked`: id, key, step, and of an overwritten branch its start. `from` gets the focus back. */
-export async function showMoment(asked, from) {
-  opener = from;
+async function showMoment(asked) {
+  const address = shown;
   const head = element("h2", { id: "moment-title" }, `${asked.id} at step ${number(asked.step)}`);
   const shut = element("button", { type: "button", onclick: close }, "Close");
   panel.replaceChildren(shut, head, element("p", {}, "reading ..."));
-  panel.hidden = false;
   panel.focus();
   let found;
   try {
     found = await json(`/data/moment?${new URLSearchParams(asked)}`);
   } catch (error) {
-    panel.replaceChildren(shut, head, element("p", { class: "note bad" }, error.message));
+    if (address === shown) panel.replaceChildren(shut, head, element("p", { class: "note bad" }, error.message));
     return;
   }
+  if (address !== shown) return; // another one was asked for meanwhile
   const when = found.t === null ? "" : `, ${new Date(found.t * 1000).toISOString().replace("T", " ").slice(0, 19)}+00:00`;
   const attempt = `attempt ${found.attempt} of ${found.n_attempts}${asked.start === undefined ? "" : ", overwritten since"}`;
   panel.replaceChildren(
@@ -96,3 +105,5 @@ export async function showMoment(asked, from) {
 }
 
 panel?.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+document.addEventListener("view", follow);
+follow();

@@ -52,28 +52,44 @@ export function nearest(chart, lines) {
 /** One entry a run or group at this x, the greatest first; those that have no point there last. */
 export function valuesAt(lines, x) {
   const found = new Map();
-  for (const line of lines.filter(isValue)) {
+  for (const [place, line] of lines.entries()) {
+    if (!isValue(line)) continue;
     const at = pointAt(line, x);
     const one = found.get(line.name) ?? { name: line.name, stroke: line.stroke, dash: line.dash };
     if (at >= 0) one[line.kind === "smooth" ? "smooth" : "y"] = line.y[at];
     if (at >= 0 && line.kind !== "smooth") one.x = line.x[at];
+    if (at >= 0 && line.band) one.band = { low: lines[place + 2].y[at], high: lines[place + 1].y[at], n: line.band.n[line.band.x.indexOf(line.x[at])] };
     found.set(line.name, one);
   }
   const size = (one) => one.smooth ?? one.y ?? -Infinity;
   return [...found.values()].sort((one, other) => size(other) - size(one));
 }
 
+function swatch({ stroke, dash }) {
+  const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  drawn.setAttribute("viewBox", "0 0 16 8");
+  drawn.innerHTML = '<path d="M0 4h16" stroke-width="2"/>';
+  drawn.firstChild.setAttribute("stroke", stroke);
+  drawn.firstChild.setAttribute("stroke-dasharray", dash.join(" "));
+  return drawn;
+}
+
+/** Which line is which group, and how many of its runs have points here. Runs have the list at the left. */
+export function legend(lines, place) {
+  const groups = lines.filter((line) => line.kind === "mean");
+  place.hidden = !groups.length;
+  place.replaceChildren(...groups.map((line) => {
+    const { group, n_runs: n, n_of: of } = line.band;
+    return element("li", {}, swatch(line), `${get("group") ?? "group"} ${group}: ${n} of ${of} run${of === 1 ? "" : "s"}`);
+  }));
+}
+
 function rowOf(one, x, isMany) {
   const words = [one.y === undefined ? "-" : number(one.y)];
   if (one.smooth !== undefined) words.push(`smoothed ${number(one.smooth)}`);
+  if (one.band) words.push(`${number(one.band.low)} to ${number(one.band.high)}`, `${one.band.n} run${one.band.n === 1 ? "" : "s"}`);
   if (one.x !== undefined && one.x !== x) words.push(`at ${xText(one.x)}`);
-  const line = `M0 4h${isMany ? 16 : 0}`;
-  const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  swatch.setAttribute("viewBox", "0 0 16 8");
-  swatch.innerHTML = `<path d="${line}" stroke-width="2"/>`;
-  swatch.firstChild.setAttribute("stroke", one.stroke);
-  swatch.firstChild.setAttribute("stroke-dasharray", one.dash.join(" "));
-  return element("div", { class: isLit(one.name) ? "lit" : null, "data-name": one.name }, isMany ? swatch : null, isMany ? element("span", {}, one.name) : null, ` ${words.join(", ")}`);
+  return element("div", { class: isLit(one.name) ? "lit" : null, "data-name": one.name }, isMany ? swatch(one) : null, isMany ? element("span", {}, one.name) : null, ` ${words.join(", ")}`);
 }
 
 /** Show the numbers at the chart's cursor in `place`, and light the run next to the pointer if it is in this chart. */

@@ -1,7 +1,7 @@
 // The charts of a report: drawn when they come into view, from points that are in the file.
 import { linesOf, make, paint, said } from "./chart.js";
 import { listen } from "./lit.js";
-import { read } from "./readout.js";
+import { legend, read } from "./readout.js";
 import { element, list, report } from "./view.js";
 
 const cards = new Map();
@@ -12,6 +12,8 @@ class Card {
     this.place = article.querySelector(".plot");
     this.readout = article.querySelector(".readout");
     this.said = article.querySelector(".said");
+    this.legend = element("ul", { class: "legend", "aria-label": "Groups", hidden: true });
+    this.said.before(this.legend);
     this.data = report.charts[Number(article.dataset.chart)];
     this.chart = null;
     this.isSeen = false;
@@ -23,6 +25,7 @@ class Card {
     if (!this.isSeen) return;
     const lines = linesOf(this.data);
     this.said.textContent = said(this.data, lines);
+    legend(lines, this.legend);
     if (!lines.length) return;
     this.lines = lines;
     this.chart = make(this.place, this.data, lines, { zoom: zoomAll, point: () => {}, cursor: (chart) => read(chart, this.lines, this.readout) });

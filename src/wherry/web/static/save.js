@@ -1,6 +1,6 @@
 // A chart as a file: PNG as it is seen, SVG as lines.
-import { xText } from "./axis.js";
-import { element, number } from "./view.js";
+import { labels, xText } from "./axis.js";
+import { element } from "./view.js";
 
 function hand(blob, name) {
   const address = URL.createObjectURL(blob);
@@ -19,11 +19,12 @@ function svg(title, chart, lines) {
   const bands = lines.flatMap((line, at) => (line.kind === "high" ? [`<polygon points="${[...points(line), ...points(lines[at + 1]).reverse()].join(" ")}" fill="${line.stroke}" fill-opacity="0.2"/>`] : []));
   const paths = lines.filter((line) => line.width).map((line) => `<polyline points="${points(line).join(" ")}" fill="none" stroke="${line.stroke}" stroke-width="${line.width}" stroke-opacity="${line.alpha}" stroke-dasharray="${line.dash.join(" ")}"><title>${escape(line.name)}</title></polyline>`);
   const parts = [0, 0.25, 0.5, 0.75, 1];
-  const labels = parts.flatMap((part) => [
+  const values = labels(parts.map((part) => chart.posToVal(part * height, "y")));
+  const texts = parts.flatMap((part, at) => [
     `<text x="${x0 + part * width}" y="${y0 + height + 16}" text-anchor="middle">${escape(xText(chart.posToVal(part * width, "x")))}</text>`,
-    `<text x="${x0 - 6}" y="${y0 + part * height + 4}" text-anchor="end">${escape(number(chart.posToVal(part * height, "y")))}</text>`,
+    `<text x="${x0 - 6}" y="${y0 + part * height + 4}" text-anchor="end">${escape(values[at])}</text>`,
   ]);
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="${frame.width}" height="${frame.height + 20}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/><text x="4" y="14" font-weight="bold">${escape(title)}</text><clipPath id="inside"><rect x="${x0}" y="${y0}" width="${width}" height="${height}"/></clipPath><rect x="${x0}" y="${y0}" width="${width}" height="${height}" fill="none" stroke="#888"/><g clip-path="url(#inside)">${bands.join("")}${paths.join("")}</g>${labels.join("")}</svg>\n`;
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${frame.width}" height="${frame.height + 20}" font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/><text x="4" y="14" font-weight="bold">${escape(title)}</text><clipPath id="inside"><rect x="${x0}" y="${y0}" width="${width}" height="${height}"/></clipPath><rect x="${x0}" y="${y0}" width="${width}" height="${height}" fill="none" stroke="#888"/><g clip-path="url(#inside)">${bands.join("")}${paths.join("")}</g>${texts.join("")}</svg>\n`;
 }
 
 function png(title, chart) {
