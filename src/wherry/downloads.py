@@ -19,8 +19,9 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
-from wherry.store.governor import node_governor
+from wherry.store.governor import Governor, node_governor
 from wherry.store.options import MOST_IN_FLIGHT
+from wherry.store.pacing import PacedStore, paced
 from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore
 from wherry.uri import StoreURI, check_name
@@ -44,6 +45,7 @@ class Reader(ABC):
         #: Which of the stores of `uri` it is, for the journal.
         self._endpoint = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
+        self._pace: Governor | None = None
         call_in_children(self, Reader._forget_store)
 
     @abstractmethod
@@ -169,5 +171,11 @@ class Reader(ABC):
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
             governor = node_governor(self.uri, self._options, self.config.transfer)
-            self._store = RetryStore(LimitStore(store, MOST_IN_FLIGHT, governor), self.config.retry)
+            limited = LimitStore(store, MOST_IN_FLIGHT, governor)
+            self._store = RetryStore(limited if self._pace is None else PacedStore(limited, self._pace), self.config.retry)
         return self._store
+
+    def keep_pace(self, governor: Governor) -> None:
+        """Move bytes as fast as it says, together with all that it paces. To be called before the store is used."""
+        self._pace = governor
+        self.config = replace(self.config, transfer=paced(self.config.transfer, governor))

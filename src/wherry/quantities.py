@@ -6,8 +6,12 @@ Sizes are in binary units, as options and part sizes are: a KiB is 1,024 bytes. 
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, tzinfo
 
+from wherry.errors import ConfigError
+
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?(|b|[kmgtp](?:i?b)?|[kmgtp]i)(?:/s)?", re.ASCII)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -17,6 +21,21 @@ def size_text(n_bytes: float) -> str:
     while round(size, 1) >= 1024 and n_steps < len(_UNITS) - 1:
         size, n_steps = size / 1024, n_steps + 1
     return f"{size:.{1 if n_steps else 0}f} {_UNITS[n_steps]}"
+
+
+def parse_size(text: str, *, least_bytes: int = 1) -> int:
+    """Read a size, or a rate: ``4096``, ``500K``, ``10MiB``, ``1.5 GB/s``. ConfigError for anything else, and for less.
+
+    K, M, G, T, P are binary as KiB ... are, which is how aws and rclone read them; KB, MB ... are powers of 1,000.
+    """
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise ConfigError(f"{text!r} is no size: write a number of bytes, or one with a unit, such as 500K, 10MiB or 1.5GB")
+    n_steps = "bkmgtp".index(found[2][:1] or "b")
+    size = float(found[1]) * (1000 if found[2].endswith("b") and n_steps and "i" not in found[2] else 1024) ** n_steps
+    if not least_bytes <= size < 2**63:
+        raise ConfigError(f"{text!r} is out of range: write at least {size_text(least_bytes)}, and less than 8192 PiB")
+    return int(size)
 
 
 def rate_text(bytes_per_s: float) -> str:

@@ -16,12 +16,19 @@ from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
 from wherry.store import Capabilities, MultipartStore, ObjectMeta, Page, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
+from wherry.store.pacing import PacedStore, command_governor
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
 from wherry.uri import StoreURI
 
 NO_WAITS = RetryConfig(call_deadline_s=60, first_wait_s=0, longest_wait_s=0)
-WRAPPERS = [RetryStore, lambda inner: LimitStore(inner, 2), FaultyStore, WrappedStore]
+WRAPPERS = [
+    RetryStore,
+    lambda inner: LimitStore(inner, 2),
+    FaultyStore,
+    WrappedStore,
+    lambda inner: PacedStore(inner, command_governor(1e12)),
+]
 CONTRACT = [
     "capabilities",
     *(name for name, member in inspect.getmembers(MultipartStore) if inspect.isfunction(member) and not name.startswith("_")),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.quantities import age_text, rate_text, size_text, time_text
+from wherry.errors import ConfigError
+from wherry.quantities import age_text, parse_size, rate_text, size_text, time_text
 
 SOURCE = Path(__file__).resolve().parent.parent.parent / "src/wherry"
 
@@ -57,3 +58,36 @@ def test_nobody_else_writes_sizes_or_times_for_people() -> None:
         if other.search(line)
     ]
     assert [] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4096", 4096),
+        ("500K", 500 * 1024),
+        ("10MiB", 10 * 2**20),
+        ("10m", 10 * 2**20),
+        ("1.5 GB/s", 1_500_000_000),
+        (" 2 Ti ", 2 * 2**40),
+        ("1 b", 1),
+    ],
+)
+def test_a_size_is_read_with_the_units_of_other_tools(text: str, expected: int) -> None:
+    assert expected == parse_size(text)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 1024, 3 * 2**20, 7 * 2**40])
+def test_a_size_that_was_written_is_read_again(size_bytes: int) -> None:
+    assert size_bytes == parse_size(size_text(size_bytes))
+
+
+@pytest.mark.parametrize("text", ["", "10 apples", "-1", "1e9", "KiB", "1 2", "inf", "nan", "\u0661MiB", "1KiBB"])
+def test_what_is_no_size_is_refused_by_name_and_with_a_remedy(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no size: write a number of bytes, or one with a unit, such as 500K"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0.1", "9000P", "9" * 400])
+def test_a_size_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="write at least 1 B"):
+        parse_size(text)

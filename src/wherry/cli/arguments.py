@@ -16,10 +16,12 @@ import typer
 
 from wherry.cli.shell.verbosity import is_quiet, log_only_errors
 from wherry.errors import ConfigError, WherryError
+from wherry.quantities import parse_size
 from wherry.redact import redact, register_secret
 from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
+    from wherry.store.governor import Governor
     from wherry.uploader import Uploader
 
 #: A store, and its storage options.
@@ -54,8 +56,35 @@ RuleOption = Annotated[
         help="How files are mirrored: append, replace, once or ignore. May be given again; the first match counts.",
     ),
 ]
+
+
+def _size(text: str, least_bytes: int = 1) -> int:
+    try:
+        return parse_size(text, least_bytes=least_bytes)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None  # which names the option
+
+
+def _limit(text: str) -> int:
+    """A limit of bytes per second; below the least, a single part would take hours."""
+    return _size(text, 1024)
+
+
+MaxBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-bytes-per-s",
+        metavar="SIZE",
+        parser=_limit,
+        help="Move so many bytes a second at most, both ways together: 500K, 10MiB.",
+        show_default=False,
+    ),
+]
 SegmentOption = Annotated[
-    int | None, typer.Option("--segment-bytes", metavar="N", min=1, help="Send a file at once when it has N new bytes.")
+    int | None,
+    typer.Option(
+        "--segment-bytes", metavar="SIZE", parser=_size, help="Send a file at once when so much of it is new: 500K, 1MiB."
+    ),
 ]
 LagOption = Annotated[float | None, typer.Option("--max-lag", metavar="S", min=0.0, help="New bytes wait S seconds at most.")]
 BudgetOption = Annotated[
@@ -159,6 +188,13 @@ def _value(text: str) -> object:
     return text if isinstance(found, (dict, list)) else found
 
 
+def pace_of(max_bytes_per_s: int | None) -> Governor | None:
+    """What paces all stores of a command, if it has a limit."""
+    from wherry.store.pacing import command_governor
+
+    return None if max_bytes_per_s is None else command_governor(max_bytes_per_s)
+
+
 def spool_folder(given: Path | None) -> Path:
     """The spool of a command: the one given, else the default."""
     from wherry.config import default_spool_folder
@@ -172,8 +208,11 @@ def command(verb: str, spool: Path) -> str:
 
 
 @contextmanager
-def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iterator[Uploader]:
-    """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued."""
+def reader(target: StoreURI, options: Mapping[str, object], spool: Path, pace: Governor | None = None) -> Iterator[Uploader]:
+    """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued.
+
+    With `pace` it moves bytes as fast as that says.
+    """
     from tempfile import TemporaryDirectory
 
     from wherry.config import AgentConfig, Config
@@ -186,6 +225,8 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path) -> Iter
         uploader = Uploader(str(target), storage_options=options, spool=spool, config=Config(agent=AgentConfig(run_in="caller")))
         stack.callback(uploader.journal.close)
         stack.callback(uploader.close)
+        if pace is not None:
+            uploader.keep_pace(pace)
         yield uploader
 
 

@@ -16,6 +16,7 @@ from wherry.cli.arguments import (
     DryRunOption,
     FileOption,
     JsonOption,
+    MaxBytesOption,
     OverwriteOption,
     PairsOption,
     SpoolOption,
@@ -23,6 +24,7 @@ from wherry.cli.arguments import (
     UriArgument,
     destinations,
     error_text,
+    pace_of,
     print_done,
     print_err,
     split_target,
@@ -49,6 +51,7 @@ def put(
     move: Annotated[bool, typer.Option("--move", help="Move the files into the spool: they are gone from PATH.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all is uploaded and verified.")] = True,
     timeout: TimeoutOption = None,
+    max_bytes_per_s: MaxBytesOption = None,
     dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
@@ -62,7 +65,8 @@ def put(
     holds now. Ctrl-C while waiting leaves the rest to the background.
     Without --overwrite a name that is taken is refused, and nothing is done.
     Of - the whole of standard input is uploaded, however long it is, as the
-    object that the URI names: its end is the file's end.
+    object that the URI names: its end is the file's end. With a limit of
+    bytes per second this command uploads by itself, and ends when all is done.
     """
     sources: list[Path | None]
     if "-" in paths:
@@ -78,6 +82,18 @@ def put(
         for path in files:
             path.stat()  # nothing is accepted when one of them is missing
         sources = [*files]
+    if max_bytes_per_s is not None and not dry_run:
+        if move or not wait or timeout is not None:
+            raise ConfigError(
+                "--max-bytes-per-s holds for this command, so nothing is left to the background, which other programs share: "
+                "leave out --move, --no-wait and --timeout, or put without a limit"
+            )
+        from wherry.cli.copy_verbs.paced_put import put_here
+        from wherry.cli.copy_verbs.sides import open_sides
+
+        with open_sides([uri], option, options_file, None, None, spool_folder(spool), pace_of(max_bytes_per_s)) as sides:
+            code = put_here(sides, sources, target, names, overwrite=overwrite, as_json=as_json)
+        raise typer.Exit(code)
     options = storage_options(target.scheme, option, options_file)
     if dry_run:
         raise typer.Exit(_plan(sources, target, names, options, overwrite=overwrite, as_json=as_json))

@@ -87,6 +87,11 @@ class Governor:
             self._store.put(used_s=now())
 
     @property
+    def max_bytes_per_s(self) -> float | None:
+        """The limit of bytes per second; None: there is none."""
+        return self._max_bytes_per_s
+
+    @property
     def counts_bytes(self) -> bool:
         """Whether there is a limit of bytes per second."""
         return self._max_bytes_per_s is not None
@@ -108,6 +113,16 @@ class Governor:
         else:
             while wait_s := self._take_large(cost_s):
                 self._sleep(wait_s)
+
+    def pay(self, size_bytes: int) -> None:
+        """Wait as long as bytes that have moved may take, after those that were paid for before: nothing moves ahead for free."""
+        if self._max_bytes_per_s is None or not size_bytes:
+            return
+        with self._table.locked():
+            now_s = self._now()
+            paid_s = max(now_s, self._clock(self._node, "large_free_s", now_s)) + size_bytes / self._max_bytes_per_s
+            self._node.put(used_s=now_s, large_free_s=paid_s, max_bytes_per_s=self._max_bytes_per_s)
+        self._sleep_if(paid_s - now_s)
 
     def wait_for_request(self) -> float:
         """Wait until another request may be made. Returns when it begins, which `note_throttled` is to be given."""

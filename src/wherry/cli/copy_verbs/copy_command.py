@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from wherry.cli.arguments import DryRunOption, FileOption, JsonOption, OverwriteOption, PairsOption, SpoolOption, spool_folder
+from wherry.cli.arguments import (
+    DryRunOption,
+    FileOption,
+    JsonOption,
+    MaxBytesOption,
+    OverwriteOption,
+    PairsOption,
+    SpoolOption,
+    pace_of,
+    spool_folder,
+)
 from wherry.cli.copy_verbs.planning import Step, planned
 from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
 from wherry.cli.copy_verbs.transfers import Transfers
@@ -38,6 +48,7 @@ def cp(
     include_from: IncludeFileOption = None,
     exclude_from: ExcludeFileOption = None,
     overwrite: OverwriteOption = False,
+    max_bytes_per_s: MaxBytesOption = None,
     dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
@@ -54,8 +65,8 @@ def cp(
     is copied and verified, or named: nothing goes on in the background.
     """
     rules, folder = Rules(include, exclude, include_from, exclude_from), spool_folder(spool)
-    places = [*sources, dest]
-    with open_sides(places, option, options_file, source_option, source_options_file, folder) as sides:
+    places, pace = [*sources, dest], pace_of(max_bytes_per_s)
+    with open_sides(places, option, options_file, source_option, source_options_file, folder, pace) as sides:
         steps = planned(sides, sources, dest, rules, recursive=recursive, overwrite=overwrite, verb="copy")
         outcome = Outcome("copied", as_json=as_json, dry_run=dry_run)
         with Transfers(sides, len(steps)) as transfers:

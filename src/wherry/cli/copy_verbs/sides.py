@@ -6,12 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wherry.cli.arguments import parse_target
 from wherry.cli.store_verbs.selection import Stores
+
+if TYPE_CHECKING:
+    from wherry.store.governor import Governor
 
 SourcePairsOption = Annotated[
     list[str] | None,
@@ -52,12 +55,13 @@ def open_sides(
     source_pairs: Sequence[str] | None,
     source_options_file: str | None,
     spool: Path,
+    pace: Governor | None = None,
 ) -> Iterator[Sides]:
-    """The sides of a command about `places`, its sources and its destination."""
+    """The sides of a command about `places`, its sources and its destination; `pace` holds for both together."""
     kind = _Stores if any(parse_target(place).scheme != "file" for place in places) else Stores
-    with kind(pairs, options_file, spool) as stores:
+    with kind(pairs, options_file, spool, pace) as stores:
         if not source_pairs and source_options_file is None:
             yield Sides(stores, stores)
             return
-        with kind(source_pairs, source_options_file, spool) as sources:
+        with kind(source_pairs, source_options_file, spool, pace) as sources:
             yield Sides(sources, stores)

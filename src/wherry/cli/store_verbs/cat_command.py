@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.cli.arguments import FileOption, PairsOption, SpoolOption, spool_folder
+from wherry.cli.arguments import FileOption, MaxBytesOption, PairsOption, SpoolOption, pace_of, spool_folder
 from wherry.cli.store_verbs.get_command import UrisArgument
 from wherry.cli.store_verbs.patterns import Rules
 from wherry.cli.store_verbs.selection import Stores
@@ -11,6 +11,7 @@ from wherry.cli.store_verbs.stdout import write_all
 
 def cat(
     uris: UrisArgument,
+    max_bytes_per_s: MaxBytesOption = None,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -21,5 +22,5 @@ def cat(
     reads the output gets nothing before all of it is known to be right. A file
     that is being mirrored is put together from its segments, as far as it goes.
     """
-    with Stores(option, options_file, spool_folder(spool)) as stores:
+    with Stores(option, options_file, spool_folder(spool), pace_of(max_bytes_per_s)) as stores:
         write_all(stores, uris, Rules(), recursive=False, verb="cat")

@@ -15,9 +15,11 @@ from wherry.cli.arguments import (
     DryRunOption,
     FileOption,
     JsonOption,
+    MaxBytesOption,
     OverwriteOption,
     PairsOption,
     SpoolOption,
+    pace_of,
     spool_folder,
 )
 from wherry.cli.shell.verbosity import is_quiet
@@ -49,6 +51,7 @@ def get(
     include_from: IncludeFileOption = None,
     exclude_from: ExcludeFileOption = None,
     overwrite: OverwriteOption = False,
+    max_bytes_per_s: MaxBytesOption = None,
     dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
@@ -69,14 +72,14 @@ def get(
             raise ConfigError(
                 "--dry-run and --json write where the objects go, to standard output: leave them out, or name a file"
             )
-        with Stores(option, options_file, spool_folder(spool)) as stores:
+        with Stores(option, options_file, spool_folder(spool), pace_of(max_bytes_per_s)) as stores:
             write_all(stores, uris, Rules(include, exclude, include_from, exclude_from), recursive=recursive, verb="get")
         return
     rules = Rules(include, exclude, include_from, exclude_from)
     is_folder = dest.endswith("/") or os.path.isdir(dest)
     if not is_folder and len(uris) > 1:
         raise ConfigError(f"{len(uris)} URIs cannot all become {dest!r}: end it with '/' to put them below it")
-    with Stores(option, options_file, spool_folder(spool)) as stores:
+    with Stores(option, options_file, spool_folder(spool), pace_of(max_bytes_per_s)) as stores:
         copies = [
             (source, _path_for(source, uri, Path(dest), is_folder=is_folder, recursive=recursive))
             for uri in uris

@@ -16,6 +16,7 @@ from wherry.uri import StoreURI
 
 if TYPE_CHECKING:
     from wherry.store import ObjectMeta
+    from wherry.store.governor import Governor
     from wherry.uploader import Uploader
 
 
@@ -41,10 +42,11 @@ class Source:
 class Stores:
     """The stores of one command, each opened once, for reading: no agent is started, and no spool made."""
 
-    def __init__(self, pairs: Sequence[str] | None, options_file: str | None, spool: Path) -> None:
+    def __init__(self, pairs: Sequence[str] | None, options_file: str | None, spool: Path, pace: Governor | None = None) -> None:
         self._pairs = pairs
         self._file = options_file
         self._spool = spool
+        self._pace = pace
         self._options: dict[str, Mapping[str, object]] = {}
         self._opened: dict[StoreURI, Uploader] = {}
         self._stack = ExitStack()
@@ -64,7 +66,7 @@ class Stores:
     def open(self, folder: StoreURI) -> Uploader:
         """A reader of what is below `folder`."""
         if folder not in self._opened:
-            self._opened[folder] = self._stack.enter_context(reader(folder, self.options(folder.scheme), self._spool))
+            self._opened[folder] = self._stack.enter_context(reader(folder, self.options(folder.scheme), self._spool, self._pace))
         return self._opened[folder]
 
 
