@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from wherry.errors import ConfigError
 from wherry.runs import KeySummary, RunRow, Where, sort_rows
-from wherry.runs.filters import differing
+from wherry.runs.filters import differing, notes_of
 
 ROW = RunRow(
     "a",
@@ -93,3 +96,51 @@ def test_rows_are_sorted_and_those_without_come_last() -> None:
 def test_hyperparameters_that_differ_are_found() -> None:
     rows = [RunRow(str(n), "", "", hparams={"lr": n, "seed": 1, "model": {"depth": n % 2, "kind": "x"}}) for n in range(3)]
     assert differing(rows) == ["lr", "model.depth"]
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("bs in (8)", True),
+        ("bs in (8, 16)", True),
+        ("bs in [16, 32]", False),
+        ("bs not in (16, 32)", True),
+        ("nothing not in (1, 2)", False),
+        ("opt in ('adam', 'sgd')", True),
+        ("bs in ('8', '16')", True),
+        ("bs == '8'", True),
+        ("rate < 1e-2", True),
+        ("rate == 0.001", True),
+        ("sizes == 3", False),
+        ("3 in sizes", True),
+        ("use_amp == true", True),
+        ("use_amp == false", False),
+    ],
+)
+def test_one_of_several_values_is_found(text: str, passes: bool) -> None:
+    row = replace(ROW, hparams={**ROW.hparams, "bs": 8, "rate": "1e-3", "sizes": [1, 3]})
+    assert passes == Where(text)(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("lr = 1e-3", "= is written =="),
+        ("opt ~ adam", "~ is written 'part' in name"),
+        ("lr<1 & loss<2", "& is written and"),
+        ("lr<1 || loss<2", "| is written or"),
+        ("lr<1 AND loss<2", "and, or, not, in are written small"),
+        ("!(lr<1)", "! is written not"),
+    ],
+)
+def test_the_spelling_of_another_language_is_named(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(remedy)):
+        Where(text)
+
+
+def test_names_that_no_run_has_are_said_with_their_neighbours() -> None:
+    assert [] == notes_of([ROW], ["lr", "loss.min", "age_s", "lag_s", "my loss", "model.depth"])
+    typo, text = notes_of([ROW], ["model.dept", "adam", "adam"])
+    assert "no run has 'model.dept': the nearest names are model.depth" in typo
+    assert "no run has 'adam'" in text
+    assert "texts are written in quotes" in text

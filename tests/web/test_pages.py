@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from servers.web_page import RATES, Page, log_of, make_runs, page_of
+from wherry.loggers import RunFolderConfig, RunFolderLogger, State
 from wherry.runs import Runs
+from wherry.web.drawing.colours import Mark, colour_of, marks_of
 from wherry.web.drawing.figures import parallel
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{1234*4321}}"
@@ -126,6 +128,40 @@ def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:
         for path in ("/?where=name!=''+and+lr==3e-4", "/run?id=amber", "/compare?id=amber")
     }
     assert 1 == len(found)
+
+
+def test_runs_of_one_colour_differ_by_their_dashes_and_keep_them() -> None:
+    of_one_colour = [name for name in map(str, range(200)) if colour_of(name) == 3][:4]
+    marks = marks_of([*of_one_colour, "other"])
+    assert {0, 1, 2, 3} == {marks[name].dash for name in of_one_colour}
+    assert Mark(3, 0) == marks_of(of_one_colour[:1])[of_one_colour[0]]
+    for one in of_one_colour:
+        for other in set(of_one_colour) - {one}:
+            assert 2 == len({mark.dash for mark in marks_of([one, other]).values()})
+
+
+def test_a_row_of_the_table_has_the_line_of_its_charts(page: Page) -> None:
+    pattern = r'data-id="(\w+)".*?<svg class="line (c\d d\d)"'
+    table, compared = (
+        dict(re.findall(pattern, page.get(path).text, re.DOTALL)) for path in ("/", "/compare?id=amber&id=birch&id=cedar")
+    )
+    assert {"amber", "birch", "cedar"} == table.keys()
+    assert compared.items() >= table.items()
+
+
+def test_a_name_that_no_run_has_is_said(page: Page) -> None:
+    text = words(page.get("/?where=optimizer==adam&sort=val/los").text)
+    assert "no run has 'adam'" in text
+    assert "no run has 'val/los': the nearest names are val/loss" in text
+
+
+def test_a_run_is_called_by_its_id_and_its_own_name_stands_below(tmp_path: Path) -> None:
+    config = RunFolderConfig(parquet=False, upload=False)
+    with RunFolderLogger(tmp_path / "folder", config=config, state=State(run_name="merry-otter")) as log:
+        log.log_metrics({"loss": 1.0}, 0)
+    with page_of(tmp_path) as page:
+        for path in ("/", "/run?id=folder", "/compare?id=folder"):
+            assert re.search(r">folder</(a|h1)>.*>merry-otter</span>", page.get(path).text, re.DOTALL)
 
 
 def test_what_a_run_wrote_is_never_markup(tmp_path: Path) -> None:

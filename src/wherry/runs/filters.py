@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from wherry.errors import ConfigError
@@ -19,6 +21,16 @@ _FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "lag_s", "size_byte
 #: What may stand behind a metric's name.
 _ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan", "n_inf")
 _ABSENT = object()
+
+
+def _is_in(one: object, other: object) -> bool:
+    """Whether it is one of several values, or a part of a text; `(8)` is the number 8, and means it alone."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one in other
+    several = other if isinstance(other, (list, tuple)) else (other,)
+    return any(operator.eq(*_alike(one, each)) for each in several)
+
+
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -26,9 +38,21 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
-    ast.In: lambda one, other: isinstance(one, str) and isinstance(other, str) and one in other,
+    ast.In: _is_in,
+    ast.NotIn: lambda one, other: not _is_in(one, other),
 }
 _Value = Callable[[RunRow], object]
+#: What other languages write, and what is written here.
+_SPELLINGS = (
+    (re.compile(r"(?<![=<>!])=(?!=)"), "= is written =="),
+    (re.compile("~"), "~ is written 'part' in name"),
+    (re.compile("&"), "& is written and"),
+    (re.compile(r"\|"), "| is written or"),
+    (re.compile("!(?!=)"), "! is written not"),
+    (re.compile(r"\b(AND|OR|NOT|IN)\b"), "and, or, not, in are written small"),
+)
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_WORDS: dict[str, bool] = {"true": True, "false": False}
 _REMEDY = "write comparisons such as lr<1e-3 and loss<2 or state=='live', and odd names as key('my loss')"
 
 
@@ -37,9 +61,10 @@ class Where:
 
     Names are fields of a row (`state`, `age_s`), hyperparameters (`model.depth`) and metrics: `loss` is its last number,
     `loss.min`, `loss.max` and `loss.last_step` say what their names say. A name that a row lacks makes a comparison false.
-    Other names are written ``key('my loss')``::
+    Other names are written ``key('my loss')``. ``in`` looks for one of several values, or for a part of a text. A text that is a
+    number (YAML reads 1e-3 as one) is compared with numbers as that number::
 
-        Where("lr < 1e-3 and val/loss.min < 2 and not state == 'lost'")
+        Where("lr < 1e-3 and val/loss.min < 2 and batch in (8, 16) and not state == 'lost'")
     """
 
     def __init__(self, text: str) -> None:
@@ -55,15 +80,20 @@ class Where:
             if isinstance(error, ConfigError):
                 raise
             at = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
-            raise ConfigError(f"the filter {text!r} cannot be read{at}: {_REMEDY}") from None
+            raise ConfigError(f"the filter {text!r} cannot be read{at}: {self._remedy()}") from None
 
     def __call__(self, row: RunRow) -> bool:
         """Whether the row passes."""
         return self._test(row)
 
+    def _remedy(self) -> str:
+        """How a part that another language would take is written here, else how filters are written."""
+        bare = _QUOTED.sub("''", self.text)
+        return "; ".join(words for spelling, words in _SPELLINGS if spelling.search(bare)) or _REMEDY
+
     def _refuse(self, node: ast.AST) -> ConfigError:
         part = ast.get_source_segment(self.text.strip(), node) or type(node).__name__
-        return ConfigError(f"the filter {self.text!r} has the part {part!r}, which is none of a filter: {_REMEDY}")
+        return ConfigError(f"the filter {self.text!r} has the part {part!r}, which is none of a filter: {self._remedy()}")
 
     def _condition(self, node: ast.expr) -> Callable[[RunRow], bool]:
         match node:
@@ -75,13 +105,21 @@ class Where:
                 inner = self._condition(operand)
                 return lambda row: not inner(row)
             case ast.Compare(left=left, ops=ops, comparators=comparators):
-                values_ = [self._value(one) for one in (left, *comparators)]
+                values_ = [self._value(left), *map(self._right, ops, comparators)]
                 tests = [_COMPARISONS.get(type(op)) for op in ops]
                 known = [test for test in tests if test is not None]
                 if len(known) < len(tests):
                     raise self._refuse(node)
                 return lambda row: _holds(known, [value(row) for value in values_])
         raise self._refuse(node)
+
+    def _right(self, op: ast.cmpop, node: ast.expr) -> _Value:
+        """What stands behind an operator: behind `in` perhaps several values."""
+        match op, node:
+            case ast.In() | ast.NotIn(), ast.Tuple(elts=parts) | ast.List(elts=parts):
+                several = [self._value(one) for one in parts]
+                return lambda row: tuple(one(row) for one in several)
+        return self._value(node)
 
     def _value(self, node: ast.expr) -> _Value:
         match node:
@@ -90,6 +128,8 @@ class Where:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
                 signed = -number if isinstance(sign, ast.USub) else number
                 return lambda row: signed
+            case ast.Name(id="true" | "false" as word):
+                return lambda row: _WORDS[word]
             case ast.Call(func=ast.Name(id="key"), args=[ast.Constant(value=str() as name)], keywords=[]):
                 return self._named(name)
         if (name_ := _name(node)) is None:
@@ -124,9 +164,41 @@ def _compared(test: Callable[[Any, Any], bool], one: object, other: object) -> b
     if one is _ABSENT or other is _ABSENT:
         return False
     try:
-        return bool(test(one, other))
+        return bool(test(*_alike(one, other)))
     except TypeError:  # a text and a number
         return False
+
+
+def _alike(one: object, other: object) -> tuple[object, object]:
+    """A text beside a number as a number, if it is one."""
+    if isinstance(one, str) and isinstance(other, (int, float)):
+        return _as_number(one), other
+    if isinstance(one, (int, float)) and isinstance(other, str):
+        return one, _as_number(other)
+    return one, other
+
+
+def _as_number(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def notes_of(rows: Sequence[RunRow], names: Iterable[str]) -> list[str]:
+    """What to say of names in a filter, an order or a table that no row has: they are misspelt, or texts without quotes."""
+    left = list(dict.fromkeys(name for name in names if name not in _FIELDS)) if rows else []
+    for row in rows:
+        left = [name for name in left if value_of(row, name) is _ABSENT] if left else left
+    if not left:
+        return []
+    known = {*_FIELDS, *(name for row in rows for name in (*flat(row.hparams), *row.metrics))}
+    return [f"no run has {name!r}{_nearest(name, known)}; texts are written in quotes, as in state=='live'" for name in left]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=3)
+    return f": the nearest names are {', '.join(near)}" if near else ": it is no column, hyperparameter or metric here"
 
 
 def flat(hparams: Mapping[str, object], above: str = "", depth: int = 0) -> dict[str, object]:

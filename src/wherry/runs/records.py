@@ -59,6 +59,11 @@ class RunRow:
     cost_per_day_usd: float = 0.0
     trouble: str | None = None
 
+    @property
+    def own_name(self) -> str:
+        """What the run calls itself, if its id does not end in that; else empty."""
+        return "" if self.name == self.id.rpartition("/")[2] else self.name
+
     def as_json(self) -> dict[str, object]:
         """The same in plain values, by names that stay. Numbers that JSON lacks are in it."""
         return asdict(self)

@@ -91,6 +91,8 @@ class Run:
         self._followers: list[Follower] = []
         self._list_s = 0.0
         self._seen: object = None
+        #: How often refresh() has found something new: several who look on can each tell whether they have seen it.
+        self.version = 0
         self._kept: dict[str, object] = {}
 
     @property
@@ -124,6 +126,7 @@ class Run:
                     self._metrics.trouble.pop("store", None)
             seen = _signature(self._contents, self._metrics, self._row, self._now())
             is_new, self._seen = seen != self._seen, seen
+            self.version += is_new
             return is_new
 
     @property

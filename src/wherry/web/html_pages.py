@@ -12,14 +12,15 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from wherry.runs import KeySummary, Run, RunRow
 from wherry.runs.filters import flat
+from wherry.runs.telling import best_columns, best_of, metric_columns
 from wherry.web import ansi, media_files, uplot, words
 from wherry.web.drawing.colours import colour_of, marks_of
 from wherry.web.drawing.figures import HEIGHT, WIDTH, heat, parallel
 from wherry.web.drawing.rail import Rail, rail_of
 from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.media_view import media_view
-from wherry.web.site import Site
-from wherry.web.table import best_of, cell, different, metric_columns, table_of, text_of, value_of
+from wherry.web.site import Site, version_of
+from wherry.web.table import cell, different, table_of, text_of, value_of
 from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
 
 #: A table that is not known whole is shown after this long, with what is known; one without any row later, when it has the first.
@@ -54,7 +55,9 @@ def runs(request: Request) -> Response:
     known = site.listing.rows(_WHOLE_TABLE_S, _FIRST_ROWS_S)
     table = table_of(known.rows, view)
     only = known.rows[0] if known.is_whole and len(known.rows) == 1 else None
-    return _page(request, "runs.html", "Runs", {"view": view, "known": known, "table": table, "only": only})
+    more = {"view": view, "known": known, "table": table, "only": only, "version": known.version}
+    more["marks"] = marks_of([row.id for group in table.groups for row in group.rows])
+    return _page(request, "runs.html", "Runs", more)
 
 
 def run(request: Request) -> Response:
@@ -65,10 +68,19 @@ def run(request: Request) -> Response:
     tab = tab_of(query)
     found = site.run(run_id)
     found.refresh()
+    version = found.version  # before it is read: what is new meanwhile is news for the page
     more = _OF_TAB[tab](request, found)
-    more = {"row": found.row, "ids": [run_id], "tab": tab, "tabs": TABS, "truth": words.truth(found.truth()), **more}
+    more = {
+        "version": version,
+        "row": found.row,
+        "ids": [run_id],
+        "tab": tab,
+        "tabs": TABS,
+        "truth": words.truth(found.truth()),
+        **more,
+    }
     more["rail"] = _rail(request, [found.row])
-    return _page(request, f"run_{tab}.html", found.row.name, more)
+    return _page(request, f"run_{tab}.html", run_id, more)
 
 
 def compare(request: Request) -> Response:
@@ -77,12 +89,13 @@ def compare(request: Request) -> Response:
     query = request.query_params
     ids = run_ids(query)
     found = [site.run(run_id) for run_id in ids]
-    rows = [one.row for one in found]
+    version, rows = version_of(found), [one.row for one in found]
     keys = sorted({key for row in rows for key in row.metrics} or {key for one in found for key in one.keys()})  # noqa: SIM118
     differing = different(rows)
     metrics = metric_columns(rows)
-    figure = parallel(rows, [*differing[:8], *metrics[1::2]])
+    figure = parallel(rows, [*differing[:8], *best_columns(rows)])
     more = {
+        "version": version,
         "rail": _rail(request, rows),
         "rows": rows,
         "ids": ids,
@@ -96,7 +109,7 @@ def compare(request: Request) -> Response:
         "width": WIDTH,
         "height": HEIGHT,
         "truths": {one.row.id: one.truth() for one in found},
-        "bad_words": lambda truth: [text for look, text in words.truth(truth) if look == "bad"],
+        "bad_words": lambda truth: [one.text for one in words.truth(truth) if one.look == "bad"],
     }
     return _page(request, "compare.html", f"{len(rows)} runs", more | _cards(keys, query.get("keys", "")))
 
@@ -152,8 +165,9 @@ def _system(request: Request, found: Run) -> dict[str, object]:
     return {**_cards(found.system(), request.query_params.get("keys", "")), "best": _best(found.row)}
 
 
-def _best(row: RunRow) -> Mapping[str, tuple[str, KeySummary]]:
-    return {key: (best_of(key), summary) for key, summary in row.metrics.items()}
+def _best(row: RunRow) -> Mapping[str, tuple[Sequence[str], KeySummary]]:
+    """Of each metric what stands above its chart beside the last number: the best, or both ends where its name says none."""
+    return {key: ([best] if (best := best_of(key)) else ["min", "max"], summary) for key, summary in row.metrics.items()}
 
 
 def _media(request: Request, found: Run) -> dict[str, object]:
@@ -189,6 +203,7 @@ def _page(request: Request, template: str, title: str, more: Mapping[str, object
     shared = {
         "title": title,
         "ids": [],
+        "version": None,
         "uris": site.uris,
         "query": request.query_params,
         "usage": f"{usage.n_lists + usage.n_gets:,} calls, {words.dollars(usage.usd)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wherry.errors import WherryError
 from wherry.redact import redact
@@ -17,7 +17,7 @@ FRESH_S = 30.0
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that are known.
+    """The rows that are known, with their ages as of now.
 
     `is_whole`: all were read once. `of_before_s`: until then some are as they were so long ago. `trouble`:
     why reading them ended early. `version` grows with each change.
@@ -41,6 +41,7 @@ class Listing:
         self._news = threading.Condition()
         before, self._of_before_s = runs.rows_of_before()
         self._rows = {row.id: row for row in before}
+        self._clock_of = dict.fromkeys(self._rows, clock())  # when each was read: its age is that of then
         self._read_at: float | None = None  # when the last reading began that came to its end
         self._thread: threading.Thread | None = None
         self._trouble: str | None = None
@@ -59,14 +60,21 @@ class Listing:
                 self._news.wait_for(self._has_ended, wait_s)
                 self._news.wait_for(lambda: self._rows or self._has_ended(), max(0.0, first_s - wait_s))
             age_s = 0.0 if self._read_at is None else self._clock() - self._read_at
-            rows = tuple(self._rows.values())
+            rows = self._aged()
             of_before_s = self._of_before_s if self._read_at is None else None
             return Rows(rows, self._read_at is not None, of_before_s, self._trouble, age_s, self._version)
 
     def known(self) -> tuple[RunRow, ...]:
         """Return the rows that are known, and read none."""
         with self._news:
-            return tuple(self._rows.values())
+            return self._aged()
+
+    def _aged(self) -> tuple[RunRow, ...]:
+        now = self._clock()
+        return tuple(
+            row if row.age_s is None else replace(row, age_s=row.age_s + now - self._clock_of[row.id])
+            for row in self._rows.values()
+        )
 
     def _has_ended(self) -> bool:
         return self._read_at is not None or self._thread is None
@@ -84,6 +92,7 @@ class Listing:
             for row in self._runs.rows(as_told=True):
                 seen[row.id] = row
                 with self._news:
+                    self._clock_of[row.id] = self._clock()
                     if self._rows.get(row.id) != row:
                         self._rows[row.id] = row
                         self._version += 1

@@ -11,8 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from wherry.errors import WherryError
 from wherry.redact import redact
-from wherry.web.site import Site
-from wherry.web.view import MOST_COMPARED
+from wherry.web.site import Site, version_of
+from wherry.web.view import MOST_COMPARED, whole
 from wherry.web.words import dollars
 
 #: `Run.refresh()` knows when its writer stores something next, and returns at once before that: asking it costs nothing.
@@ -24,26 +24,29 @@ _LOOK_FOR_ROWS_S = 0.4
 def live(request: Request) -> Response:
     """Send an event when something is new in the runs that the query names, or in the table if it names none.
 
-    It goes on until the page is hidden or closed, which closes the connection, or the server ends.
+    `version` in the query is that of the page: what was new between its making and this call is told at once. It goes on until
+    the page is hidden or closed, which closes the connection, or the server ends.
     """
     site: Site = request.app.state.site
     ids = list(dict.fromkeys(request.query_params.getlist("id")))[:MOST_COMPARED]
-    return StreamingResponse(_events(site, ids), media_type="text/event-stream")
+    version = whole(request.query_params, "version")
+    return StreamingResponse(_events(site, ids, version), media_type="text/event-stream")
 
 
-async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
-    version, spent, look_s = -1, "", _LOOK_S
+async def _events(site: Site, ids: list[str], version: int | None) -> AsyncIterator[str]:
+    spent, look_s = "", _LOOK_S
     yield "retry: 3000\n\n"
     while not site.ending.is_set():
         try:
             if ids:
-                is_new = await asyncio.to_thread(_refresh, site, ids)
+                found = await asyncio.to_thread(_refresh, site, ids)
             else:
                 rows = await asyncio.to_thread(site.listing.rows)
-                is_new, version = version not in (-1, rows.version), rows.version
+                found = rows.version
                 look_s = _LOOK_S if rows.is_whole else _LOOK_FOR_ROWS_S
-            if is_new:
+            if version is not None and found != version:
                 yield _event("news", {})
+            version = found
         except (WherryError, OSError) as error:
             yield _event("trouble", {"text": redact(str(error))})
         usage = site.runs.usage()
@@ -57,8 +60,12 @@ async def _events(site: Site, ids: list[str]) -> AsyncIterator[str]:
             continue
 
 
-def _refresh(site: Site, ids: list[str]) -> bool:
-    return any([site.run(run_id).refresh() for run_id in ids])  # noqa: C419  each is to be asked
+def _refresh(site: Site, ids: list[str]) -> int:
+    """The version of the runs together, after a look at each."""
+    runs = [site.run(run_id) for run_id in ids]
+    for run in runs:
+        run.refresh()
+    return version_of(runs)
 
 
 def _event(name: str, data: dict[str, object]) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wherry.runs import Run, RunRow, Runs
 from wherry.web.known_rows import Listing
+
+
+def version_of(runs: Iterable[Run]) -> int:
+    """A number that grows whenever refresh() has found something new in one of the runs."""
+    return sum(run.version for run in runs)
 
 
 @dataclass(frozen=True)

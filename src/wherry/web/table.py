@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wherry.runs import KeySummary, RunRow, Where, filters, sort_rows
 from wherry.runs.filters import differing, flat
+from wherry.runs.telling import metric_columns
 from wherry.web.view import ROWS_PER_PAGE, TableView
 from wherry.web.words import number
 
 #: More columns than this cannot be read side by side; the others can be asked for.
 _MOST_DIFFERENT = 8
-_MOST_METRICS = 3
-#: Of a metric whose name has one of these the least is the best.
-_LESS_IS_BETTER = ("loss", "err", "ppl", "perplexity", "mse", "mae", "nll", "divergence", "time")
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` are names; `groups` hold this page's rows; `n_shown` of `n_all` runs pass the filter."""
+    """`columns` are names; `groups` hold this page's rows; `n_shown` of `n_all` runs pass the filter. `notes`: what is to be said
+    of names that no run has.
+    """
 
     columns: Sequence[str]
     groups: Sequence[Group]
@@ -47,6 +46,7 @@ class Table:
     n_shown: int
     n_pages: int
     names: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 def table_of(rows: Sequence[RunRow], view: TableView) -> Table:
@@ -55,15 +55,17 @@ def table_of(rows: Sequence[RunRow], view: TableView) -> Table:
     shown = sort_rows((row for row in rows if passes is None or passes(row)), view.sort)
     columns = view.columns or default_columns(shown)
     begin = (view.page - 1) * ROWS_PER_PAGE
+    asked = [*(passes.names if passes else ()), view.sort.removeprefix("-"), *([view.group] if view.group else ()), *view.columns]
+    notes = filters.notes_of(rows, asked)
     if view.group:
         parts: dict[str, list[RunRow]] = {}
         for row in shown:
             parts.setdefault(text_of(value_of(row, view.group)), []).append(row)
         groups = [Group(f"{view.group} = {title}", part, _summary(part, columns)) for title, part in parts.items()]
-        return Table(columns, groups, len(rows), len(shown), 1, _names(rows))
+        return Table(columns, groups, len(rows), len(shown), 1, _names(rows), notes)
     page = shown[begin : begin + ROWS_PER_PAGE]
     n_pages = max(1, math.ceil(len(shown) / ROWS_PER_PAGE))
-    return Table(columns, [Group("", page, {})], len(rows), len(shown), n_pages, _names(rows))
+    return Table(columns, [Group("", page, {})], len(rows), len(shown), n_pages, _names(rows), notes)
 
 
 def default_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -79,23 +81,6 @@ def different(rows: Iterable[RunRow]) -> list[str]:
         for name, value in flat(row.hparams).items():
             values.setdefault(name, set()).add(text_of(value))
     return sorted(differing(rows), key=lambda name: len(values[name]))
-
-
-def metric_columns(rows: Sequence[RunRow]) -> list[str]:
-    """Of the metrics that most runs have, validation and loss first, the last number and the best one."""
-    counts = Counter(key for row in rows for key in row.metrics if not key.startswith("system/") and key != "epoch")
-
-    def rank(key: str) -> tuple[bool, bool, int, str]:
-        return ("val" not in key.lower(), "loss" not in key.lower(), -counts[key], key)
-
-    most = max(counts.values(), default=0)
-    chosen = sorted((key for key in counts if counts[key] * 2 >= most), key=rank)[:_MOST_METRICS]
-    return [name for key in chosen for name in (key, f"{key}.{best_of(key)}")]
-
-
-def best_of(key: str) -> str:
-    """``min`` or ``max``: what is the best of a metric, by its name."""
-    return "min" if any(word in key.lower() for word in _LESS_IS_BETTER) else "max"
 
 
 def value_of(row: RunRow, name: str) -> object:
@@ -127,11 +112,12 @@ def text_of(value: object) -> str:
 
 
 def _sub(summary: KeySummary, step: int | None, *, with_nan: bool = False) -> str:
+    """The step. Of a run that was read in part its last number is known, and its least and greatest may be others."""
     words = [] if step is None else [f"at {step:,}"]
     if with_nan and summary.n_nan:
-        words.append(f"{summary.n_nan:,} NaN")
-    if summary.is_partial and words:
-        words.append("of the end")
+        words.append(f"{summary.n_nan:,} NaN{' or more' if summary.is_partial else ''}")
+    if summary.is_partial and words and not with_nan:
+        words.append("partly read")
     return " · ".join(words)
 
 

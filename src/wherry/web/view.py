@@ -23,7 +23,7 @@ class TableView:
     """The table of runs: its filter, order, grouping, columns (names as `wherry.runs.Where` knows them), and the page."""
 
     where: str = ""
-    sort: str = "name"
+    sort: str = "id"
     group: str = ""
     columns: tuple[str, ...] = ()
     page: int = 1
@@ -33,14 +33,12 @@ class TableView:
         """Read it from a query. ConfigError for what is no number."""
         columns = tuple(name.strip() for name in query.get("columns", "").split(",") if name.strip())
         page = max(1, int(_number(query, "page") or 1))
-        return cls(
-            query.get("where", "").strip(), query.get("sort") or "name", query.get("group", "").strip(), columns[:50], page
-        )
+        return cls(query.get("where", "").strip(), query.get("sort") or "id", query.get("group", "").strip(), columns[:50], page)
 
     def link(self, **changes: object) -> str:
         """The address of the same table with some things changed."""
         own = {"where": self.where, "sort": self.sort, "group": self.group, "columns": ",".join(self.columns), "page": self.page}
-        defaults = {"where": "", "sort": "name", "group": "", "columns": "", "page": 1}
+        defaults = {"where": "", "sort": "id", "group": "", "columns": "", "page": 1}
         if "page" not in changes:
             own["page"] = 1
         items = {name: value for name, value in (own | changes).items() if value != defaults[name]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from datetime import timezone
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,21 @@ from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.runs import Truth
+
+
+@dataclass(frozen=True)
+class Said:
+    """A few words with a look (``good``, ``bad``, or none). An age in them stands by itself, as it goes on on an open page."""
+
+    look: str
+    words: str
+    age_s: float | None = None
+    after: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.words if self.age_s is None else f"{self.words}{age(self.age_s)}{self.after}"
 
 
 def number(value: object) -> str:
@@ -57,17 +73,17 @@ def moment(t: float | None) -> str:
     return time_text(t, timezone.utc)
 
 
-def truth(known: Truth) -> list[tuple[str, str]]:
-    """How true what is shown is, in pairs of a look (``good``, ``bad``, or none) and words."""
-    said = [("", f"complete to step {known.complete_to_step:,}" if known.complete_to_step is not None else "no step is known")]
+def truth(known: Truth) -> list[Said]:
+    """How true what is shown is."""
+    step = known.complete_to_step
+    said = [Said("", f"complete to step {step:,}" if step is not None else "no step is known")]
     if known.newest_point_age_s is not None:
-        said.append(("", f"newest point {age(known.newest_point_age_s)} old"))
+        said.append(Said("", "newest point ", known.newest_point_age_s, " old"))
     look = {"alive": "good", "finished": "good", "lost": "bad"}.get(known.writer, "")
-    said.append((look, f"writer {known.writer}" if known.writer != "unknown" else "nothing says whether its writer lives"))
+    said.append(Said(look, f"writer {known.writer}" if known.writer != "unknown" else "nothing says whether its writer lives"))
     n_missing = known.segments_missing
-    said.append(
-        ("bad", f"{n_missing:,} segment{'' if n_missing == 1 else 's'} missing") if n_missing else ("", "no segment missing")
-    )
+    missing = f"{n_missing:,} segment{'' if n_missing == 1 else 's'} missing" if n_missing else "no segment missing"
+    said.append(Said("bad" if n_missing else "", missing))
     checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
-    said.append(checked[known.checksums_verified])
-    return [*said, *(("bad", note) for note in known.notes)]
+    said.append(Said(*checked[known.checksums_verified]))
+    return [*said, *(Said("bad", note) for note in known.notes)]

@@ -81,5 +81,5 @@ class PlotView:
 
 
 def _truth(run: Run, has_name: bool) -> list[str]:
-    said_of = " · ".join(text for _, text in words.truth(run.truth()))
+    said_of = " · ".join(one.text for one in words.truth(run.truth()))
     return [printable(redact(f"{f'{run.id}: ' if has_name else ''}{said_of}"))]

@@ -52,15 +52,17 @@ def runs(
     from wherry.cli.run_verbs.run_options import open_runs
     from wherry.cli.run_verbs.runs_table import table_of
     from wherry.runs import Where, sort_rows
+    from wherry.runs.filters import notes_of
 
     if environment and not as_json:
         raise ConfigError("--environment is for --json: a table has no room for it")
     passes = None if where is None else Where(where)
-    n_seen, rows = 0, []
+    seen: list[RunRow] = []
+    rows: list[RunRow] = []
     documents: dict[str, str] = {}
     with open_runs(uris, option, options_file)[0] as reader:
         for row in reader.rows():
-            n_seen += 1
+            seen.append(row)
             if passes is not None and not passes(row):
                 continue
             rows.append(row)
@@ -68,15 +70,17 @@ def runs(
                 documents[row.id] = _document(row, reader.run(row.id) if environment else None)
                 if sort is None:
                     typer.echo(documents[row.id])
-    if not n_seen:
+    if not seen:
         hint = "a run is a folder with metrics.jsonl, hparams.json, logs or checkpoints: see wherry ls"
         raise NotFoundError("there are no runs here", operation="list", uri=", ".join(uris), hint=hint)
     rows = sort_rows(rows, sort or "id")
+    wanted = [*(show or ()), *([sort.removeprefix("-")] if sort else ()), *(passes.names if passes is not None else ())]
+    for note in notes_of(seen, wanted):
+        print_err(printable(note))
     if as_json:
         for row in rows if sort is not None else ():
             typer.echo(documents[row.id])
         return
-    wanted = [*(show or ()), *([sort.removeprefix("-")] if sort else ()), *(passes.names if passes is not None else ())]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     table = table_of(rows, wanted, width=width)
     for line in table.lines:
@@ -87,7 +91,7 @@ def runs(
     if table.left_out:
         print_note(f"not shown, as the terminal is too narrow: {', '.join(map(printable, table.left_out))}")
     if not rows:
-        print_note(f"none of {n_seen} runs passes the filter {where!r}")
+        print_note(f"none of {len(seen)} run{'' if len(seen) == 1 else 's'} passes the filter {where!r}")
 
 
 def _document(row: RunRow, run: Run | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,24 +9,28 @@ from wherry.cli.arguments import printable
 from wherry.quantities import age_text, size_text
 from wherry.runs import KeySummary, RunRow
 from wherry.runs.filters import differing, is_there, value_of
+from wherry.runs.telling import metric_columns
 
-#: Metrics that nobody has asked for.
-_MOST_METRICS = 3
 _MOST_HPARAMS = 8
 _LONGEST_CELL = 40
-#: Which way is good.
-_LOW = re.compile(r"loss|err|perplexity|ppl|mae|mse|nll|wer", re.IGNORECASE)
-_HIGH = re.compile(r"acc|f1|auc|iou|score|reward|bleu|precision|recall", re.IGNORECASE)
-_HELD_OUT = re.compile(r"val|eval|test", re.IGNORECASE)
 _OWN: dict[str, Callable[[RunRow], str]] = {
     "id": lambda row: row.id,
+    "name": lambda row: row.name,
     "state": lambda row: row.state if row.attempt == 1 else f"{row.state}, attempt {row.attempt}",
     "age_s": lambda row: "" if row.age_s is None else age_text(row.age_s),
     "lag_s": lambda row: "" if row.lag_s is None else age_text(row.lag_s),
     "size_bytes": lambda row: f"{'>' if row.size_is_least else ''}{size_text(row.size_bytes)}",
     "cost_per_day_usd": lambda row: f"${row.cost_per_day_usd:.4f}",
 }
-_TITLES = {"id": "RUN", "state": "STATE", "age_s": "AGE", "lag_s": "LAG", "size_bytes": "SIZE", "cost_per_day_usd": "USD/DAY"}
+_TITLES = {
+    "id": "RUN",
+    "name": "NAME",
+    "state": "STATE",
+    "age_s": "AGE",
+    "lag_s": "LAG",
+    "size_bytes": "SIZE",
+    "cost_per_day_usd": "USD/DAY",
+}
 
 
 @dataclass
@@ -40,14 +43,14 @@ class Table:
 
 def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None) -> Table:
     """The rows as a table: what was asked for, hyperparameters that differ, and some metrics. Of any width if `width` is None."""
-    names = ["id", "state", "age_s"]
+    names = ["id", *(["name"] if any(row.own_name for row in rows) else []), "state", "age_s"]
     names += ["lag_s"] if any(row.lag_s is not None for row in rows) else []
     names += ["size_bytes"]
     names += ["cost_per_day_usd"] if any(row.cost_per_day_usd for row in rows) else []
     chosen = [name for name in dict.fromkeys(wanted) if name not in names]
     names += chosen
     names += [name for name in differing(rows)[:_MOST_HPARAMS] if name not in names]
-    names += [name for name in _metrics(rows) if name not in names]
+    names += [name for name in metric_columns(rows) if name not in names]
     cells = {name: [printable(_TITLES.get(name, name)), *(cell(row, name) for row in rows)] for name in names}
     if width is not None:  # a program that reads a pipe needs whole names
         cells = {name: list(map(_cut, column)) for name, column in cells.items()}
@@ -55,7 +58,7 @@ def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None
     shown, left_out = _fitting(names, widths, width, first=("id", *chosen, "state"))
     lines = [
         "  ".join(
-            cells[name][at].ljust(widths[name]) if name in ("id", "state") else cells[name][at].rjust(widths[name])
+            cells[name][at].ljust(widths[name]) if name in ("id", "name", "state") else cells[name][at].rjust(widths[name])
             for name in shown
         ).rstrip()
         for at in range(len(rows) + 1)
@@ -74,24 +77,6 @@ def _fitting(names: list[str], widths: dict[str, int], width: int | None, *, fir
             kept.add(name)
             left -= widths[name] + (2 if len(kept) > 1 else 0)
     return [name for name in names if name in kept], [name for name in names if name not in kept]
-
-
-def _metrics(rows: Sequence[RunRow]) -> list[str]:
-    """The metrics that say most about a run: losses and scores, of held-out data first, each with its best number."""
-    known = dict.fromkeys(key for row in rows for key in row.metrics if not key.startswith("system/"))
-    ranked = sorted(known, key=lambda key: (-bool(_HELD_OUT.search(key)), -_is_known(key), key.count("/"), key))
-    names: list[str] = []
-    for key in [key for key in ranked if _is_known(key)][:_MOST_METRICS] or ranked[:_MOST_METRICS]:
-        names.append(key)
-        if _LOW.search(key):
-            names.append(f"{key}.min")
-        elif _HIGH.search(key):
-            names.append(f"{key}.max")
-    return names
-
-
-def _is_known(key: str) -> int:
-    return 2 if _LOW.search(key) else 1 if _HIGH.search(key) else 0
 
 
 def cell(row: RunRow, name: str) -> str:

@@ -67,7 +67,7 @@ def choose(reader: Runs, runs: Sequence[str] = (), keys: Sequence[str] = ()) -> 
     if not rows:
         hint = "a run is a folder with metrics.jsonl, hparams.json, logs or checkpoints: see wherry ls"
         raise NotFoundError("there are no runs here", operation="list", uri=", ".join(reader.uris), hint=hint)
-    ids = matching(list(rows), runs, "run") if runs else list(rows)
+    ids = matching(list(rows), _as_ids(rows, runs), "run") if runs else list(rows)
     if len(ids) > MOST_COMPARED:
         raise ConfigError(f"{len(ids):,} runs are too many for one picture: choose at most {MOST_COMPARED} with --runs")
     chosen = {run_id: rows[run_id] for run_id in ids}
@@ -93,6 +93,13 @@ def matching(names: Sequence[str], patterns: Iterable[str], what: str) -> list[s
             raise NotFoundError(f"no {what} is called {pattern!r}", hint=_nearest(pattern, names))
         found |= dict.fromkeys(mine)
     return list(found)
+
+
+def _as_ids(rows: Mapping[str, RunRow], names: Iterable[str]) -> Iterable[str]:
+    """The names, and in place of one that runs call themselves the ids of those."""
+    for name in names:
+        of_name = [row.id for row in rows.values() if row.name == name]
+        yield from of_name if of_name and name not in rows else [name]
 
 
 def _keys(reader: Runs, rows: Mapping[str, RunRow], patterns: Sequence[str]) -> list[str]:

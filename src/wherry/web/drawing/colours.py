@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,15 +27,27 @@ class Mark:
 
 def colour_of(run_id: str) -> int:
     """The number of the run's colour, by its id alone."""
-    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()[0] % N_COLOURS
+    return _digest(run_id)[0] % N_COLOURS
 
 
 def marks_of(run_ids: Sequence[str]) -> dict[str, Mark]:
-    """The marks of runs that are shown together: those of one colour differ by their dash."""
+    """The marks of runs that are shown together: those of one colour differ by their dash, up to four.
+
+    A run that shares its colour has the dash of its own id as long as no other has it, so that it keeps that from page to page;
+    one that is alone in its colour has a plain line.
+    """
     marks: dict[str, Mark] = {}
-    used: dict[int, int] = {}
+    shared = Counter(map(colour_of, set(run_ids)))
+    used: dict[int, Counter[int]] = {}
     for run_id in sorted(set(run_ids)):
         colour = colour_of(run_id)
-        marks[run_id] = Mark(colour, used.get(colour, 0) % N_DASHES)
-        used[colour] = used.get(colour, 0) + 1
+        n_of_dash = used.setdefault(colour, Counter())
+        own = _digest(run_id)[1] % N_DASHES if shared[colour] > 1 else 0
+        dash = min(range(N_DASHES), key=lambda one: (n_of_dash[one], (one - own) % N_DASHES))
+        n_of_dash[dash] += 1
+        marks[run_id] = Mark(colour, dash)
     return marks
+
+
+def _digest(run_id: str) -> bytes:
+    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()

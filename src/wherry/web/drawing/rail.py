@@ -14,7 +14,7 @@ _MOST_ROWS = 300
 
 @dataclass(frozen=True)
 class Rail:
-    """The rows, in the order of their names; `n_found` runs pass the search, and `n_all` are known. `marks`: by ids."""
+    """The rows, in the order of their ids; `n_found` runs pass the search, and `n_all` are known. `marks`: by ids."""
 
     rows: Sequence[RunRow]
     n_found: int
@@ -28,12 +28,12 @@ def rail_of(rows_shown: Sequence[RunRow], rows_known: Sequence[RunRow], find: st
     shown = {row.id: row for row in rows_shown}
     known = {row.id: row for row in rows_known} | shown
     found = {row.id: row for row in known.values() if find.lower() in row.name.lower() or find.lower() in row.id.lower()}
-    others = sorted((row for row in found.values() if row.id not in shown), key=_by_name)[: max(0, _MOST_ROWS - len(shown))]
-    rows = sorted([*shown.values(), *others], key=_by_name)
+    others = sorted((row for row in found.values() if row.id not in shown), key=_by_id)[: max(0, _MOST_ROWS - len(shown))]
+    rows = sorted([*shown.values(), *others], key=_by_id)
     # The marks of what is shown are those of its charts.
     marks = marks_of([row.id for row in rows]) | marks_of(list(shown))
     return Rail(rows, len(found | shown), len(known), find, marks)
 
 
-def _by_name(row: RunRow) -> tuple[str, str]:
-    return row.name, row.id
+def _by_id(row: RunRow) -> tuple[str, str]:
+    return row.id, row.name

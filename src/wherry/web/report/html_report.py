@@ -14,6 +14,7 @@ from markupsafe import Markup
 from wherry.redact import redact
 from wherry.runs import Run
 from wherry.runs.filters import flat
+from wherry.runs.telling import metric_columns
 from wherry.web import uplot, words
 from wherry.web.drawing.chart_data import chart_data
 from wherry.web.drawing.chosen_runs import Choice
@@ -23,7 +24,7 @@ from wherry.web.drawing.plain import plain
 from wherry.web.drawing.said import said
 from wherry.web.drawing.surroundings import surroundings_of
 from wherry.web.report.scripts import allowed, script, styles
-from wherry.web.table import cell, different, metric_columns, text_of
+from wherry.web.table import cell, different, text_of
 
 #: All charts together, some 20 bytes a point: a report is sent by mail.
 _MOST_POINTS = 200_000

@@ -1,4 +1,5 @@
 // What all pages share: keys, what is live, links and commands to copy.
+import "./ages.js";
 import { copy, ids, json, swap } from "./view.js";
 
 const by = (id) => document.getElementById(id);
@@ -13,6 +14,7 @@ function connect() {
   const wanted = isLive && !document.hidden;
   if (wanted && !source) {
     const query = new URLSearchParams(ids.map((id) => ["id", id]));
+    if (document.body.dataset.version) query.set("version", document.body.dataset.version);
     source = new EventSource(`/live?${query}`);
     source.addEventListener("news", news);
     source.addEventListener("usage", (event) => { by("usage").textContent = JSON.parse(event.data).text; });
@@ -31,13 +33,18 @@ function say(text) {
 }
 
 let isSwapping = false;
+let isWanted = false; // what comes while the page is fetched may not be in it yet
 async function news() {
+  isWanted = true;
   if (isSwapping) return;
   isSwapping = true;
   try {
-    if (isFresh && !document.querySelector("#fresh :is(audio, video)")) await swap(location.href, "head", "fresh");
-    else await swap(location.href, "head", ...[...document.querySelectorAll(".numbers")].map((one) => one.id));
-    document.dispatchEvent(new CustomEvent("news"));
+    while (isWanted) {
+      isWanted = false;
+      if (isFresh && !document.querySelector("#fresh :is(audio, video)")) await swap(location.href, "head", "fresh");
+      else await swap(location.href, "head", ...[...document.querySelectorAll(".numbers")].map((one) => one.id));
+      document.dispatchEvent(new CustomEvent("news"));
+    }
   } catch (error) {
     say(String(error.message || error));
   } finally {
@@ -79,7 +86,7 @@ for (const button of document.querySelectorAll("button.command")) {
 
 // Keys. What is moved along by j and k: the runs at the left while the focus is there, else those of a table, or charts.
 const THINGS = "#choice tr[data-id], article.card";
-const things = () => [...document.querySelectorAll(document.activeElement?.closest("#rail") ? "#rail li[data-id]" : THINGS)].filter((one) => one.offsetParent);
+const things = () => [...document.querySelectorAll(document.activeElement?.closest("#rail") ? "#rail li[data-id]" : THINGS)].filter((one) => one.checkVisibility());
 
 function move(by_) {
   const all = things();

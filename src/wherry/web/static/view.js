@@ -21,14 +21,26 @@ export function set(changes, { isStep = false } = {}) {
   document.dispatchEvent(new CustomEvent("view", { detail: Object.keys(changes) }));
 }
 
+/** Do what makes the inside of `place` anew, and give the focus to what stands where it was: in the row of the same run, or else the same place. */
+function keepFocus(place, change) {
+  const had = document.activeElement;
+  const isInside = had !== place && place.contains(had);
+  const row = had?.closest("[data-id]")?.dataset.id;
+  const found = () => [...((row !== undefined && [...place.querySelectorAll("[data-id]")].find((one) => one.dataset.id === row)) || place).querySelectorAll("a, button, input, select, summary, [tabindex]")];
+  const at = isInside ? found().indexOf(had) : -1;
+  change();
+  if (at >= 0) found()[at]?.focus({ preventScroll: true });
+}
+
 /** The elements of a page that was fetched anew take the places of those with the same id here. */
 export async function swap(address, ...names) {
   const answer = await fetch(address);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const name of names) {
     const [old, made] = [document.getElementById(name), fresh.getElementById(name)];
-    if (old && made && old.innerHTML !== made.innerHTML) old.replaceChildren(...document.adoptNode(made).childNodes);
+    if (old && made && old.innerHTML !== made.innerHTML) keepFocus(old, () => old.replaceChildren(...document.adoptNode(made).childNodes));
   }
+  if (fresh.body.dataset.version) document.body.dataset.version = fresh.body.dataset.version;
   document.dispatchEvent(new CustomEvent("swapped"));
   return answer.ok;
 }
