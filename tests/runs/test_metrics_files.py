@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import wherry.runs.columns.metrics as metrics_module
 import wherry.runs.columns.metrics_file as metrics_file
 from mirrors import Rig
+from support import run_script
 from wherry.backends.local.store import LocalStore
 from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.mirror import MirrorConfig
@@ -207,6 +210,44 @@ def test_a_finished_run_is_read_from_parquet_by_columns(
     assert np.shares_memory(run.series("k1").step, run.series("k2").step), "steps are kept once"
     assert (run.series("k7").value == 7 * np.arange(3000)).all()
     assert run.keys() == sorted([*(f"k{n}" for n in range(40)), "odd"])
+
+
+def test_columns_of_any_numbers_are_read_with_what_is_missing(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
+    (tmp_path / "r").mkdir()
+    n = 1000
+    seldom = [None if at % 3 else at for at in range(n)]
+    columns = {
+        "t": pa.array(np.arange(n) + 0.5, pa.float32()),
+        "step": pa.array(np.arange(n)[::-1], pa.uint16()),
+        "whole": pa.array(seldom, pa.int32()),
+        "half": pa.array(seldom, pa.float16()),
+        "flag": pa.array([None if at % 3 else at % 2 == 0 for at in range(n)], pa.bool_()),
+        "none": pa.array([None] * n, pa.float64()),
+        "text": pa.array(["x"] * n),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "r/metrics.parquet", row_group_size=130)
+    run = open_runs(tmp_path).run("r")
+    assert ["flag", "half", "none", "whole"] == run.keys()
+    there = np.arange(0, n, 3)
+    for key, values in {"whole": there, "half": there.astype(np.float16), "flag": there % 2 == 0}.items():
+        series = run.series(key)
+        assert (series.value == values).all()
+        assert (series.step == n - 1 - there).all()
+        assert (series.t == there + 0.5).all()
+    assert 0 == len(run.series("none").step)
+
+
+def test_a_curve_from_parquet_takes_no_pandas(tmp_path: Path) -> None:
+    with RunFolderLogger(tmp_path / "r") as log:
+        log.log_metrics({"loss": 1.0}, 0)
+    (tmp_path / "r/metrics.jsonl").unlink()
+    program = f"""
+import sys
+from wherry.runs import Runs
+with Runs({str(tmp_path)!r}) as runs:
+    print(runs.run("r").series("loss").value, *sorted({{"pandas", "pyarrow.compute"}} & set(sys.modules)))
+"""
+    assert "[1.]" == run_script(program).strip()
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"PAR1" + b"\xff" * 5000 + b"PAR1", b"x" * 100])

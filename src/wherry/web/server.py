@@ -98,26 +98,25 @@ class Server:
             self._thread.join()
 
     async def _serve(self, on_start: Callable[[], object]) -> None:
+        from wherry.web.known_rows import Listing
+
+        listing = Listing(self._runs)
+        listing.rows()  # the bucket is listed while the rest is imported, and the browser starts
+
         from wherry.store.registry import split_options
         from wherry.uri import parse_uri
         from wherry.web import uplot
         from wherry.web.app import make_app
         from wherry.web.guard import Access
-        from wherry.web.known_rows import Listing
         from wherry.web.serving import Serving
         from wherry.web.site import Site
 
         host, token = self.address.host, self.address.token
         names = () if host in _LOOPBACK else (host, socket.gethostname())
         public, _ = split_options(parse_uri(self._uris[0]).scheme, self._options)
-        site = Site(self._runs, Listing(self._runs), self._uris, uplot.is_there(), public, asyncio.Event())
+        site = Site(self._runs, listing, self._uris, uplot.is_there(), public, asyncio.Event())
         threading.Thread(target=_import_early, name="wherry-ui-imports", daemon=True).start()
-
-        def start() -> None:
-            site.listing.rows()  # the bucket is listed while the browser starts
-            on_start()
-
-        self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, start)
+        self._serving = Serving(make_app(site, Access(token, names, self._in_frames)), site.ending, on_start)
         try:
             await self._serving.serve(sockets=[self._socket])
         finally:

@@ -111,7 +111,7 @@ class ParquetColumns:
         known = self._axes
         columns = self._read([name for name in (key, *(("t", "step") if known is None else ())) if name in names])
         value = columns[key]
-        there = ~columns[f"{key} is null"].astype(np.bool_)
+        there = ~columns[f"{key} is null"]
         if known is None:
             n = len(value)
             step = columns["step"].astype(np.int64, copy=False) if "step" in columns else np.arange(n, dtype=np.int64)
@@ -151,6 +151,7 @@ class ParquetColumns:
         return file
 
     def _read(self, names: list[str]) -> dict[str, NDArray[Any]]:
+        import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -172,8 +173,10 @@ class ParquetColumns:
         arrays: dict[str, NDArray[Any]] = {}
         for name in names:
             column = table.column(name)
-            arrays[f"{name} is null"] = column.is_null().to_numpy()
-            arrays[name] = _numbers(column, 0 if name == "step" else float("nan"))
+            try:
+                arrays[name], arrays[f"{name} is null"] = _numbers(column, np.int64 if name == "step" else np.float64)
+            except TypeError as error:
+                raise self._damaged(f"its column {name!r} has {error}") from error
         del table, column
         pa.default_memory_pool().release_unused()  # else it would keep as much as the largest read took
         return arrays
@@ -199,10 +202,43 @@ def _start(chunk: Any) -> int:
     return min(int(one) for one in offsets if one is not None)
 
 
-def _numbers(column: Any, missing: float) -> NDArray[Any]:
-    """As float64, or int64 for the steps."""
+def _numbers(column: Any, kind: type[np.int64 | np.float64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """A column's values as `kind`, 0 or NaN where there is none, and where that is.
+
+    They are taken out of Arrow's buffers (https://arrow.apache.org/docs/format/Columnar.html): to_numpy() and cast() would import
+    pandas, where it is installed, and pyarrow.compute, half a second before the first chart. TypeError for what is no number.
+    """
+    import numpy as np
+
+    values, is_null = np.zeros(len(column), kind), np.zeros(len(column), np.bool_)
+    end = 0
+    for chunk in column.chunks:
+        begin, end = end, end + len(chunk)
+        validity, data = chunk.buffers()[:2] if chunk.type.num_buffers == 2 else (None, None)
+        if data is not None:  # else all are missing
+            with np.errstate(invalid="ignore"):  # a step that is NaN or beyond 64 bits is some number
+                values[begin:end] = _of_buffer(data, chunk, _kind_of(chunk.type))
+        if chunk.null_count:
+            is_null[begin:end] = True if validity is None else ~_of_buffer(validity, chunk, "bit")
+    values[is_null] = 0 if kind is np.int64 else np.nan
+    return values, is_null
+
+
+def _kind_of(type_: Any) -> str:
     import pyarrow as pa
 
-    kind = pa.int64() if missing == 0 else pa.float64()
-    found: NDArray[Any] = column.cast(kind, safe=False).fill_null(missing).to_numpy()
-    return found
+    if pa.types.is_boolean(type_):
+        return "bit"
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        signed = "f" if pa.types.is_floating(type_) else "i" if pa.types.is_signed_integer(type_) else "u"
+        return f"{signed}{type_.bit_width // 8}"
+    raise TypeError(f"values of the type {type_}")
+
+
+def _of_buffer(data: Any, chunk: Any, kind: str) -> NDArray[Any]:
+    import numpy as np
+
+    begin, end = chunk.offset, chunk.offset + len(chunk)
+    if kind == "bit":
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[begin:end].astype(np.bool_)
+    return np.frombuffer(data, kind)[begin:end]
