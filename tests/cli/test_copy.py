@@ -12,7 +12,7 @@ import pytest
 
 from command_line import CommandLine
 from gate import wait_until
-from servers.features import tell_spool
+from servers.buckets import bucket_of, names_at
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import fault_proxy
 from servers.proxy_plan import Delay, Do, When
@@ -33,24 +33,9 @@ def gcs() -> Iterator[GCSServer]:
         yield server
 
 
-def bucket_of(line: CommandLine, server: S3Server | GCSServer, url: str = "") -> tuple[str, tuple[str, ...]]:
-    """A prefix of this test's own in a server, and the options that open it."""
-    is_s3 = isinstance(server, S3Server)
-    name = f"{'s3' if is_s3 else 'gs'}-options.json"
-    (line.folder / name).write_text(json.dumps({**server.options, **({"endpoint_url": url} if url else {})}))
-    if isinstance(server, S3Server):
-        tell_spool(line.spool, server, url)
-    return f"{'s3' if is_s3 else 'gs'}://{server.bucket}/{line.folder.name}-{os.getpid()}", ("--options-file", name)
-
-
 def fill(folder: Path) -> None:
     for n, name in enumerate(NAMES):
         file_of(folder / name, 1000 + n, seed=n)
-
-
-def names_at(line: CommandLine, uri: str, *options: str) -> dict[str, int]:
-    *found, _ = [json.loads(text) for text in line.run("ls", "-r", f"{uri}/", "--json", *options)[0].splitlines()]
-    return {one["name"]: one["size_bytes"] for one in found}
 
 
 def test_cp_goes_both_ways_and_between_prefixes(line: CommandLine, seaweedfs_server: S3Server) -> None:

@@ -6,6 +6,7 @@ server or goes through this process's memory. Nothing is handed to the agent: wh
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from collections.abc import Iterable
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 #: From so many writes on, it pays to find out what a server honours: then it need not be asked for what it has just stored.
 _WORTH_A_TRIAL = 200
+#: No file was written later (the year 2242), whatever a store says.
+_LAST_S = 2.0**33
+#: What a time may lose as a float of seconds.
+_TIME_ERROR_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Made:
 
     size_bytes: int
     version: str | None
+    #: When the source was written.
+    modified_s: float | None
 
 
 def key_of(folder: StoreURI, name: str) -> str:
@@ -126,13 +133,14 @@ class Transfers:
                 raise ConfigError(f"{path} is a folder: give -r to copy all files below it")
             made = self._copier.file(path, target)
             after = path.stat()
-            return Made(made.size_bytes, version_of_file(after) if version_of_file(before) == version_of_file(after) else None)
+            is_same = version_of_file(before) == version_of_file(after)
+            return Made(made.size_bytes, version_of_file(after) if is_same else None, before.st_mtime)
         meta = view.head(key)
         made_inside = None
         if not is_queued and self._sides.are_one and source.store.uri.scheme == place.store.uri.scheme:
             made_inside = self._copier.inside(meta, source.store.uri.root, target)
         made = made_inside or self._copier.through(view, meta, target)
-        return Made(made.size_bytes, None if is_queued else version_of(meta))
+        return Made(made.size_bytes, None if is_queued else version_of(meta), meta.modified_s)
 
     def version(self, source: Source) -> str | None:
         """What tells the source, as it is now, from what it may become; None where nothing can."""
@@ -153,6 +161,16 @@ def version_of(meta: ObjectMeta) -> str | None:
 def version_of_file(status: object) -> str:
     """By what a write changes."""
     return " ".join(str(getattr(status, f"st_{name}")) for name in ("dev", "ino", "size", "mtime_ns"))
+
+
+def set_time(path: Path, modified_s: float | None) -> None:
+    """Give a file that was copied the time of its source; a file system that keeps coarser times must not make it older."""
+    if modified_s is None or not 0 <= modified_s < _LAST_S:
+        return
+    at_ns = round(modified_s * 1e9)
+    os.utime(path, ns=(at_ns, at_ns))
+    if path.stat().st_mtime < modified_s - _TIME_ERROR_S:
+        os.utime(path)
 
 
 def _key(source: Source) -> str:
@@ -177,7 +195,7 @@ def _download(source: Source, path: Path, *, overwrite: bool, progress_bar: bool
         retry=reader.config.retry,
         progress_bar=progress_bar,
     )
-    return Made(meta.size_bytes, None if is_queued else version_of(meta))
+    return Made(meta.size_bytes, None if is_queued else version_of(meta), meta.modified_s)
 
 
 def _refuse_queued(place: Place, uri: str) -> None:

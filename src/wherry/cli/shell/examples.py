@@ -39,6 +39,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "wherry cp 's3://my-bucket/run1/*.pt' models/",
         "wherry cp -r logs s3://my-bucket/run2/logs",
     ),
+    "sync": (
+        "wherry sync logs s3://my-bucket/run1/logs",
+        "wherry sync s3://my-bucket/run1 back --exclude '*.tmp' --dry-run",
+        "wherry sync s3://my-bucket/run1 s3://my-bucket/copies/run1 --delete --yes",
+    ),
     "rm": (
         "wherry rm s3://my-bucket/run1/ep1.pt",
         "wherry rm 's3://my-bucket/run1/*.tmp' --dry-run",

@@ -40,6 +40,8 @@ class Outcome:
         self._retries_before = retries()
         self.n_files = 0
         self.n_bytes = 0
+        #: Deleted beside what this command is about.
+        self.n_deleted = 0
         self._codes: list[Exit] = []
 
     @property
@@ -51,7 +53,14 @@ class Outcome:
         """An object is done, or would be. `word`: what became of it where that is not what becomes of all."""
         self.n_files += 1
         self.n_bytes += max(0, size_bytes)
-        word = word or self._done
+        self._show(uri, size_bytes, to, word or self._done)
+
+    def deleted(self, uri: str, size_bytes: int) -> None:
+        """An object was deleted that this command has not moved, or would be."""
+        self.n_deleted += 1
+        self._show(uri, size_bytes, None, "deleted")
+
+    def _show(self, uri: str, size_bytes: int, to: str | None, word: str) -> None:
         if self._as_json:
             state = {"state": "planned", "plan": word} if self._dry_run else {"state": word}
             shown = {
@@ -128,6 +137,7 @@ class Outcome:
             summary = {
                 "files": self.n_files,
                 "bytes": self.n_bytes,
+                **({"deleted": self.n_deleted} if self.n_deleted else {}),
                 "failed": len(self._codes),
                 "seconds": round(took_s, 3),
                 "retries": n_retries,
@@ -139,9 +149,10 @@ class Outcome:
 
             files = f"{self.n_files} file{'' if self.n_files == 1 else 's'}"
             what = f"would be {self._done}" if self._dry_run else self._done
+            deleted = f", {self.n_deleted} deleted" if self.n_deleted else ""
             failed = f", {len(self._codes)} failed" if self._codes else ""
             tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
-            self._say(f"{what}: {files}, {size_text(self.n_bytes)}{failed} in {took_s:.1f} s, {tried}")
+            self._say(f"{what}: {files}, {size_text(self.n_bytes)}{deleted}{failed} in {took_s:.1f} s, {tried}")
         if not self._codes:
             return Exit.OK
         return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED

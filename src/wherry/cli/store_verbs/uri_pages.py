@@ -93,7 +93,7 @@ def _matching(view: QueuedOverlay, base: str, parts: list[str], *, recursive: bo
             yield from _matching(view, folder, rest, recursive=recursive) if rest else view.pages(folder)
 
 
-def _read_ahead(pages: Iterator[Page]) -> Iterator[Page]:
+def read_ahead(pages: Iterator[Page]) -> Iterator[Page]:
     """The same; while one page is worked on, the next is on its way."""
     pool = DaemonThreadPool(1, "wherry-pages")
     try:
@@ -108,7 +108,7 @@ def _read_ahead(pages: Iterator[Page]) -> Iterator[Page]:
 def _taken(listing: Listing, rules: Rules, uri: str) -> Iterator[Page]:
     """The pages, less what the rules leave out and the empty objects that consoles make in the place of folders."""
     is_any = is_taken = False
-    for page in _read_ahead(listing.pages):
+    for page in read_ahead(listing.pages):
         is_any = is_any or bool(page.objects or page.folders)
         objects = [meta for meta in page.objects if not (meta.key.endswith("/") and meta.size_bytes == 0)]
         folders = page.folders
