@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fcntl import ioctl
 from pathlib import Path
 
@@ -73,15 +73,25 @@ class CommandLine:
 
 
 class Terminal:
-    """A command on a terminal of 80 x 24: what it shows, and what is typed."""
+    """A command, of `program`, on a terminal of 24 lines: what it shows, and what is typed."""
 
-    def __init__(self, line: CommandLine, *arguments: object) -> None:
+    def __init__(
+        self,
+        line: CommandLine,
+        *arguments: object,
+        program: Sequence[str] = _WHERRY,
+        columns: int = 80,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.seen = ""
         self._primary, secondary = pty.openpty()
-        ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {name: value for name, value in line.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+        ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        environment = {name: value for name, value in line.environment.items() if name != "COLUMNS"} | {
+            "TERM": "xterm",
+            **(env or {}),
+        }
         self._process = Program(
-            [sys.executable, "-c", _LAUNCH, *_WHERRY, *map(str, arguments)],
+            [sys.executable, "-c", _LAUNCH, *program, *map(str, arguments)],
             cwd=line.folder,
             env=environment,
             stdin=secondary,
