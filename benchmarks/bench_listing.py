@@ -63,9 +63,10 @@ class Listing(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def listing() -> Iterator[str]:
-    """The server's URL."""
-    with subprocess.Popen([sys.executable, __file__, "serve"], stdout=subprocess.PIPE, text=True) as process:
+def listing(n_keys: int = N_KEYS) -> Iterator[str]:
+    """The URL of a server of so many keys."""
+    environment = {**os.environ, "KEYS": str(n_keys)}
+    with subprocess.Popen([sys.executable, __file__, "serve"], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield f"http://127.0.0.1:{int(process.stdout.readline())}"

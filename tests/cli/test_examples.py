@@ -88,7 +88,7 @@ def _runs(line: CommandLine) -> None:
 #: What must be there before the examples of a verb; once, or before each of them.
 _BEFORE: dict[str, Callable[[CommandLine], None]] = {
     "": _latest,
-    **dict.fromkeys(("cp", "get", "ls", "du", "rm", "sync"), _objects),
+    **dict.fromkeys(("cp", "mv", "get", "ls", "du", "rm", "sync"), _objects),
     "cat": _sealed_and_objects,
     **dict.fromkeys(("status", "drain", "doctor"), _uploaded),
     **dict.fromkeys(("retry", "discard"), _failed),

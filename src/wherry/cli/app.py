@@ -42,6 +42,7 @@ _VERBS = {
     "du": Verb("store_verbs.du_command", "du", "Show how much room folders take: size, objects, name; the largest first."),
     "cat": Verb("store_verbs.cat_command", "cat", "Write objects to standard output, one after another, verified."),
     "cp": Verb("copy_verbs.copy_command", "cp", "Copy objects or files from any place to any other, verified."),
+    "mv": Verb("copy_verbs.mv_command", "mv", "Move objects or files from any place to any other, verified."),
     "sync": Verb("copy_verbs.sync_command", "sync", "Copy what is new or changed below SRC to the same names below DST."),
     "rm": Verb("store_verbs.rm_command", "rm", "Delete objects, or all below a prefix."),
     "status": Verb("spool_commands", "status", "Show queued, running and failed uploads."),

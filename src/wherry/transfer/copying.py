@@ -113,22 +113,26 @@ class Copier:
     def file(self, path: Path, target: Target) -> ObjectMeta:
         """Make a file that its owner may go on writing to an object: what it holds at one moment, or an error.
 
-        A file that changes meanwhile is sent again, up to three times, and then an IntegrityError that says so.
+        A file that changes meanwhile is sent again, up to three times, and then an IntegrityError that says so. What the name
+        had before stays until a version is sent that was whole at one moment.
         """
         for _ in range(_TRIES):
             before = path.stat()
             require_regular(path, before)
             job = job_sent_at_once(target.uri, target.key, before.st_size, "copy", overwrite=target.overwrite)
+            store = _Unchanged(target.store, path, before)
             try:
-                made = self._sender.send(job, path, target.store, self._transfer, retry=self._retry, frozen=False)
+                made = self._sender.send(job, path, store, self._transfer, retry=self._retry, frozen=False)
                 if _version(before) == _version(path.stat()):
                     return made
+                if target.overwrite:  # what was sent is whole; the next try replaces it
+                    continue
             except IntegrityError:
                 if _version(before) == _version(path.stat()):
                     raise
             _take_back(job, target)
         raise IntegrityError(
-            f"{path} changes again and again while it is sent, and nothing of it was kept",
+            f"{path} changes again and again while it is sent",
             operation="put",
             uri=target.uri,
             hint="copy it when its writer has ended, or follow it with wherry mirror",
@@ -253,6 +257,32 @@ class _Carried(WrappedStore):
 
     def _with(self, put: PutOptions) -> PutOptions:
         return replace(put, metadata={**self._source.metadata, **put.metadata}, content_type=_media_type(self._source))
+
+
+class _Unchanged(WrappedStore):
+    """Publishes nothing of a file that was written to since `before`: its checksum may be of no moment that it ever had.
+
+    What is written to it later does not have this checksum, which the store compares, or verified() does.
+    """
+
+    def __init__(self, inner: ObjectStore, path: Path, before: os.stat_result) -> None:
+        super().__init__(inner)
+        self._path = path
+        self._before = _version(before)
+
+    def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
+        """As the inner store's."""
+        self._require()
+        return super().put_file(key, path, put)
+
+    def complete(self, key: str, upload_id: str, parts: Sequence[StoredPart], put: PutOptions = PutOptions()) -> ObjectMeta:
+        """As the inner store's."""
+        self._require()
+        return super().complete(key, upload_id, parts, put)
+
+    def _require(self) -> None:
+        if _version(self._path.stat()) != self._before:
+            raise IntegrityError(f"{self._path} changed while it was sent", operation="put")
 
 
 def _media_type(meta: ObjectMeta) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -19,7 +19,7 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.copy_verbs.planning import Step, planned
-from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
+from wherry.cli.copy_verbs.sides import Sides, SourceFileOption, SourcePairsOption, open_sides
 from wherry.cli.copy_verbs.transfers import Transfers
 from wherry.cli.store_verbs.get_command import RecursiveOption
 from wherry.cli.store_verbs.outcome import Outcome
@@ -67,20 +67,42 @@ def cp(
     rules, folder = Rules(include, exclude, include_from, exclude_from), spool_folder(spool)
     places, pace = [*sources, dest], pace_of(max_bytes_per_s)
     with open_sides(places, option, options_file, source_option, source_options_file, folder, pace) as sides:
-        steps = planned(sides, sources, dest, rules, recursive=recursive, overwrite=overwrite, verb="copy")
         outcome = Outcome("copied", as_json=as_json, dry_run=dry_run)
-        with Transfers(sides, len(steps)) as transfers:
-            if not dry_run:
-                transfers.prepare(step.place.store for step in steps)
-
-            def copy(step: Step) -> Callable[[], None]:
-                source, place = step.source, step.place
-                with or_folder(source, "copy"):
-                    if dry_run:
-                        size_bytes = source.store.head(source.name).size_bytes if source.size_bytes < 0 else source.size_bytes
-                    else:
-                        size_bytes = transfers.copy(source, place, overwrite=overwrite, progress_bar=len(steps) == 1).size_bytes
-                return lambda: outcome.add(source.uri, size_bytes, place.shown)
-
-            outcome.each(copy, steps, lambda step: step.source.uri, is_raised=len(steps) == 1)
+        copy_all(sides, sources, dest, rules, outcome, recursive=recursive, overwrite=overwrite, dry_run=dry_run)
     raise typer.Exit(outcome.end())
+
+
+def copy_all(
+    sides: Sides,
+    sources: Sequence[str],
+    dest: str,
+    rules: Rules,
+    outcome: Outcome,
+    *,
+    recursive: bool,
+    overwrite: bool,
+    dry_run: bool,
+    moves: bool = False,
+) -> None:
+    """Copy what the command line names; with `moves`, each source is deleted when its copy is verified."""
+    verb = "move" if moves else "copy"
+    steps = planned(sides, sources, dest, rules, recursive=recursive, overwrite=overwrite, verb=verb)
+    with Transfers(sides, len(steps)) as transfers:
+        if not dry_run:
+            transfers.prepare(step.place.store for step in steps)
+
+        def copy(step: Step) -> Callable[[], None]:
+            source, place = step.source, step.place
+            with or_folder(source, verb):
+                if moves:
+                    transfers.refuse_queued_source(source)
+                if dry_run:
+                    size_bytes = source.store.head(source.name).size_bytes if source.size_bytes < 0 else source.size_bytes
+                else:
+                    made = transfers.copy(source, place, overwrite=overwrite, progress_bar=len(steps) == 1)
+                    size_bytes = made.size_bytes
+                    if moves:
+                        transfers.delete_source(source, made)
+            return lambda: outcome.add(source.uri, size_bytes, place.shown)
+
+        outcome.each(copy, steps, lambda step: step.source.uri, is_raised=len(steps) == 1)

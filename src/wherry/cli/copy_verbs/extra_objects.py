@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wherry.cli.copy_verbs.transfers import queued_error
 from wherry.cli.copy_verbs.two_listings import Side
 from wherry.cli.store_verbs.outcome import Outcome
-from wherry.errors import AlreadyExistsError, StoreError
+from wherry.errors import StoreError
 
 #: Most names that one request deletes; a store may take fewer.
 _AT_ONCE = 1000
@@ -31,7 +32,7 @@ def delete_extra(dest: Side, extra: _Batch, outcome: Outcome, *, dry_run: bool) 
         keys = [dest.base + name for name, _ in batch]
         try:
             if not queued.isdisjoint(keys):
-                raise _queued(uri_for(keys[0]))
+                raise queued_error("delete", uri_for(keys[0]))
             if not dry_run:
                 store.delete_many(keys)
         except StoreError:
@@ -45,12 +46,3 @@ def delete_extra(dest: Side, extra: _Batch, outcome: Outcome, *, dry_run: bool) 
     batches = [extra[at : at + at_once] for at in range(0, len(extra), at_once)]
     outcome.each(delete, batches, lambda batch: uri_for(dest.base + batch[0][0]))
     outcome.each(delete, [[one] for one in singles], lambda batch: uri_for(dest.base + batch[0][0]))
-
-
-def _queued(uri: str) -> AlreadyExistsError:
-    return AlreadyExistsError(
-        "an upload of this name is still queued on this machine",
-        operation="delete",
-        uri=uri,
-        hint="wait for it with wherry drain, or take it back with wherry rm",
-    )

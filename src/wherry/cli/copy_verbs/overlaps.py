@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from wherry.cli.copy_verbs.sides import Sides
@@ -16,10 +17,8 @@ _PORTS = {"http": 80, "https": 443}
 
 def refuse_overlap(sides: Sides, source: StoreURI, dest: StoreURI, shown: str) -> None:
     """ConfigError for two folders that are one, or of which one holds the other; `shown` is the command."""
-    one, other = _folder(source), _folder(dest)
-    if (source.scheme, source.root) != (dest.scheme, dest.root) or not (_holds(one, other) or _holds(other, one)):
-        return
-    if not are_on_one_server(sides, source, dest):
+    one, other = real_folder(source), real_folder(dest)
+    if not (_holds(one, other) or _holds(other, one)) or not are_on_one_server(sides, source, dest):
         return
     if one == other:
         raise ConfigError(f"{shown}: both are the same place: name another destination")
@@ -29,13 +28,17 @@ def refuse_overlap(sides: Sides, source: StoreURI, dest: StoreURI, shown: str) -
 
 def are_on_one_server(sides: Sides, source: StoreURI, dest: StoreURI) -> bool:
     """Whether equal names mean equal objects: also with options of their own, if those lead to one address."""
+    if (source.scheme, source.root) != (dest.scheme, dest.root):
+        return False
     if sides.are_one or source.scheme == "file":
-        return source.scheme == dest.scheme
-    one, other = sides.sources.open(source).store.endpoint, sides.dests.open(dest).store.endpoint
+        return True
+    stores = sides.sources.open(replace(source, prefix="")), sides.dests.open(replace(dest, prefix=""))
+    one, other = (each.store.endpoint for each in stores)
     return one == other or bool(one and other and _addresses(one) & _addresses(other))
 
 
-def _folder(uri: StoreURI) -> str:
+def real_folder(uri: StoreURI) -> str:
+    """What all keys below a URI begin with, less the slash; of a local folder where it really is."""
     return os.path.realpath(f"/{uri.prefix}").strip("/") if uri.scheme == "file" else uri.prefix
 
 

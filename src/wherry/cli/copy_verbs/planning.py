@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wherry.cli.arguments import is_folder_like, parse_target, split_target
+from wherry.cli.copy_verbs.overlaps import are_on_one_server, real_folder
 from wherry.cli.copy_verbs.sides import Sides
 from wherry.cli.copy_verbs.transfers import Place, key_of, refuse_itself
 from wherry.cli.store_verbs.get_command import refuse_clashes
@@ -35,12 +36,14 @@ def planned(
     is_folder = is_folder_like(dest)
     if not is_folder and len(sources) > 1:
         raise ConfigError(f"{len(sources)} sources cannot all become {dest!r}: end it with '/' to put them below it")
+    target = parse_target(dest)
+    is_one = {uri: are_on_one_server(sides, parse_target(uri), target) for uri in sources}
     for uri in sources:
-        if recursive and (sides.are_one or parse_target(uri).scheme == "file"):
-            refuse_nested(parse_target(uri), parse_target(dest), f"{verb} -r {uri} {dest}")
+        if recursive and is_one[uri]:
+            refuse_nested(parse_target(uri), target, f"{verb} -r {uri} {dest}")
     steps = list(_steps(sides, sources, dest, rules, recursive=recursive, is_folder=is_folder, verb=verb))
     for step in steps:
-        if sides.are_one or step.place.path is not None:
+        if any(is_one.values()):
             refuse_itself(step.source, step.place)
     if steps and (local := [(step.source, path) for step in steps if (path := step.place.path) is not None]):
         refuse_clashes(local, overwrite=overwrite)
@@ -53,9 +56,8 @@ def planned(
 
 def refuse_nested(source: StoreURI, dest: StoreURI, shown: str) -> None:
     """ConfigError for a folder that would go into itself: what is copied would be copied again."""
-    if (source.scheme, source.root) != (dest.scheme, dest.root) or source.prefix == dest.prefix:
-        return
-    if not source.prefix or dest.prefix.startswith(f"{source.prefix}/"):
+    above, below = real_folder(source), real_folder(dest)
+    if above != below and (not above or below.startswith(f"{above}/")):
         raise ConfigError(f"{shown}: the destination is inside of the source: choose one beside it")
 
 

@@ -11,7 +11,7 @@ import stat
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wherry.cli.copy_verbs.sides import Sides
 from wherry.cli.store_verbs.selection import Source
-from wherry.errors import AlreadyExistsError, ConfigError
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError
 from wherry.uri import check_name
 
 if TYPE_CHECKING:
@@ -130,37 +130,57 @@ class Transfers:
             path = Path("/", key)
             before = path.stat()
             if stat.S_ISDIR(before.st_mode):
-                raise ConfigError(f"{path} is a folder: give -r to copy all files below it")
+                raise ConfigError(f"{path} is a folder: give -r for all files below it")
             made = self._copier.file(path, target)
             after = path.stat()
-            is_same = version_of_file(before) == version_of_file(after)
-            return Made(made.size_bytes, version_of_file(after) if is_same else None, before.st_mtime)
+            is_same = _version_of_file(before) == _version_of_file(after)
+            return Made(made.size_bytes, _version_of_file(after) if is_same else None, before.st_mtime)
         meta = view.head(key)
         made_inside = None
         if not is_queued and self._sides.are_one and source.store.uri.scheme == place.store.uri.scheme:
             made_inside = self._copier.inside(meta, source.store.uri.root, target)
         made = made_inside or self._copier.through(view, meta, target)
-        return Made(made.size_bytes, None if is_queued else version_of(meta), meta.modified_s)
+        return Made(made.size_bytes, None if is_queued else _version_of(meta), meta.modified_s)
 
-    def version(self, source: Source) -> str | None:
+    def refuse_queued_source(self, source: Source) -> None:
+        """AlreadyExistsError for what is still queued for upload: it would be there again after its deletion."""
+        if source.store.view().queued(_key(source)) is not None:
+            raise queued_error("move", source.uri)
+
+    def delete_source(self, source: Source, made: Made) -> None:
+        """Delete the source of a copy if it is still what was copied; IntegrityError if not: then both stay.
+
+        No service deletes on such a condition alone: what is written between the look and the deletion is lost.
+        """
+        key = _key(source)
+        if made.version is None or self._version(source) != made.version:
+            raise IntegrityError(
+                "it changed after it was copied: it stays, and so does its copy",
+                operation="move",
+                uri=source.uri,
+                hint="move it again with --overwrite when its writer has ended",
+            )
+        source.store.store.delete(key)
+
+    def _version(self, source: Source) -> str | None:
         """What tells the source, as it is now, from what it may become; None where nothing can."""
         if source.store.uri.scheme == "file":
-            return version_of_file(Path("/", _key(source)).stat())
+            return _version_of_file(Path("/", _key(source)).stat())
         if source.store.view().queued(_key(source)) is not None:
             return None
-        return version_of(source.store.store.head(_key(source)))
+        return _version_of(source.store.store.head(_key(source)))
 
 
-def version_of(meta: ObjectMeta) -> str | None:
-    """By its etag or generation, else by its time and its checksum."""
-    if meta.etag is not None:
-        return meta.etag
-    return None if meta.modified_s is None else f"{meta.size_bytes} {meta.modified_s} {meta.crc32c}"
+def _version_of(meta: ObjectMeta) -> str | None:
+    """By its etag or generation, its time and its token: an object that was copied onto itself has another token."""
+    if meta.etag is None and meta.modified_s is None:
+        return None
+    return f"{meta.etag} {meta.size_bytes} {meta.modified_s} {meta.crc32c} {meta.token}"
 
 
-def version_of_file(status: object) -> str:
+def _version_of_file(status: os.stat_result) -> str:
     """By what a write changes."""
-    return " ".join(str(getattr(status, f"st_{name}")) for name in ("dev", "ino", "size", "mtime_ns"))
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
 
 
 def set_time(path: Path, modified_s: float | None) -> None:
@@ -195,22 +215,31 @@ def _download(source: Source, path: Path, *, overwrite: bool, progress_bar: bool
         retry=reader.config.retry,
         progress_bar=progress_bar,
     )
-    return Made(meta.size_bytes, None if is_queued else version_of(meta), meta.modified_s)
+    return Made(meta.size_bytes, None if is_queued else _version_of(meta), meta.modified_s)
 
 
 def _refuse_queued(place: Place, uri: str) -> None:
     """What is still queued for the name would replace the copy a moment later."""
     if place.store.view().queued(place.key) is not None:
-        raise AlreadyExistsError(
-            "an upload of this name is still queued on this machine",
-            operation="copy",
-            uri=uri,
-            hint="wait for it with wherry drain, or take it back with wherry rm",
-        )
+        raise queued_error("copy", uri)
+
+
+def queued_error(operation: str, uri: str) -> AlreadyExistsError:
+    """The error for a name whose upload is still queued on this machine."""
+    return AlreadyExistsError(
+        "an upload of this name is still queued on this machine",
+        operation=operation,
+        uri=uri,
+        hint="wait for it with wherry drain, or take it back with wherry rm",
+    )
 
 
 def refuse_itself(source: Source, place: Place) -> None:
     """ConfigError for a copy of something to its own place."""
     same = source.store.uri.scheme == place.store.uri.scheme and source.store.uri.root == place.store.uri.root
-    if same and _key(source) == place.key:
+    is_one = same and _key(source) == place.key
+    if same and place.path is not None and not is_one:  # by a link, or another name of it
+        with suppress(OSError):
+            is_one = os.path.samefile(Path("/", _key(source)), place.path)
+    if is_one:
         raise ConfigError(f"{place.shown} would become itself: name another destination")

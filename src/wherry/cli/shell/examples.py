@@ -39,6 +39,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
         "wherry cp 's3://my-bucket/run1/*.pt' models/",
         "wherry cp -r logs s3://my-bucket/run2/logs",
     ),
+    "mv": (
+        "wherry mv s3://my-bucket/run1/ep1.pt s3://my-bucket/old/",
+        "wherry mv -r s3://my-bucket/run1/logs s3://my-bucket/old/",
+        "wherry mv 's3://my-bucket/run1/*.pt' models/ --dry-run",
+    ),
     "sync": (
         "wherry sync logs s3://my-bucket/run1/logs",
         "wherry sync s3://my-bucket/run1 back --exclude '*.tmp' --dry-run",
