@@ -127,6 +127,7 @@ class Metrics:
             version = self.version
             if key in self._kept and self._kept[key][0] == version:
                 return self._kept[key][1]
+            tail_only = self.tail_only  # asked first: a thread may read the rest meanwhile
             found: list[Points] = []
             is_there = False
             for part in sorted({*self._files, *self._parquet}):
@@ -137,7 +138,7 @@ class Metrics:
                 found += pieces
             if not is_there and key not in self.keys:
                 raise NotFoundError(f"no metric is called {key!r}", operation="read", uri=str(self._place.uri))
-            series = series_of(key, found, n_total=n_total if self.tail_only else None, tail_only=self.tail_only)
+            series = series_of(key, found, n_total=n_total if tail_only else None, tail_only=tail_only)
             self._kept.pop(key, None)
             self._kept[key] = version, series
             while len(self._kept) > 1 and sum(len(one.step) for _, one in self._kept.values()) > _MOST_KEPT_POINTS:

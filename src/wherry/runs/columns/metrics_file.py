@@ -64,6 +64,7 @@ class MetricsFile:
         self._open_start = 0
         self._parsed_to = 0
         self._last_bytes = b""
+        #: Never changed once it is here: it is read without the lock, which a chunk holds until it is fetched and parsed.
         self._tail: Columns | None = None
         self._is_filling = False
         self._keys: dict[str, None] = {}
@@ -100,26 +101,27 @@ class MetricsFile:
     @property
     def keys(self) -> list[str]:
         """The metrics that are known."""
+        if (tail := self._tail) is not None:
+            return list(dict(self._keys) | dict.fromkeys(tail.values))
         with self._lock:
-            known = dict(self._keys)
-            for columns in (self._tail, self._open):
-                known.update(dict.fromkeys(columns.values if columns is not None else ()))
-            return list(known)
+            return list(dict(self._keys) | dict.fromkeys(self._open.values))
 
     @property
     def last(self) -> tuple[int | None, float | None]:
         """The step and the time of the last line that was read; None for what is not known."""
+        if (tail := self._tail) is not None:
+            return tail.last
         with self._lock:
-            return self._last if self._tail is None else self._tail.last
+            return self._last
 
     def points(self, key: str) -> list[Points]:
         """The points of one metric, in pieces in their order; only those of the end while `tail_only`."""
-        with self._lock:
-            if self._tail is not None:
-                found = [self._tail.points(key)]
-            else:
+        if (tail := self._tail) is not None:
+            found = [tail.points(key)]
+        else:
+            with self._lock:
                 found = [*(self._points_of(chunk, key) for chunk in self._chunks), self._open.points(key)]
-            return [one for one in found if one is not None]
+        return [one for one in found if one is not None]
 
     def fill(self) -> None:
         """Read all of it now. StoreError."""
@@ -167,8 +169,9 @@ class MetricsFile:
 
     def _read_tail(self, file: LogicalFile) -> None:
         data = file.read(max(0, file.size_bytes - TAIL_BYTES), file.size_bytes)
-        self._tail = Columns()
-        self._tail.add(data[data.find(b"\n") + 1 : data.rfind(b"\n") + 1])
+        tail = Columns()
+        tail.add(data[data.find(b"\n") + 1 : data.rfind(b"\n") + 1])
+        self._tail = tail
         self.version += 1
 
     def _parse(self, until: int) -> None:

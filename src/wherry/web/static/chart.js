@@ -41,7 +41,7 @@ export function linesOf(data) {
 }
 
 /** One table for uPlot, with the x of all lines. */
-export const tableOf = (lines) => (lines.length === 1 ? [lines[0].x, lines[0].y] : uPlot.join(lines.map((line) => [line.x, line.y])));
+const tableOf = (lines) => (lines.length === 1 ? [lines[0].x, lines[0].y] : uPlot.join(lines.map((line) => [line.x, line.y])));
 
 /** What makes two tables fit the same chart; with another look a new chart is made. */
 export const lookOf = (lines) => JSON.stringify([lines.map(({ name, kind, stroke, dash, width, alpha }) => [name, kind, stroke, dash, width, alpha]), ...["x", "log", "logx", "clip", "low", "high"].map(get)]);
@@ -70,8 +70,9 @@ function widthOf(chart, texts, at, cycle) {
   return Math.max(LEAST_AXIS, Math.ceil(axis.ticks.size + axis.gap + widest / devicePixelRatio));
 }
 
-/** A new uPlot. `on`: zoom(low, high), point(line, at), cursor(chart). */
+/** A new uPlot. `on`: zoom(low, high), point(chart), cursor(chart). */
 export function make(place, data, lines, on) {
+  const shown = { data, lines };
   const text = style().getPropertyValue("--muted").trim();
   const grid = style().getPropertyValue("--line").trim();
   const axis = { stroke: text, grid: { stroke: grid, width: 0.5 }, ticks: { stroke: grid, width: 0.5 }, font: "11px system-ui, sans-serif" };
@@ -83,7 +84,7 @@ export function make(place, data, lines, on) {
     legend: { show: false },
     scales: {
       x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1, ...(get("low") || get("high") ? { range: seen } : {}) },
-      y: { distr: get("log") === "1" ? 3 : 1, ...(clipped(data) ? { range: clipped(data) } : {}) },
+      y: { distr: get("log") === "1" ? 3 : 1, ...(get("clip") === "1" ? { range: (_, low, high) => clipped(shown.data) ?? [low, high] } : {}) },
     },
     axes: [
       { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => (axisX === "relative" ? all.map((one) => (one === null ? "" : relative(one))) : labels(all)) }) },
@@ -108,14 +109,28 @@ export function make(place, data, lines, on) {
         on.zoom(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"));
       }],
       setCursor: [on.cursor],
-      draw: [(chart) => marks(chart, data, lines)],
+      draw: [(chart) => marks(chart, shown.data, shown.lines)],
     },
   };
   const chart = new uPlot(options, tableOf(lines), place);
+  chart.shown = shown;
   paint(chart, lines);
   chart.over.addEventListener("dblclick", () => on.zoom(null, null));
   chart.over.addEventListener("click", () => on.point(chart));
   return chart;
+}
+
+/** Draw other points of the same look. */
+export function renew(chart, data, lines) {
+  Object.assign(chart.shown, { data, lines });
+  chart.setData(tableOf(lines));
+}
+
+/** Its picture is given back at once: the collector comes late while somebody scrolls over hundreds of charts. */
+export function destroy(chart) {
+  const { canvas } = chart.ctx;
+  chart.destroy();
+  canvas.width = canvas.height = 0;
 }
 
 /** The lines as strong as the lit run wants it. Their paths are kept. */

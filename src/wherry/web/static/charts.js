@@ -1,6 +1,6 @@
 // The cards of a page: each is drawn when it comes into view, and asks for as many points as can be seen.
 import { xText } from "./axis.js";
-import { linesOf, lookOf, make, paint, said, tableOf } from "./chart.js";
+import { destroy, linesOf, lookOf, make, paint, renew, said } from "./chart.js";
 import "./moment.js";
 import { legend, nearest, pointAt, read } from "./readout.js";
 import { save } from "./save.js";
@@ -89,7 +89,7 @@ class Card {
     this.say(said(this.data, lines));
     legend(lines, this.legend);
     if (this.chart && this.look === look && lines.length) {
-      this.chart.setData(tableOf(lines));
+      renew(this.chart, this.data, lines);
       return;
     }
     this.drop();
@@ -103,7 +103,7 @@ class Card {
   }
 
   drop() {
-    this.chart?.destroy();
+    if (this.chart) destroy(this.chart);
     this.chart = null;
   }
 

@@ -1,5 +1,5 @@
 // The charts of a report: drawn when they come into view, from points that are in the file.
-import { linesOf, make, paint, said } from "./chart.js";
+import { destroy, linesOf, make, paint, said } from "./chart.js";
 import { listen } from "./lit.js";
 import { legend, read } from "./readout.js";
 import { element, list, report } from "./view.js";
@@ -20,7 +20,7 @@ class Card {
   }
 
   draw() {
-    this.chart?.destroy();
+    if (this.chart) destroy(this.chart);
     this.chart = null;
     if (!this.isSeen) return;
     const lines = linesOf(this.data);
