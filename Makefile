@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
 COVERAGE := $(shell $(PYTHON) -c 'import sys; print("--cov --cov-report=" * (sys.version_info >= (3, 12)))')
+# Else each of the thousands of processes that the tests start compiles what it imports of wherry.
+unexport PYTHONDONTWRITEBYTECODE
 # What installs Debian's packages.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # The environment is made anew when what it is made from changes, and for another version of Python.
