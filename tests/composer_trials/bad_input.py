@@ -288,6 +288,21 @@ def test_a_state_that_cannot_be_told_or_taken_does_not_end_the_training(tmp_path
         assert 1 == sum(what in message for message in caplog.messages)
 
 
+class Unpicklable(LoggerDestination):
+    def state_dict(self) -> dict[str, Any]:
+        return {"callable": lambda: None}
+
+
+def test_a_state_that_cannot_be_pickled_is_left_out_and_names_its_destination(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = trainer(wherry_composer(Unpicklable()), save_folder=str(tmp_path / "ck"), save_interval="1ep")
+    one.fit()
+    one.close()
+    assert any("Unpicklable" in message and "state_dict failed" in message for message in caplog.messages)
+    assert list((tmp_path / "ck").rglob("*.pt"))
+
+
 def test_destinations_that_were_closed_are_refused_by_a_new_logger(tmp_path: Path) -> None:
     trainer(wherry_composer(log := store(tmp_path))).close()
     with pytest.raises(ConfigError, match="is closed, and a destination serves one Trainer: make a new one"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -239,7 +240,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
     def state_dict(self) -> dict[str, Any]:
         """What goes into a checkpoint: how long the run has taken, and the states of destinations that have one."""
         with_state = [one for one in self.destinations if hasattr(one, "state_dict")]
-        asked = [(type(one).__name__, self._logger.attempt(one, "state_dict", one.state_dict)) for one in with_state]
+        asked = [(type(one).__name__, self._logger.attempt(one, "state_dict", partial(_state_of, one))) for one in with_state]
         kept = [item for item in asked if item[1] is not None]
         return {"elapsed_s": self._logger.state.elapsed_s if self._has_begun else 0.0, "destinations": kept}
 
@@ -334,6 +335,12 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             return name
         fields = self._logger.state.name_fields()
         return _FIELDS.sub(lambda match: str(fields[match[1]]), name)
+
+
+def _state_of(destination: Any) -> object:
+    state = destination.state_dict()
+    pickle.dumps(state)  # Composer pickles all states together, and could not name the destination
+    return state
 
 
 def _require_usable(destination: object) -> None:
