@@ -9,6 +9,7 @@ import threading
 import wave
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -467,3 +468,22 @@ def test_a_forked_child_is_told_whose_it_is(folder: Path) -> None:
     said = run_script(script, folder, env={name: os.environ[name] for name in os.environ if name.startswith("WANDB_")})
     assert "which this one was forked from: make one here" in said
     assert [0, 2] == [line["step"] for line in history(folder)]
+
+
+def test_a_folder_is_that_of_the_program_and_not_of_a_service_that_was_there(tmp_path: Path) -> None:
+    """W&B's service outlives a run, serves child processes, too, and keeps the working directory that it was started in."""
+    script = """
+    import os
+    from pathlib import Path
+    from wherry.loggers import State, WandbConfig, WandbLogger
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        os.chdir(name)
+        with WandbLogger("p", config=WandbConfig(mode="offline", folder="runs"), state=State("r")) as logger:
+            logger.log_metrics({"loss": 1.0}, 0)
+        os.chdir("..")
+    """
+    chdir = f"import os; os.chdir({str(tmp_path)!r})\n"
+    run_script(chdir + dedent(script), env={name: os.environ[name] for name in os.environ if name.startswith("WANDB_")})
+    for name in ("a", "b"):
+        assert [0] == [line["step"] for line in history(tmp_path / name / "runs")]

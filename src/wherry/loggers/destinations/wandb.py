@@ -194,7 +194,7 @@ class WandbLogger(TrackerLogger["Run"]):
             "name": name or None,
             "entity": config.entity,
             "mode": config.mode,
-            "dir": config.folder,
+            "dir": os.path.abspath(config.folder) if config.folder else None,  # W&B's service may have another directory
             "id": config.run_id,
             "resume": "allow" if config.run_id else None,
         }
