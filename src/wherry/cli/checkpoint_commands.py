@@ -25,6 +25,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
+from wherry.cli.shell.narrow_table import show_table
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.errors import ConfigError
@@ -93,14 +94,8 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
         for one in found:
             typer.echo(json.dumps(one.as_json()))
         return
-    rows = [("STEP", "ATTEMPT", "AGE", "SIZE", "OBJECTS", "RANKS", "STATE", "VERIFIED", "PROOF"), *map(_row, found)]
-    widths = [max(len(row[at]) for row in rows) for at in range(9)]
-    for row in rows:
-        cells = [
-            text.rjust(width) if at in (0, 2, 3, 4, 5) else text.ljust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print_out("  ".join(cells).rstrip())
+    numbers = ("STEP", "AGE", "SIZE", "OBJECTS", "RANKS")
+    show_table(_TITLES, map(_row, found), right=numbers, first=("STEP", "STATE", "AGE", "SIZE"))
 
 
 @app.command(cls=VerbCommand)
@@ -331,6 +326,9 @@ def delete(
             confirm(f"Delete the set {name} of {uri}?", yes=yes)
         run.delete(name, dry_run=dry_run)
     tell("deleted", {"set": name}, name, as_json=as_json, dry_run=dry_run)
+
+
+_TITLES = ("STEP", "ATTEMPT", "AGE", "SIZE", "OBJECTS", "RANKS", "STATE", "VERIFIED", "PROOF")
 
 
 def _row(one: SetState) -> tuple[str, ...]:

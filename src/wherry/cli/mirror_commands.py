@@ -42,6 +42,8 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.mirror_verbs.prefix_reader import reader_of
 from wherry.cli.mirror_verbs.seal_command import seal
+from wherry.cli.shell.narrow_table import show_table
+from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, WherryError
@@ -131,7 +133,7 @@ def start(
         mirror = _open(folder, target, writer, spool, config)
         if not as_json:
             print_note(_plan(mirror))
-        is_shown = sys.stderr.isatty() and not as_json and not is_quiet()
+        is_shown = is_rewritten(sys.stderr) and not as_json and not is_quiet()
         wait_s = _SAY_JSON_EVERY_S if as_json else _SAY_EVERY_S
         while not ended.wait(wait_s) and mirror.is_running:
             if as_json:
@@ -206,6 +208,10 @@ def resume(
         raise typer.Exit(Exit.INTERRUPTED)
 
 
+#: Of `wherry mirror status`: when a writer was heard of, how late it was then, what is in segments.
+_WRITERS = ("STATE", "HEARD", "LATE", "SEGMENTS", "SIZE", "WRITER")
+
+
 @app.command(cls=VerbCommand)
 def status(uri: UriArgument, option: PairsOption = None, options_file: FileOption = None, as_json: JsonOption = False) -> None:
     """Show who mirrors to URI, whether it is alive and how late it is.
@@ -220,6 +226,7 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
         now_s = time.time()
         if not found.is_mirror:
             raise NotFoundError("nobody has mirrored to here", operation="read", uri=str(target))
+        rows = []
         for name in sorted({*found.manifests, *found.writers}):
             manifest = found.manifests.get(name)
             segments = [one for f in found.files.values() for one in f.segments if one.writer == name]
@@ -239,9 +246,11 @@ def status(uri: UriArgument, option: PairsOption = None, options_file: FileOptio
             if as_json:
                 typer.echo(json.dumps(shown))
                 continue
-            heard = "never heard of" if manifest is None else f"heard of {age_text(now_s - manifest.heartbeat_s)} ago"
-            late = "" if manifest is None or state == "sealed" else f", {manifest.lag_s:.0f} s late then"
-            print_out(f"{state:<6}  {shown_name(name):<16}  {heard}{late}; {len(segments)} segments, {size_text(live_bytes)}")
+            heard = "never" if manifest is None else f"{age_text(now_s - manifest.heartbeat_s)} ago"
+            late = "" if manifest is None or state == "sealed" else age_text(manifest.lag_s)
+            rows.append((state, heard, late, str(len(segments)), size_text(live_bytes), shown_name(name)))
+        if rows:
+            show_table(_WRITERS, rows, right=("HEARD", "LATE", "SEGMENTS", "SIZE"), first=("STATE", "HEARD", "LATE"))
         for path, reason in found.trouble.items():
             print_err(f"{shown_name(path)}: {reason}")
         if found.unknown:
@@ -376,7 +385,7 @@ def _signals() -> Iterator[SignalEvent]:
 
 def _line(report: MirrorReport) -> str:
 
-    waiting = f"{size_text(report.unsent_bytes)} unsent, {report.lag_s:.0f} s late" if report.unsent_files else "up to date"
+    waiting = f"{size_text(report.unsent_bytes)} unsent, {age_text(report.lag_s)} late" if report.unsent_files else "up to date"
     trouble = f"; {report.trouble[0]}" if report.trouble else ""
     return f"{report.n_files} files, {size_text(report.sent_bytes)} sent, {waiting}{trouble}"[: _columns() - 1]
 

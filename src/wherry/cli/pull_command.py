@@ -13,6 +13,7 @@ import typer
 
 from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_done, print_err
 from wherry.cli.exit_codes import Exit
+from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.quantities import age_text, size_text, time_text
 
@@ -43,7 +44,7 @@ def pull(
     from wherry.mirror.reader.pull import pull as pulled
 
     _, options = open_target(uri, option, options_file)
-    shows_progress = follow and not is_quiet() and not as_json and sys.stderr.isatty()
+    shows_progress = follow and not is_quiet() and not as_json and is_rewritten(sys.stderr)
 
     def tell(report: PullReport) -> None:
         if as_json:
@@ -73,7 +74,7 @@ def line(report: PullReport) -> str:
     state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
     words = f"{state}: {report.n_files} files, {size_text(report.n_bytes)} new"
     if report.heard_s is not None:
-        words += f"; the writer was heard of {age_text(max(0.0, report.heard_s))} ago, {report.lag_s or 0.0:.0f} s late then"
+        words += f"; the writer was heard of {age_text(max(0.0, report.heard_s))} ago, {age_text(report.lag_s or 0.0)} late then"
     if report.trouble:
         words += f"; {len(report.trouble)} not up to date"
     return f"{words}; {report.n_requests} requests"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from wherry.checksum import format_crc32c
@@ -107,9 +108,10 @@ def _logged(folder: Path, ids: list[JobId]) -> Mapping[JobId, tuple[str, ...]]:
     """What workers have logged of each of the jobs, the newest lines."""
     found: dict[JobId, list[str]] = {job_id: [] for job_id in ids}
     for line in _log_lines(folder):
-        match = re.match(r"(\S+ \S+) \d+ \S+ (?:WARNING|ERROR) job (\d+) \(.*?\)(?:,|) (.*)", line)
+        match = re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S* \d+ \S+ (?:WARNING|ERROR) job (\d+) \(.*?\)(?:,|) (.*)", line)
         if match is not None and (lines := found.get(JobId(int(match[2])))) is not None:
-            lines.append(f"{match[1].partition(',')[0]}  {match[3]}")
+            at_s = datetime.fromisoformat(match[1]).timestamp()  # this machine's time, as logging writes it
+            lines.append(f"{time_text(at_s)}  {match[3]}")
     return {job_id: tuple(lines[-_SHOWN_LOG_LINES:]) for job_id, lines in found.items()}
 
 

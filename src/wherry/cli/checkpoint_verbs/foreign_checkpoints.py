@@ -10,13 +10,12 @@ import typer
 
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.foreign.finding import MOST_OBJECTS, Found, find_in, restore_from
-from wherry.cli.arguments import parse_target, print_err, print_note, print_out
+from wherry.cli.arguments import parse_target, print_err, print_note
 from wherry.cli.checkpoint_verbs.run_of_uri import tell_restored
+from wherry.cli.shell.narrow_table import show_table
 from wherry.errors import NotFoundError
 from wherry.quantities import age_text, size_text
 from wherry.uri import StoreURI
-
-_RIGHT = (0, 2, 3, 4)
 
 
 def show_foreign(run: Checkpoints, uri: str, *, as_json: bool) -> bool:
@@ -37,16 +36,13 @@ def show_foreign(run: Checkpoints, uri: str, *, as_json: bool) -> bool:
 
 
 def _show_table(found: Found) -> None:
-    rows = [("STEP", "LAYOUT", "AGE", "SIZE", "OBJECTS", "STATE", "NAME", "PROOF")]
+    titles, rows = ("STEP", "LAYOUT", "AGE", "SIZE", "OBJECTS", "STATE", "NAME", "PROOF"), []
     for one in found.checkpoints:
         age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))
         proof = "; ".join([one.proof, *(f"{name} leads to it" for name in one.pointers)])
         step = "" if one.step is None else str(one.step)
         rows.append((step, one.layout, age, size_text(one.size_bytes), str(len(one.objects)), one.state, one.name, proof))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [text.rjust(widths[at]) if at in _RIGHT else text.ljust(widths[at]) for at, text in enumerate(row)]
-        print_out("  ".join(cells).rstrip())
+    show_table(titles, rows, right=("STEP", "AGE", "SIZE", "OBJECTS"), first=("NAME", "STATE", "AGE"))
 
 
 def restore_foreign(

@@ -28,6 +28,7 @@ from wherry.cli.run_verbs.run_options import (
     need_extra,
     open_runs,
 )
+from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _follow(view: PlotView, width: int | None, height: int | None) -> None:
     try:
         while True:
             if is_new or is_terminal:
-                _show(view, screen_of(width, height), in_place=is_terminal, is_first=is_first)
+                _show(view, screen_of(width, height), in_place=is_rewritten(sys.stdout), is_first=is_first)
                 is_first = False
             if view.is_over:
                 return

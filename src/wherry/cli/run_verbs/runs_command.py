@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +16,8 @@ from wherry.cli.arguments import (
     print_out,
     printable,
 )
+from wherry.cli.shell.narrow_table import note_left_out
+from wherry.cli.shell.terminal_output import columns
 from wherry.errors import ConfigError, NotFoundError, WherryError
 
 if TYPE_CHECKING:
@@ -81,15 +81,13 @@ def runs(
         for row in rows if sort is not None else ():
             typer.echo(documents[row.id])
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    table = table_of(rows, wanted, width=width)
+    table = table_of(rows, wanted, width=columns())
     for line in table.lines:
         print_out(line)
     for row in rows:
         if row.trouble is not None:
             print_err(f"{printable(row.id)}: {printable(row.trouble)}")
-    if table.left_out:
-        print_note(f"not shown, as the terminal is too narrow: {', '.join(map(printable, table.left_out))}")
+    note_left_out([printable(name) for name in table.left_out])
     if not rows:
         print_note(f"none of {len(seen)} run{'' if len(seen) == 1 else 's'} passes the filter {where!r}")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wherry.cli.arguments import printable
+from wherry.cli.shell.narrow_table import fitting, width_of
 from wherry.quantities import age_text, size_text
 from wherry.runs import KeySummary, RunRow
 from wherry.runs.filters import differing, is_there, value_of
@@ -54,8 +55,8 @@ def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None
     cells = {name: [printable(_TITLES.get(name, name)), *(cell(row, name) for row in rows)] for name in names}
     if width is not None:  # a program that reads a pipe needs whole names
         cells = {name: list(map(_cut, column)) for name, column in cells.items()}
-    widths = {name: max(len(text) for text in column) for name, column in cells.items()}
-    shown, left_out = _fitting(names, widths, width, first=("id", *chosen, "state"))
+    widths = {name: max(map(width_of, column)) for name, column in cells.items()}
+    shown, left_out = fitting(names, widths, width, first=("id", *chosen, "state"))
     lines = [
         "  ".join(
             cells[name][at].ljust(widths[name]) if name in ("id", "name", "state") else cells[name][at].rjust(widths[name])
@@ -64,19 +65,6 @@ def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None
         for at in range(len(rows) + 1)
     ]
     return Table(lines if rows else [], left_out)
-
-
-def _fitting(names: list[str], widths: dict[str, int], width: int | None, *, first: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The names that fit, in their order, and the others. Those that come `first` are the last to go."""
-    if width is None:
-        return names, []
-    kept: set[str] = set()
-    left = width
-    for name in dict.fromkeys((*first, *names)):
-        if not kept or widths[name] + 2 <= left:
-            kept.add(name)
-            left -= widths[name] + (2 if len(kept) > 1 else 0)
-    return [name for name in names if name in kept], [name for name in names if name not in kept]
 
 
 def cell(row: RunRow, name: str) -> str:

@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
     "mirror status": (
         "wherry mirror status s3://my-bucket/runs/7",
         "wherry mirror status s3://my-bucket/runs/7 --json",
-        "wherry mirror status s3://my-bucket/runs/7 | sort",
+        "wherry mirror status s3://my-bucket/runs/7 | tail -n +2",
     ),
     "mirror verify": (
         "wherry mirror verify s3://my-bucket/runs/7",

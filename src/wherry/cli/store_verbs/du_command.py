@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, JsonOption, PairsOption, SpoolOption, print_out, spool_folder
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, SpoolOption, print_out, printable, spool_folder
+from wherry.cli.shell.narrow_table import shortened
+from wherry.cli.shell.terminal_output import columns
 from wherry.cli.store_verbs.ls_command import BytesOption, LookedAtArgument, readable_size
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Stores
@@ -112,12 +114,14 @@ def _sums_of(listing: Listing, meta: ObjectMeta, levels: int, uri: str) -> Itera
 
 
 def _show(rows: dict[str, _Sum], total: _Sum, pending: _Pending, *, in_bytes: bool, as_json: bool) -> None:
+    width = columns()
     for uri, row in sorted(rows.items(), key=lambda each: (-each[1].n_bytes, each[0])):
         if as_json:
             print_out(json.dumps({"uri": uri, "name": row.name, "size_bytes": row.n_bytes, "objects": row.n_objects}))
         else:
             size = str(row.n_bytes) if in_bytes else size_text(row.n_bytes)
-            print_out(f"{size:>10}  {row.n_objects:>9}  {shown_name(row.name)}")
+            head = f"{size:>10}  {row.n_objects:>9}  "
+            print_out(head + shortened(printable(shown_name(row.name)), None if width is None else width - len(head)))
     if as_json:
         n_pending = len(pending.uploads) if pending.is_known else None
         print_out(json.dumps({"summary": {"objects": total.n_objects, "bytes": total.n_bytes, "incomplete_uploads": n_pending}}))

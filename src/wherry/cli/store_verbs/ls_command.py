@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wherry.cli.arguments import FileOption, JsonOption, PairsOption, SpoolOption, printable, spool_folder, storage_options
+from wherry.cli.shell.narrow_table import shortened
+from wherry.cli.shell.terminal_output import columns
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
@@ -24,6 +26,8 @@ from wherry.quantities import size_text, time_text
 if TYPE_CHECKING:
     from wherry.store import ObjectMeta, Page
 
+#: Terminals with fewer columns have no room for times beside names.
+_WITH_TIMES = 64
 #: A URI of all buckets.
 _ALL_BUCKETS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -117,17 +121,27 @@ def _in_order(page: Page) -> Iterator[tuple[str, ObjectMeta | None]]:
     return iter(sorted([*objects, *folders], key=lambda each: each[0]))
 
 
+def line_of(size: str, time: str, name: str, width: int | None, mark: str = "") -> str:
+    """A line of the listing. On a terminal of `width` columns the name loses its middle, and where it is narrow the time goes."""
+    if width is None:
+        return f"{size:>10}  {time:25}  {name}{mark}"
+    head = f"{size:>10}  {time:25}  " if width >= _WITH_TIMES else f"{size:>10}  "
+    return f"{head}{shortened(name, width - len(head) - len(mark))}{mark}"
+
+
 def _lines(*, is_whole: bool, in_bytes: bool) -> Callable[[Listing, Page], list[str]]:
+    width = columns()
+
     def row(listing: Listing, key: str, meta: ObjectMeta | None) -> str:
-        name = shown_name(listing.folder.uri_for(key) if is_whole else listing.name_of(key))
+        name = printable(shown_name(listing.folder.uri_for(key) if is_whole else listing.name_of(key)))
         if meta is None:
-            return f"{'folder':>10}  {'':25}  {name}"
+            return line_of("folder", "", name, width)
         size_bytes = readable_size(meta)
         size = "?" if size_bytes is None else str(size_bytes) if in_bytes else size_text(size_bytes)
         mark = f"  ({listing.queued[key]})" if key in listing.queued else ""
-        return f"{size:>10}  {_shown_time(meta.modified_s):25}  {name}{mark}"
+        return line_of(size, _shown_time(meta.modified_s), name, width, mark)
 
-    return lambda listing, page: [printable(row(listing, key, meta)) for key, meta in _in_order(page)]
+    return lambda listing, page: [row(listing, key, meta) for key, meta in _in_order(page)]
 
 
 def _json_lines(listing: Listing, page: Page) -> list[str]:
@@ -148,12 +162,12 @@ def _list_buckets(scheme: str, option: list[str] | None, options_file: str | Non
     from wherry.store.account import list_buckets
     from wherry.uri import SCHEME_ALIASES
 
-    scheme = SCHEME_ALIASES.get(scheme, scheme)
+    scheme, width = SCHEME_ALIASES.get(scheme, scheme), columns()
     found = list_buckets(scheme, storage_options(scheme, option, options_file))
     for bucket in found:
         uri = f"{scheme}://{bucket.name}"
         shown = {"uri": uri, "name": bucket.name, "created_s": bucket.created_s, "state": "bucket"}
-        _write([json.dumps(shown) if as_json else printable(f"{'bucket':>10}  {time_text(bucket.created_s):25}  {uri}")])
+        _write([json.dumps(shown) if as_json else line_of("bucket", time_text(bucket.created_s), printable(uri), width)])
     return len(found)
 
 
