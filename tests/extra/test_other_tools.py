@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from gate import wait_until
 from servers.features import tell_spool
 from servers.real import S3Server
 from support import end_agent
@@ -273,3 +277,107 @@ def test_what_is_missing_is_told_by_exit_codes(bench: Bench, what: str) -> None:
     }
     codes = {tool: int(bench.run(tool, *words, code=None)) for tool, words in commands[what].items()}
     assert MISSING[what] == codes
+
+
+#: What a tool does with (source, destination), each a folder or a prefix: how -> tool -> words before and after the two.
+COPIES: dict[str, dict[str, Callable[[str, str], tuple[str, ...]]]] = {
+    "cp": {
+        "wherry": lambda one, other: ("cp", "-r", f"{one}/", f"{other}/"),
+        "aws": lambda one, other: ("s3", "cp", "--quiet", "--recursive", one, other),
+        "s5cmd": lambda one, other: ("cp", f"{one}/*" if "://" in one else f"{one}/", f"{other}/"),
+        "rclone": lambda one, other: ("copy", one, other),
+    },
+    "mv": {
+        "wherry": lambda one, other: ("mv", "-r", f"{one}/", f"{other}/"),
+        "aws": lambda one, other: ("s3", "mv", "--quiet", "--recursive", one, other),
+        "s5cmd": lambda one, other: ("mv", f"{one}/*" if "://" in one else f"{one}/", f"{other}/"),
+        "rclone": lambda one, other: ("move", one, other),
+    },
+    "sync": {
+        "wherry": lambda one, other: ("sync", one, other),
+        "aws": lambda one, other: ("s3", "sync", "--quiet", one, other),
+        "s5cmd": lambda one, other: ("sync", f"{one}/*" if "://" in one else f"{one}/", f"{other}/"),
+        "rclone": lambda one, other: ("copy", one, other),  # whose sync always deletes
+    },
+    "sync --delete": {
+        "wherry": lambda one, other: ("sync", one, other, "--delete", "--yes"),
+        "aws": lambda one, other: ("s3", "sync", "--quiet", "--delete", one, other),
+        "s5cmd": lambda one, other: ("sync", "--delete", f"{one}/*" if "://" in one else f"{one}/", f"{other}/"),
+        "rclone": lambda one, other: ("sync", one, other),
+    },
+}
+#: s5cmd asks the server to copy objects of other names: it does not escape these.
+ESCAPED = ("run1/é%20&'.txt", "run1/deep/er/with space+plus.txt")
+TOOLS_BESIDE = ("wherry", "aws", "s5cmd", "rclone")
+
+
+def copied(bench: Bench, how: str, tool: str, one: str, other: str) -> None:
+    """Have a tool do it. A place is a folder, or a prefix that ``s3:`` stands before."""
+
+    def place(text: str) -> str:
+        prefix = text.removeprefix("s3:")
+        if prefix == text:
+            return text
+        return f"peer:{bench.bucket}/{prefix}" if tool == "rclone" else f"s3://{bench.bucket}/{prefix}"
+
+    bench.run(tool, *COPIES[how][tool](place(one), place(other)))
+
+
+def content(bench: Bench, place: str) -> dict[str, bytes]:
+    """The files of a place."""
+    if not place.startswith("s3:"):
+        return tree(bench.folder / place)
+    got = uuid.uuid4().hex
+    bench.run("rclone", "copy", f"peer:{bench.bucket}/{place.removeprefix('s3:')}", got)
+    return tree(bench.folder / got)
+
+
+@pytest.mark.parametrize("tool", TOOLS_BESIDE)
+@pytest.mark.parametrize("how", ["cp", "mv", "sync"])
+def test_copies_and_moves_give_the_same(bench: Bench, how: str, tool: str) -> None:
+    """Up, inside the store, and down; what was moved is gone, what was copied is not."""
+    start, expected = f"from-{uuid.uuid4().hex}", tree(bench.folder / "in")
+    shutil.copytree(bench.folder / "in", bench.folder / start)
+    if tool == "s5cmd":
+        for name in ESCAPED:
+            expected.pop(name)
+            (bench.folder / start / name).unlink()
+    places = [start, f"s3:{uuid.uuid4().hex}", f"s3:{uuid.uuid4().hex}", f"to-{uuid.uuid4().hex}"]
+    for one, other in pairwise(places):
+        copied(bench, how, tool, one, other)
+        assert expected == content(bench, other), (one, other)
+        assert ({} if how == "mv" else expected) == content(bench, one), (one, other)
+
+
+@pytest.mark.parametrize("tool", TOOLS_BESIDE)
+@pytest.mark.parametrize("way", ["up", "inside", "down"])
+def test_what_differs_becomes_the_same_and_the_rest_goes(bench: Bench, way: str, tool: str) -> None:
+    """A file is new, one has another size, one is newer, one is extra: without and with deletion."""
+    start = f"from-{uuid.uuid4().hex}"
+    shutil.copytree(bench.folder / "in", bench.folder / start)
+    one = start if way == "up" else f"s3:{bench.copy()}"
+    other = f"to-{uuid.uuid4().hex}" if way == "down" else f"s3:{uuid.uuid4().hex}"
+    if (way, tool) == ("inside", "s5cmd"):
+        for name in ESCAPED:
+            bench.run("rclone", "deletefile", f"peer:{bench.bucket}/{one[3:]}/{name}")
+    copied(bench, "sync", tool, one, other)
+    before = content(bench, other)
+    later_s = int(time.time()) + 1
+    wait_until(lambda: time.time() > later_s, what="the next second: services tell no less")
+    changed = bench.folder / f"changed-{uuid.uuid4().hex}"
+    for name, data in {"run1/a.pt": b"other size", "run1/b.pt": os.urandom(10), "new/file": b"new"}.items():
+        (changed / name).parent.mkdir(parents=True, exist_ok=True)
+        (changed / name).write_bytes(data)
+        os.utime(changed / name, (time.time() + 60, time.time() + 60))  # newer than what services date by the second
+    copied(bench, "cp", "rclone", changed.name, one)
+    extra = bench.folder / f"extra-{uuid.uuid4().hex}"
+    (extra / "more").mkdir(parents=True)
+    (extra / "more/extra").write_bytes(b"extra")
+    copied(bench, "cp", "rclone", extra.name, other)
+    expected = content(bench, one)
+    if (way, tool) == ("down", "aws"):  # which leaves a file that is older than its object, and as large
+        expected["run1/b.pt"] = before["run1/b.pt"]
+    copied(bench, "sync", tool, one, other)
+    assert {**expected, "more/extra": b"extra"} == content(bench, other)
+    copied(bench, "sync --delete", tool, one, other)
+    assert expected == content(bench, other)
