@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -20,7 +21,9 @@ from wherry.checksum import crc32c, format_crc32c
 def test_put_uploads_a_file_and_names_it(line: CommandLine, target: str) -> None:
     source = file_of(line.folder / "model.pt", 100_000)
     out, err = line.run("put", "model.pt", target.format(folder=line.folder))
-    assert f"done         97.7 KiB  file://{line.folder}/dest/model.pt\n" == out
+    done, summary = out.splitlines()
+    assert f"done         97.7 KiB  file://{line.folder}/dest/model.pt" == done
+    assert re.fullmatch(r"uploaded: 1 file, 97\.7 KiB in \d+\.\d s, \d+ retr(y|ies)", summary)
     assert "" == without_waits(err)
     assert source.read_bytes() == (line.folder / "dest/model.pt").read_bytes()
 

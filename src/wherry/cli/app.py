@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     PairsOption,
@@ -27,7 +28,7 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.closed_pipe import is_closed_pipe, write_nowhere
 from wherry.cli.shell.verb_group import Verb, VerbGroup
-from wherry.errors import WherryError
+from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def doctor(
     older_than_days: Annotated[
         float, typer.Option("--older-than-days", metavar="D", min=0.0, help="With --clean: keep what is newer than D days.")
     ] = 7.0,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Examine a store, or the spool, and say what to mend.
@@ -173,12 +175,15 @@ def doctor(
     from wherry.cli.doctor_clean import clean_spool, clean_store
     from wherry.cli.doctor_store import examine_store
 
+    if dry_run and not clean:
+        raise ConfigError("--dry-run goes with --clean: an examination keeps nothing of what it writes")
     folder, older_than_s = spool_folder(spool), older_than_days * 86_400
     if uri is None:
-        examination = clean_spool(folder, older_than_s) if clean else examine_spool(folder)
+        examination = clean_spool(folder, older_than_s, dry_run=dry_run) if clean else examine_spool(folder)
     else:
         target, options = open_target(uri, option, options_file)
-        examination = clean_store(target, options, folder, older_than_s) if clean else examine_store(target, options)
+        cleaning = clean_store(target, options, folder, older_than_s, dry_run=dry_run)
+        examination = cleaning if clean else examine_store(target, options)
     findings = []
     with closing(examination):
         for finding in examination:

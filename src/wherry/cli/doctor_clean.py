@@ -27,7 +27,7 @@ from wherry.transfer.resume import clean_stale_downloads
 from wherry.uri import StoreURI
 
 
-def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, None]:
+def clean_spool(folder: Path, older_than_s: float, *, dry_run: bool = False) -> Generator[Finding, None, None]:
     """Clean what the journal and notes of a spool name: stale downloads, and multipart uploads that nobody completes."""
     if not (folder / "journal.db").exists():
         yield Finding("clean", Level.OK, "nothing to clean: nothing was ever uploaded or downloaded from here")
@@ -39,7 +39,7 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
         yield Finding("clean", Level.BAD, str(error), exit=Exit.SPOOL)
         return
     with closing(journal):
-        yield from _clean_downloads(spool, older_than_s)
+        yield from _clean_downloads(spool, older_than_s, dry_run=dry_run)
         stores = Stores(folder / "endpoints.json")
         records = journal.queries.stores()
         for record in records.values():
@@ -49,11 +49,11 @@ def clean_spool(folder: Path, older_than_s: float) -> Generator[Finding, None, N
                     text = f"{where} has uploads to abort, and needs {', '.join(record.secret_names)}"
                     yield Finding("clean", Level.WARN, text, f"wherry doctor --clean {where} --options-file FILE")
                 continue
-            yield from _clean_known(journal, record, stores, where)
+            yield from _clean_known(journal, record, stores, where, dry_run=dry_run)
 
 
 def clean_store(
-    uri: StoreURI, options: Mapping[str, object], folder: Path, older_than_s: float
+    uri: StoreURI, options: Mapping[str, object], folder: Path, older_than_s: float, *, dry_run: bool = False
 ) -> Generator[Finding, None, None]:
     """Clean below `uri`: uploads and trials with our mark, whoever began them, and what the journal in `folder` knows of."""
     with ExitStack() as stack:
@@ -70,40 +70,46 @@ def clean_store(
                 ours = (uri.scheme, uri.root, endpoint_key(uri.scheme, public))
                 for record in journal.queries.stores().values():
                     if (record.scheme, record.root, record.endpoint_key) == ours:  # another server would not know its uploads
-                        for upload in clean_known_uploads(journal, record.id, lambda _: store):
+                        for upload in clean_known_uploads(journal, record.id, lambda _: store, dry_run=dry_run):
                             n_found += 1
-                            yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
+                            yield Finding(*_done("aborted", dry_run), f"an upload in parts of {uri.uri_for(upload.key)}")
             if isinstance(store.inner, MultipartStore) and store.capabilities.multipart:
-                for upload in clean_marked_uploads(store, base, journal, older_than_s):
+                for upload in clean_marked_uploads(store, base, journal, older_than_s, dry_run=dry_run):
                     n_found += 1
-                    yield Finding("aborted", Level.OK, f"an upload in parts of {uri.uri_for(upload.key)}")
+                    yield Finding(*_done("aborted", dry_run), f"an upload in parts of {uri.uri_for(upload.key)}")
                 if unmarked := sum(not one.is_ours for one in store.list_uploads(base)):
                     text = f"{unmarked} upload(s) in parts are under way or left behind, and this spool has begun none of them"
                     yield Finding("others'", Level.OK, text, "a lifecycle rule (AbortIncompleteMultipartUpload) ends such")
             if isinstance(store.inner, Tried):
-                for key in clean_trials(store.inner, base, older_than_s):
+                for key in clean_trials(store.inner, base, older_than_s, dry_run=dry_run):
                     n_removed += 1
-                    yield Finding("removed", Level.OK, f"{uri.uri_for(key)}, of a trial of the server")
-            text = f"{n_found} upload(s) in parts aborted, {n_removed} object(s) removed"
+                    yield Finding(*_done("removed", dry_run), f"{uri.uri_for(key)}, of a trial of the server")
+            would = "would be " if dry_run else ""
+            text = f"{n_found} upload(s) in parts {would}aborted, {n_removed} object(s) {would}removed"
             yield Finding("clean", Level.OK, text if n_found or n_removed else "nothing of ours was left behind")
         except (WherryError, OSError) as error:
             yield Finding("clean", Level.BAD, str(error), exit=exit_for(error))
 
 
-def _clean_downloads(spool: Spool, older_than_s: float) -> Iterator[Finding]:
-    n_found = 0
+def _clean_downloads(spool: Spool, older_than_s: float, *, dry_run: bool) -> Iterator[Finding]:
+    n_found, would = 0, "would be " if dry_run else ""
     for folder in download_folders(spool):
-        for path in clean_stale_downloads(folder, older_than_s):
+        for path in clean_stale_downloads(folder, older_than_s, dry_run=dry_run):
             n_found += 1
-            yield Finding("removed", Level.OK, str(path))
-    yield Finding("downloads", Level.OK, f"{n_found} file(s) of broken downloads removed" if n_found else "no stale download")
+            yield Finding(*_done("removed", dry_run), str(path))
+    text = f"{n_found} file(s) of broken downloads {would}removed" if n_found else "no stale download"
+    yield Finding("downloads", Level.OK, text)
 
 
-def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: str) -> Iterator[Finding]:
+def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: str, *, dry_run: bool) -> Iterator[Finding]:
     try:
-        cleaned = clean_known_uploads(journal, record.id, lambda _: stores.open(record).store)
+        cleaned = clean_known_uploads(journal, record.id, lambda _: stores.open(record).store, dry_run=dry_run)
     except (WherryError, OSError) as error:
         yield Finding("uploads", Level.WARN, f"{where}: {stores.scrub(str(error))}", "the next agent tries again")
         return
     for upload in cleaned:
-        yield Finding("aborted", Level.OK, f"an upload in parts of {where}/{upload.key}")
+        yield Finding(*_done("aborted", dry_run), f"an upload in parts of {where}/{upload.key}")
+
+
+def _done(what: str, dry_run: bool) -> tuple[str, Level]:
+    return {"aborted": "would abort", "removed": "would remove"}[what] if dry_run else what, Level.OK

@@ -20,6 +20,7 @@ import typer
 from wherry.cli.arguments import (
     BudgetOption,
     CompressOption,
+    DryRunOption,
     FileOption,
     JsonOption,
     LagOption,
@@ -40,6 +41,7 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
+from wherry.cli.mirror_verbs.dry_runs import show_mirrored
 from wherry.cli.mirror_verbs.prefix_reader import reader_of
 from wherry.cli.mirror_verbs.seal_command import seal
 from wherry.cli.shell.narrow_table import show_table
@@ -111,6 +113,7 @@ def start(
     compress: CompressOption = None,
     seal: SealOption = True,
     writer: WriterOption = "",
+    dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -127,6 +130,9 @@ def start(
     given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
     config = _config(rule, seal, given)
     target = open_target(uri, option, options_file)
+    if dry_run:
+        show_mirrored(folder, target[0], writer, config.rules, as_json=as_json)
+        return
     if command:
         raise typer.Exit(_mirror_beside(command, lambda: _open(folder, target, writer, spool, config), as_json=as_json))
     with _signals() as ended:
@@ -190,6 +196,7 @@ def resume(
     compress: CompressOption = None,
     seal: SealOption = True,
     writer: WriterOption = "",
+    dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: PairsOption = None,
     options_file: FileOption = None,
@@ -201,8 +208,12 @@ def resume(
     """
     folder.stat()
     config = _config(rule, seal, {"compression": compress})
+    target = open_target(uri, option, options_file)
+    if dry_run:
+        show_mirrored(folder, target[0], writer, config.rules, as_json=as_json)
+        return
     with _signals() as ended:
-        mirror = _open(folder, open_target(uri, option, options_file), writer, spool, config)
+        mirror = _open(folder, target, writer, spool, config)
         _close(mirror, as_json=as_json)
     if ended.is_set():
         raise typer.Exit(Exit.INTERRUPTED)

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, JsonOption, PairsOption, UriArgument, open_target, print_done, print_err
+from wherry.cli.arguments import (
+    DryRunOption,
+    FileOption,
+    JsonOption,
+    PairsOption,
+    UriArgument,
+    open_target,
+    print_done,
+    print_err,
+)
 from wherry.cli.exit_codes import Exit
+from wherry.cli.mirror_verbs.dry_runs import show_pulled
 from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.quantities import age_text, size_text, time_text
@@ -31,6 +41,7 @@ def pull(
     overwrite: Annotated[
         bool, typer.Option("--overwrite/--no-overwrite", help="Replace files in DIR that no earlier pull made, too.")
     ] = False,
+    dry_run: DryRunOption = False,
     option: PairsOption = None,
     options_file: FileOption = None,
     as_json: JsonOption = False,
@@ -43,6 +54,9 @@ def pull(
     """
     from wherry.mirror.reader.pull import pull as pulled
 
+    if dry_run:
+        show_pulled(uri, folder, option, options_file, as_json=as_json)
+        return
     _, options = open_target(uri, option, options_file)
     shows_progress = follow and not is_quiet() and not as_json and is_rewritten(sys.stderr)
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -122,7 +123,11 @@ def _print_history(name: str, folder: Path, *, as_json: bool) -> None:
 
 
 def drain(
-    spool: SpoolOption = None, timeout: TimeoutOption = None, options_file: FileOption = None, as_json: JsonOption = False
+    spool: SpoolOption = None,
+    timeout: TimeoutOption = None,
+    dry_run: DryRunOption = False,
+    options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Wait until everything in the spool is uploaded.
 
@@ -141,13 +146,14 @@ def drain(
     folder = spool_folder(spool)
     given = read_options_file(options_file) if options_file is not None else {}
     if not (folder / "journal.db").exists():
-        if as_json:
-            _print_drained(0, 0, 0, 0)
-        else:
-            print_done(f"{_NOTHING}: {folder} has no journal")
+        _drained_nothing(folder, as_json=as_json)
         return
     place = Spool(folder)
     journal = open_journal(place)
+    if dry_run:
+        with closing(journal):
+            _plan("uploaded", journal.queries.jobs(states=[JobState.QUEUED, JobState.LEASED], checks=False), as_json=as_json)
+        return
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
@@ -186,6 +192,13 @@ def drain(
         raise typer.Exit(Exit.TIMED_OUT)
     if failures:
         raise typer.Exit(Exit.FAILED)
+
+
+def _drained_nothing(folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        _print_drained(0, 0, 0, 0)
+    else:
+        print_done(f"{_NOTHING}: {folder} has no journal")
 
 
 def _print_drained(n_uploaded: int, n_left: int, n_failed: int, bytes_left: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -162,6 +163,7 @@ def put_files(
     if not overwrite:
         nothing = Path(os.devnull)  # where there is no path: it is no folder
         refuse_taken(target, options, [(path or nothing, name) for path, name in zip(paths, names, strict=True)])
+    begun_s = time.monotonic()
     uploader = Uploader(str(target), storage_options=options, spool=spool_folder(spool))
     code = Exit.OK
     with _left_to_the_background(uploader):
@@ -180,6 +182,8 @@ def put_files(
                 code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
+        if wait and not as_json:
+            _show_summary(handles, uploader, time.monotonic() - begun_s)
         if wait and is_elsewhere:
             _give_up_taken(uploader, handles)
     return code
@@ -231,6 +235,19 @@ def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
         except UploadFailed as error:
             print_err(error_text(error))
             raise typer.Exit(exit_for(error)) from None
+
+
+def _show_summary(handles: Sequence[UploadHandle], uploader: Uploader, took_s: float) -> None:
+    from wherry.cli.store_verbs.outcome import summary_text
+    from wherry.spool.journal.jobs import JobState
+
+    jobs = uploader.journal.queries.jobs(ids=[job_id for handle in handles for job_id in handle.ids])
+    done = [job for job in jobs if job.state is JobState.DONE]
+    if not done:
+        return
+    more = f", {len(jobs) - len(done)} not" if len(done) < len(jobs) else ""
+    n_retries = sum(max(0, job.attempts - 1) for job in jobs)
+    print_done(summary_text("uploaded", len(done), sum(job.size_bytes for job in done), took_s, n_retries, more))
 
 
 def _show_upload(handle: UploadHandle, uploader: Uploader, *, as_json: bool) -> None:

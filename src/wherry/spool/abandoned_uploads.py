@@ -43,11 +43,16 @@ def has_known_uploads(journal: Journal, now: float | None = None) -> bool:
 
 
 def clean_known_uploads(
-    journal: Journal, store_id: int, open_store: Callable[[int], ObjectStore], now: float | None = None
+    journal: Journal,
+    store_id: int,
+    open_store: Callable[[int], ObjectStore],
+    now: float | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[PendingUpload]:
     """Abort what the journal knows to be left behind in one store; what was aborted. Nothing is opened when there is nothing.
 
-    Raises StoreError as the store does: then the rest is left for another time.
+    With `dry_run` nothing is aborted or forgotten. Raises StoreError as the store does: then the rest is left for another time.
     """
     now = time.time() if now is None else now
     abandoned = [job for job in journal.queries.abandoned_uploads() if job.store_id == store_id]
@@ -58,9 +63,11 @@ def clean_known_uploads(
     cleaned: list[PendingUpload] = []
     for job in abandoned:
         if isinstance(store, MultipartStore) and job.upload_id is not None:
-            store.abort(job.key, job.upload_id)
+            if not dry_run:
+                store.abort(job.key, job.upload_id)
             cleaned.append(PendingUpload(job.key, job.upload_id, job.created_s, is_ours=True))
-        journal.parts.drop(job.id)
+        if not dry_run:
+            journal.parts.drop(job.id)
     for begin in unanswered:
         if isinstance(store, MultipartStore) and store.capabilities.multipart:
             known = journal.queries.upload_ids()
@@ -68,36 +75,50 @@ def clean_known_uploads(
                 is_then = abs(upload.begun_s - begin.begun_s) < _SKEW_S
                 is_known = any(one.endswith(upload.upload_id) for one in known)
                 if upload.key == begin.key and is_then and not is_known and _is_empty(store, upload):
-                    store.abort(upload.key, upload.upload_id)
+                    if not dry_run:
+                        store.abort(upload.key, upload.upload_id)
                     cleaned.append(upload)
-        journal.parts.forget_begin(begin.id)
+        if not dry_run:
+            journal.parts.forget_begin(begin.id)
     return cleaned
 
 
 def clean_marked_uploads(
-    store: MultipartStore, prefix: str, journal: Journal | None, older_than_s: float = STALE_AFTER_S, now: float | None = None
+    store: MultipartStore,
+    prefix: str,
+    journal: Journal | None,
+    older_than_s: float = STALE_AFTER_S,
+    now: float | None = None,
+    *,
+    dry_run: bool = False,
 ) -> Iterator[PendingUpload]:
     """Abort the uploads below `prefix` that carry our mark and on which nothing has happened for so long; yield each.
 
-    Those of jobs that are still open in `journal` stay, however old.
+    Those of jobs that are still open in `journal` stay, however old. With `dry_run` they are only found.
     """
     before_s = (time.time() if now is None else now) - older_than_s
     known = journal.queries.upload_ids() if journal is not None else set()
     for upload in list(store.list_uploads(prefix)):
         if upload.is_ours and upload.begun_s < before_s and not any(one.endswith(upload.upload_id) for one in known):
-            store.abort(upload.key, upload.upload_id)
+            if not dry_run:
+                store.abort(upload.key, upload.upload_id)
             yield upload
 
 
-def clean_trials(store: Tried, prefix: str, older_than_s: float = STALE_AFTER_S, now: float | None = None) -> Iterator[str]:
+def clean_trials(
+    store: Tried, prefix: str, older_than_s: float = STALE_AFTER_S, now: float | None = None, *, dry_run: bool = False
+) -> Iterator[str]:
     """Delete the objects below `prefix` that trials of the server have left so long ago; yield the key of each.
+
+    With `dry_run` they are only found.
 
     The uploads in parts that they have left are among those of clean_marked_uploads().
     """
     before_s = (time.time() if now is None else now) - older_than_s
     for meta in list(store.left_by_trials(prefix)):
         if meta.modified_s is not None and meta.modified_s < before_s:
-            store.delete(meta.key)
+            if not dry_run:
+                store.delete(meta.key)
             yield meta.key
 
 

@@ -148,19 +148,23 @@ def forget_partial(destination: Path, uri: str) -> None:
         _remove(folder / _pair_name(folder, destination.name, uri))
 
 
-def clean_stale_downloads(folder: Path, older_than_s: float = STALE_AFTER_S, *, now: float | None = None) -> list[Path]:
+def clean_stale_downloads(
+    folder: Path, older_than_s: float = STALE_AFTER_S, *, now: float | None = None, dry_run: bool = False
+) -> list[Path]:
     """Remove what broken downloads have left in `folder` (not below it) and nobody has written to for `older_than_s`.
 
     Records without a file are removed at once. Returns the removed files, without their records. Only regular files of this
     user with our mark in their names are removed and, of those that can be resumed, only files with a record that can be read.
-    What a running download holds stays, however old it is.
+    What a running download holds stays, however old it is. With `dry_run` they are only found.
     """
     before_s = (time.time() if now is None else now) - older_than_s
     with os.scandir(folder) as entries:
         ours = {entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name)}
     names = {name.removesuffix(_RECORD) for name in ours}
     # A record without a file: the download was killed just after its file had got its final name.
-    return [folder / name for name in sorted(names) if _remove(folder / name, before_s if name in ours else None)]
+    return [
+        folder / name for name in sorted(names) if _remove(folder / name, before_s if name in ours else None, dry_run=dry_run)
+    ]
 
 
 def _folder_of(destination: Path) -> Path:
@@ -303,7 +307,7 @@ def _is_whole(path: Path, version: Version) -> bool:
     return _is_ours(status) and status.st_nlink == 1 and status.st_size == version.size_bytes
 
 
-def _remove(path: Path, before_s: float | None = None) -> bool:
+def _remove(path: Path, before_s: float | None = None, *, dry_run: bool = False) -> bool:
     """Remove a temporary file and its record, if both are ours and idle and, with `before_s`, were not written to since."""
     files = [each for each in (_record_of(path), path) if os.path.lexists(each)]
     try:
@@ -319,8 +323,9 @@ def _remove(path: Path, before_s: float | None = None) -> bool:
         is_idle = _may_lock(fd) and _is_at(files[0], found[0])
         if not is_idle or (files[0] != path and found[0].st_size and _read(fd)[0] is None):
             return False
-        path.unlink(missing_ok=True)
-        _record_of(path).unlink(missing_ok=True)
+        if not dry_run:
+            path.unlink(missing_ok=True)
+            _record_of(path).unlink(missing_ok=True)
         return True
     finally:
         os.close(fd)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wherry.cli.arguments import FileOption, PairsOption, print_note, printable
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, print_note, printable
 from wherry.cli.run_verbs.run_options import (
     AlsoOption,
     ChoiceOption,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: The longest wait between two looks of --follow: points of an older part of the file may come from another thread.
 _LOOK_EVERY_S = 2.0
 _SHORTEST_S = 0.2
+#: Of a curve, for --json without --width.
+_JSON_POINTS = 1000
 
 
 def plot(
@@ -60,6 +62,7 @@ def plot(
     height: Annotated[int | None, typer.Option("--height", metavar="N", min=10, help="Lines; else the terminal's.")] = None,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Draw metrics in the terminal: one chart for each, the runs over one another.
 
@@ -80,6 +83,16 @@ def plot(
         if not keys:
             raise ConfigError(f"name a metric, or a pattern such as 'train/*': {_some(chosen.keys)}")
         view = PlotView(chosen, axes, smooth, group)
+        if as_json:
+            from wherry.loggers.values.text import format_json
+
+            if follow:
+                raise ConfigError("--json writes what there is once: leave --follow out")
+            chosen.read()
+            for data in view.data(_JSON_POINTS if width is None else width):
+                typer.echo(format_json(data, significant_digits=None))
+            _require_points(view)
+            return
         if follow:
             _follow(view, width, height)
             return
@@ -87,8 +100,12 @@ def plot(
         screen = screen_of(width, height)
         for line in view.lines(screen):
             typer.echo(line, color=screen.has_colours)
-        if not view.has_points:
-            raise NotFoundError("there is no finite point to draw", hint=view.why_empty)
+        _require_points(view)
+
+
+def _require_points(view: PlotView) -> None:
+    if not view.has_points:
+        raise NotFoundError("there is no finite point to draw", hint=view.why_empty)
 
 
 def screen_of(width: int | None, height: int | None) -> Screen:

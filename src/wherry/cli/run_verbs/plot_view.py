@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wherry.cli.arguments import printable
@@ -48,6 +48,19 @@ class PlotView:
             above.append(f"{n_left:,} more metrics are not drawn: name fewer, or make the window higher")
         shown = [*above, *below][: screen.height if must_fit else None]
         return shown if screen.has_unicode else list(map(in_ascii, shown))
+
+    def data(self, n_points: int) -> Iterator[dict[str, object]]:
+        """Each metric of each run, or of each group, in plain values, with about so many points: for programs."""
+        axes = self.axes
+        wanted = Wanted(axes.x, n_points, self.smooth, axes.low, axes.high, axes.log_y)
+        self.has_points = False
+        notes: dict[str, None] = {}
+        for key in self.chosen.keys:
+            data = chart_data(self.chosen, self.chosen.ids, key, wanted, group=self.group)
+            self.has_points |= has_points(data)
+            notes |= dict.fromkeys(said(data))
+            yield {name: data[name] for name in ("key", "runs", "bands")}
+        self.why_empty = "; ".join(notes)
 
     def _charts(self, keys: Sequence[str], screen: Screen) -> list[str]:
         axes = self.axes

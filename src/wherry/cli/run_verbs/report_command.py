@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from wherry.cli.arguments import (
+    DryRunOption,
     FileOption,
     JsonOption,
     OverwriteOption,
@@ -23,6 +24,7 @@ from wherry.cli.arguments import (
     print_done,
     split_target,
     storage_options,
+    tell,
 )
 from wherry.cli.exit_codes import Exit
 from wherry.cli.run_verbs.run_options import (
@@ -72,6 +74,7 @@ def report(
         bool, typer.Option("--diff", help="Put the changes of the code into it, too: who gets it can read them.")
     ] = False,
     overwrite: OverwriteOption = False,
+    dry_run: DryRunOption = False,
     spool: SpoolOption = None,
     option: Annotated[
         list[str] | None,
@@ -105,6 +108,12 @@ def report(
         chosen = choose(reader, runs or (), keys or ())
         if baseline:
             chosen.row(baseline)
+        if dry_run:
+            where = str(Path("/", folder.prefix, name)) if folder.scheme == "file" else folder.uri_for(folder.key_for(name))
+            planned = {"uri": where, "n_runs": len(chosen.rows), "n_metrics": len(chosen.keys)}
+            text = f"{where}: {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"
+            tell("written", planned, text, as_json=as_json, dry_run=True)
+            return
         chosen.read()
         data = html_report(chosen, view, now_s=time.time(), version=wherry.__version__).encode("utf-8", "backslashreplace")
     words = f"{size_text(len(data))}, {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"

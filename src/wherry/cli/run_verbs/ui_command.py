@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import typer
 
-from wherry.cli.arguments import FileOption, PairsOption, open_target, parse_target, print_err, print_out
+from wherry.cli.arguments import FileOption, JsonOption, PairsOption, open_target, parse_target, print_err, print_out
 from wherry.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def ui(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     option: PairsOption = None,
     options_file: FileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Look at runs in a page: curves, media, logs, checkpoints, uploads.
 
@@ -54,16 +56,19 @@ def ui(
     if not uplot.is_there():
         print_err(uplot.MISSING)
 
-    serve(server, no_open=no_open)
+    serve(server, no_open=no_open, as_json=as_json)
 
 
-def serve(server: Server, *, no_open: bool, page: str = "") -> None:
+def serve(server: Server, *, no_open: bool, page: str = "", as_json: bool = False) -> None:
     """Print the address, open it where there is a screen, and answer until Ctrl-C. `page`: what follows the address' slash."""
     address = server.address
 
     def tell() -> None:
-        print_out(f"{address.url}{page}   (Ctrl-C ends it)")
-        if "SSH_CONNECTION" in os.environ and address.token is None:
+        if as_json:
+            typer.echo(json.dumps({"url": f"{address.url}{page}", "host": address.host, "port": address.port}))
+        else:
+            print_out(f"{address.url}{page}   (Ctrl-C ends it)")
+        if not as_json and "SSH_CONNECTION" in os.environ and address.token is None:
             there = f"{address.port}:127.0.0.1:{address.port}"
             print_out(f"from your own machine: ssh -L {there} {socket.gethostname()}")
         sys.stdout.flush()
@@ -73,7 +78,8 @@ def serve(server: Server, *, no_open: bool, page: str = "") -> None:
     try:
         server.run(tell)
     except KeyboardInterrupt:
-        print_out("ended")
+        if not as_json:
+            print_out("ended")
 
 
 def show_run(run: tuple[str, Mapping[str, object]], *, no_open: bool) -> None:

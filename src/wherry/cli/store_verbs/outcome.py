@@ -22,6 +22,15 @@ _T = TypeVar("_T")
 _AT_ONCE = 16
 
 
+def summary_text(done: str, n_files: int, n_bytes: int, took_s: float, n_retries: int, more: str = "") -> str:
+    """The last line of a verb that moves objects."""
+    from wherry.quantities import size_text
+
+    files = f"{n_files} file{'' if n_files == 1 else 's'}"
+    tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
+    return f"{done}: {files}, {size_text(n_bytes)}{more} in {took_s:.1f} s, {tried}"
+
+
 class Outcome:
     """Counts what is done, in the main thread, and shows it.
 
@@ -145,14 +154,10 @@ class Outcome:
             }
             self._say(json.dumps({"summary": summary}))
         elif self._dry_run or not is_quiet():
-            from wherry.quantities import size_text
-
-            files = f"{self.n_files} file{'' if self.n_files == 1 else 's'}"
             what = f"would be {self._done}" if self._dry_run else self._done
-            deleted = f", {self.n_deleted} deleted" if self.n_deleted else ""
-            failed = f", {len(self._codes)} failed" if self._codes else ""
-            tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
-            self._say(f"{what}: {files}, {size_text(self.n_bytes)}{deleted}{failed} in {took_s:.1f} s, {tried}")
+            more = f", {self.n_deleted} deleted" if self.n_deleted else ""
+            more += f", {len(self._codes)} failed" if self._codes else ""
+            self._say(summary_text(what, self.n_files, self.n_bytes, took_s, n_retries, more))
         if not self._codes:
             return Exit.OK
         return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED
