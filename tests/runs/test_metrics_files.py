@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import wherry.runs.columns.metrics_file as metrics_file
 from mirrors import Rig
 from support import run_script
 from wherry.backends.local.store import LocalStore
+from wherry.errors import IntegrityError
 from wherry.loggers.destinations.run_folder import RunFolderLogger
+from wherry.loggers.files.parquet import write_parquet
 from wherry.mirror import MirrorConfig
 from wherry.runs import Runs
 from wherry.runs.columns.points import Columns, ColumnsFile
@@ -139,9 +142,41 @@ def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path:
     rig.close()
     run._list_s = 0.0
     run.refresh()
-    assert run.truth().writer == "finished"
+    assert (run.truth().writer, run.truth().checksums_verified) == ("finished", True)
     check(run, 440)
-    check(open_runs(tmp_path / "bucket", now=now).run("r"), 440)
+    again = open_runs(tmp_path / "bucket", now=now).run("r")
+    check(again, 440)
+    assert again.truth().checksums_verified is True, again.truth().unverified_because
+    sealed = tmp_path / "bucket/r/metrics.jsonl"
+    data = bytearray(sealed.read_bytes())
+    data[data.rindex(b"loss") - 20] ^= 1
+    before = sealed.stat()
+    with sealed.open("r+b") as file:
+        file.write(data)
+    os.utime(sealed, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk damages it: the store's checksum stays
+    damaged = open_runs(tmp_path / "bucket", now=now).run("r")
+    damaged.series("loss", whole=True)
+    assert damaged.truth().checksums_verified is False
+
+
+def test_the_pages_of_a_parquet_file_are_compared(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "lines").write_text(lines(300))
+    path = tmp_path / "r/metrics.parquet"
+    write_parquet(tmp_path / "lines", path)
+    run = open_runs(tmp_path).run("r")
+    assert 300 == len(run.series("loss").step)
+    truth = run.truth()
+    assert (truth.checksums_verified, truth.complete_to_step) == (True, 299)
+    metadata = pq.read_metadata(path)
+    column = metadata.row_group(0).column(metadata.schema.names.index("loss"))
+    data = bytearray(path.read_bytes())
+    data[column.dictionary_page_offset + column.total_compressed_size // 2] ^= 1
+    path.write_bytes(data)
+    damaged = open_runs(tmp_path).run("r")
+    with pytest.raises(IntegrityError):
+        damaged.series("loss")
+    assert damaged.truth().checksums_verified is False
 
 
 def test_what_is_asked_for_once_does_not_fill_the_cache(tmp_path: Path) -> None:

@@ -260,6 +260,9 @@ def test_a_live_mirror_is_read_without_pull(tmp_path: Path, seaweedfs_server: S3
     expected = [line["loss"] for line in lines_of(folder / "r/metrics.jsonl")]
     assert list(run.series("loss").value) == expected
     assert runs.usage().usd > 0
+    sealed = open_runs(uri, options=seaweedfs_server.options).run("r")
+    for one in (run, sealed):
+        assert (one.truth().checksums_verified, one.truth().unverified_because) == (True, "")
 
 
 def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, seaweedfs_server: S3Server, open_runs: Any) -> None:

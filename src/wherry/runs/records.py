@@ -84,9 +84,9 @@ class Truth:
     """How true what is shown is.
 
     `complete_to_step`: up to here no metric is missing. `newest_point_age_s`: by the time in the newest line. `segments_missing`:
-    files of the run with a gap in the store. `checksums_verified`: True if all bytes that were read agree with a checksum, False
-    if some do not, None if the store had none to compare with, or only a part of an object was read. `notes`: what is wrong, in
-    words.
+    files of the run with a gap in the store. `checksums_verified`: True if all bytes of the metrics that were read agree with a
+    checksum, False if some do not, None if there was none to compare with, for the reason `unverified_because`. `notes`: what is
+    wrong, in words.
     """
 
     complete_to_step: int | None = None
@@ -95,6 +95,7 @@ class Truth:
     segments_missing: int = 0
     checksums_verified: bool | None = None
     notes: Sequence[str] = ()
+    unverified_because: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, StoreError
 from wherry.mirror.format.layout import key_for
 from wherry.runs.checkpoint_rows import checkpoints_of, committed_steps
+from wherry.runs.columns.checked import Checked
 from wherry.runs.columns.metrics import Metrics
 from wherry.runs.environments import environments_in
 from wherry.runs.log_files import log_of
@@ -229,7 +230,7 @@ class Run:
     # what there is
 
     def truth(self) -> Truth:
-        """How true all that is shown is, by what was read so far."""
+        """How true all that is shown is, by what was read so far. May ask the store for a file's checksum, once."""
         contents, now_s = self._known(), self._now()
         writers = set(contents.writers(now_s).values())
         state: WriterState = _WRITERS[self._row.state]
@@ -245,13 +246,15 @@ class Run:
         ]
         notes += self._metrics.trouble.values()
         is_damaged = any("CRC32C" in note for note in notes)
+        checked = Checked(is_right=False) if is_damaged else self._metrics.check()
         return Truth(
             complete_to_step=step,
             newest_point_age_s=None if t is None else max(0.0, now_s - t),
             writer=state,
             segments_missing=len(contents.gaps) + len(contents.broken),
-            checksums_verified=False if is_damaged else self._metrics.is_checked,
+            checksums_verified=checked.is_right,
             notes=tuple(notes),
+            unverified_because=checked.why,
         )
 
     def keys(self) -> list[str]:

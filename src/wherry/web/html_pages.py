@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from wherry.web.view import TABS, TableView, link, run_ids, tab_of, whole
 #: A table that is not known whole is shown after this long, with what is known; one without any row later, when it has the first.
 _WHOLE_TABLE_S = 0.6
 _FIRST_ROWS_S = 2.0
+#: So many runs are looked at side by side.
+_AT_ONCE = 16
 #: More cards than this no page shows; the filter of keys reaches the others.
 _MOST_CARDS = 2000
 
@@ -89,6 +92,8 @@ def compare(request: Request) -> Response:
     query = request.query_params
     ids = run_ids(query)
     found = [site.run(run_id) for run_id in ids]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # each takes some calls
+        truths = dict(zip(ids, pool.map(Run.truth, found), strict=True))
     version, rows = version_of(found), [one.row for one in found]
     keys = sorted({key for row in rows for key in row.metrics} or {key for one in found for key in one.keys()})  # noqa: SIM118
     differing = different(rows)
@@ -108,7 +113,7 @@ def compare(request: Request) -> Response:
         "figure": figure,
         "width": WIDTH,
         "height": HEIGHT,
-        "truths": {one.row.id: one.truth() for one in found},
+        "truths": truths,
         "bad_words": lambda truth: [one.text for one in words.truth(truth) if one.look == "bad"],
     }
     return _page(request, "compare.html", f"{len(rows)} runs", more | _cards(keys, query.get("keys", "")))

@@ -84,6 +84,7 @@ def truth(known: Truth) -> list[Said]:
     n_missing = known.segments_missing
     missing = f"{n_missing:,} segment{'' if n_missing == 1 else 's'} missing" if n_missing else "no segment missing"
     said.append(Said("bad" if n_missing else "", missing))
-    checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", "no checksum to compare")}
+    unchecked = f"not verified: {known.unverified_because}" if known.unverified_because else "no checksum to compare"
+    checked = {True: ("good", "checksums verified"), False: ("bad", "checksums differ"), None: ("", unchecked)}
     said.append(Said(*checked[known.checksums_verified]))
     return [*said, *(Said("bad", note) for note in known.notes)]

@@ -14,6 +14,8 @@ from typing import Any
 _ROWS = 50_000
 #: How `format_json` writes the numbers that JSON lacks.
 _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+#: Says in the footer that each page has a CRC32, which pyarrow compares when it is asked to.
+PAGE_SUMS = {b"wherry.page_checksums": b"crc32"}
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -22,7 +24,7 @@ def write_parquet(source: Path, destination: Path) -> int:
 
     Columns have the order in which their keys appear. A column has booleans, whole numbers, floats (also if some are whole, or
     strings for NaN and infinities) or, in all other cases, texts: objects that are no text are written as JSON. Lines that are no
-    JSON object are skipped. The file is read twice; the rows of one group are in memory at a time.
+    JSON object are skipped. Each page has a CRC32. The file is read twice; the rows of one group are in memory at a time.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -31,9 +33,9 @@ def write_parquet(source: Path, destination: Path) -> int:
     if not kinds:
         return 0
     types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string(), "none": pa.null()}
-    schema = pa.schema([(_utf8(key), types[kind]) for key, kind in kinds.items()])
+    schema = pa.schema([(_utf8(key), types[kind]) for key, kind in kinds.items()], metadata=PAGE_SUMS)
     n_rows = 0
-    with pq.ParquetWriter(destination, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(destination, schema, compression="zstd", write_page_checksum=True) as writer:
         records = _records(source)
         while rows := list(islice(records, _ROWS)):
             cells = ([_cell(row.get(key), kind) for row in rows] for key, kind in kinds.items())

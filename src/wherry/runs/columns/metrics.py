@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from importlib.util import find_spec
 
 from wherry.errors import IntegrityError, NotFoundError, StoreError
+from wherry.runs.columns.checked import Checked, all_of
 from wherry.runs.columns.metrics_file import MetricsFile
 from wherry.runs.columns.parquet_columns import ParquetColumns
 from wherry.runs.columns.points import Points
@@ -105,16 +106,17 @@ class Metrics:
         """Whether only the end of some file is known yet."""
         return any(file.tail_only for file in self._files.values())
 
-    @property
-    def is_checked(self) -> bool | None:
-        """Whether every byte that was read agrees with a checksum; None if nothing was read, or only ranges were."""
-        found = [file.is_checked for file in self._files.values()]
-        return True if found and all(found) and not self._parquet else None
+    def check(self) -> Checked:
+        """Whether all that was read of the metrics agrees with checksums. May ask the store, once for each version of a file."""
+        with self._lock:
+            files, columns = list(self._files.values()), [one for _, one in self._parquet.values()]
+        return all_of([*(file.check() for file in files), *(one.check() for one in columns)])
 
     @property
     def last(self) -> tuple[int | None, float | None]:
-        """The greatest step and the newest time of the lines that were read."""
-        found = [file.last for file in self._files.values()]
+        """The greatest step and the newest time of what was read."""
+        with self._lock:
+            found = [file.last for file in self._files.values()] + [one.last for _, one in self._parquet.values()]
         steps = [step for step, _ in found if step is not None]
         return max(steps, default=None), max((t for _, t in found if t is not None), default=None)
 

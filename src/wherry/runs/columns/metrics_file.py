@@ -11,13 +11,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from wherry.checksum import crc32c
 from wherry.errors import StoreError
 from wherry.loggers.files.run_summary import MOST_LINE_BYTES
 from wherry.mirror.format.layout import Assembly
+from wherry.runs.columns.checked import Checked
 from wherry.runs.columns.points import Columns, ColumnsFile, Points
 from wherry.runs.objects.disk_cache import DiskCache
 from wherry.runs.objects.logical_file import LogicalFile
-from wherry.runs.objects.place import Place
+from wherry.runs.objects.place import Place, version_of
+from wherry.store import ObjectMeta
 
 CHUNK_BYTES = 8 * 2**20
 #: Of a longer file the end is shown before the rest is read: 100 metrics x 1,700 steps.
@@ -26,6 +29,8 @@ TAIL_BYTES = 4 * 2**20
 _OVERHANG_BYTES = 64 * 2**10
 #: Before what was parsed is taken for the beginning of a replaced object, so many of its last bytes are compared.
 _COMPARED_BYTES = 4096
+#: A last line that is not finished is no longer than this.
+_MOST_UNPARSED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class MetricsFile:
         #: Counts what was parsed; a new number means new points.
         self.version = 0
         self.keys_cut = 0
-        self.is_checked: bool | None = None
+        #: What came of the last check(), and of which state of the file.
+        self._checked: tuple[str, int, Checked] | None = None
         #: Why it could not be read to its end, in words.
         self.trouble = ""
 
@@ -69,6 +75,7 @@ class MetricsFile:
         self._is_filling = False
         self._keys: dict[str, None] = {}
         self._last: tuple[int | None, float | None] = (None, None)
+        self._crc32c = 0  # of all that was parsed
 
     def update(self, assembly: Assembly) -> bool:
         """Take what the file is now, and parse what is new if that is little; else its end, and have a thread do the rest.
@@ -90,7 +97,6 @@ class MetricsFile:
                 if not self._is_filling:
                     self._is_filling = True
                     self._fill_later(self._fill)
-            self.is_checked = file.is_checked if self.is_checked is None else self.is_checked and file.is_checked
             return self.version != before
 
     @property
@@ -122,6 +128,32 @@ class MetricsFile:
             with self._lock:
                 found = [*(self._points_of(chunk, key) for chunk in self._chunks), self._open.points(key)]
         return [one for one in found if one is not None]
+
+    def check(self) -> Checked:
+        """Whether what was read agrees with checksums. Segments were compared as they came; of a plain object the store has one
+        of the whole, which may take a request, and which is compared when all of it was read.
+        """
+        with self._lock:
+            file = self._file
+            if file is None:
+                return Checked(None, "nothing was read")
+            if (plain := file.assembly.plain) is None:
+                return Checked(is_right=True) if file.is_checked else Checked(None, "the store has no checksum of its segments")
+            state = f"{version_of(plain)} {len(file.assembly.segments)}", self._parsed_to
+            if self._checked is None or self._checked[:2] != state:
+                self._checked = *state, self._check(file, plain)
+            return self._checked[2]
+
+    def _check(self, file: LogicalFile, plain: ObjectMeta) -> Checked:
+        if file.assembly.segments or self._tail is not None or plain.size_bytes - self._parsed_to > _MOST_UNPARSED_BYTES:
+            return Checked(None, "only a part was read, and the checksum is of the whole file")
+        try:
+            stored = self._place.stored_crc32c(plain)
+            if stored is None:
+                return Checked(None, "the store has no checksum of it")
+            return Checked(stored == crc32c(file.read(self._parsed_to, plain.size_bytes), self._crc32c))
+        except StoreError as error:
+            return Checked(None, f"its checksum could not be read: {error.message}")
 
     def fill(self) -> None:
         """Read all of it now. StoreError."""
@@ -186,6 +218,7 @@ class MetricsFile:
             if not data:
                 return
             self._open.add(data)
+            self._crc32c = crc32c(data, self._crc32c)
             self._last = self._open.last
             self._parsed_to += len(data)
             self._last_bytes = (self._last_bytes + data[-_COMPARED_BYTES:])[-_COMPARED_BYTES:]
@@ -195,7 +228,7 @@ class MetricsFile:
                 self._close_chunk(file)
 
     def _name(self, file: LogicalFile, start: int) -> str:
-        return f"columns 2 {self._place.ident} {file.source} {start}"
+        return f"columns 3 {self._place.ident} {file.source} {start}"
 
     def _take_kept(self, file: LogicalFile, cut: int) -> bool:
         """Take a chunk that was parsed before, by whatever process."""
@@ -205,15 +238,18 @@ class MetricsFile:
         with kept:
             text, _, last_bytes = kept.read(64 + _COMPARED_BYTES).partition(b"\n")
         opened = self._columns.open(self._name(file, self._open_start))
-        if opened is None or not text.isdigit() or not cut <= int(text) <= file.size_bytes:
+        numbers = text.split()
+        if opened is None or len(numbers) != 2 or not all(map(bytes.isdigit, numbers)):
             return False
-        end = int(text)
+        end, crc = map(int, numbers)
+        if not cut <= end <= file.size_bytes:
+            return False
         with ColumnsFile(opened) as columns:
             self._keys.update(dict.fromkeys(columns.keys))
             self.keys_cut, self._last = max(self.keys_cut, columns.keys_cut), columns.last
         self._chunks.append(_Chunk(self._open_start, end, self._name(file, self._open_start)))
         self._open, self._open_start, self._parsed_to = Columns(), end, end
-        self._last_bytes = last_bytes
+        self._last_bytes, self._crc32c = last_bytes, crc
         self.version += 1
         return True
 
@@ -221,7 +257,7 @@ class MetricsFile:
         """Put the open chunk, which is complete, on the disk."""
         chunk = _Chunk(self._open_start, self._parsed_to, self._name(file, self._open_start))
         self._columns.put(chunk.name, self._open.to_bytes())
-        self._columns.put(f"{chunk.name} end", str(chunk.end).encode() + b"\n" + self._last_bytes)
+        self._columns.put(f"{chunk.name} end", b"%d %d\n" % (chunk.end, self._crc32c) + self._last_bytes)
         self._keys.update(dict.fromkeys(self._open.values))
         self._chunks.append(chunk)
         self._open, self._open_start = Columns(), self._parsed_to

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from wherry.errors import IntegrityError
+from wherry.loggers.files.parquet import PAGE_SUMS
 from wherry.posix.thread_pool import map_at_once
+from wherry.runs.columns.checked import Checked
 from wherry.runs.columns.points import Points
 from wherry.runs.objects.place import Place
 from wherry.store import ObjectMeta
@@ -81,6 +84,7 @@ class ParquetColumns:
         self._metadata: Any = None
         #: Steps and times of all lines, which each metric needs: 16 MB a million.
         self._axes: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
+        self._has_wrong_sum = False
 
     @property
     def keys(self) -> list[str]:
@@ -99,6 +103,29 @@ class ParquetColumns:
     def n_rows(self) -> int:
         """How many lines it was made of."""
         return int(self._opened().num_rows)
+
+    @property
+    def last(self) -> tuple[int | None, float | None]:
+        """The greatest step and the newest time, as the footer says them; None for what it does not say."""
+        step, t = max(self._ends("step"), default=None), max(self._ends("t"), default=None)
+        return None if step is None else int(step), t
+
+    def _ends(self, name: str) -> Iterator[float]:
+        """The greatest number of a column in each group of rows. A hostile footer may say anything."""
+        metadata = self._opened()
+        at = metadata.schema.to_arrow_schema().get_field_index(name)
+        for group in map(metadata.row_group, range(metadata.num_row_groups) if 0 <= at < metadata.num_columns else ()):
+            found = group.column(at).statistics
+            most = found.max if found is not None and found.has_min_max else None
+            if isinstance(most, (int, float)) and math.isfinite(most):
+                yield most
+
+    def check(self) -> Checked:
+        """Whether the pages that were read agree with their checksums, which a damaged one does not."""
+        if self._has_wrong_sum:
+            return Checked(is_right=False)
+        has_sums = PAGE_SUMS.items() <= (self._opened().metadata or {}).items()
+        return Checked(is_right=True) if has_sums else Checked(None, "the pages of its Parquet file have no checksum")
 
     def points(self, key: str) -> Points | None:
         """One metric, by reading its column and those of steps and times; None if it has none."""
@@ -167,8 +194,10 @@ class ParquetColumns:
         found = map_at_once(self._pool, self._fetch, wanted, at_once=_AT_ONCE)
         file.ranges += [(start, data) for (start, _), data in zip(wanted, found, strict=True)]
         try:
-            table = pq.ParquetFile(file, metadata=metadata).read(columns=names, use_threads=False)
+            opened = pq.ParquetFile(file, metadata=metadata, page_checksum_verification=True)
+            table = opened.read(columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
+            self._has_wrong_sum |= "CRC" in str(error)
             raise self._damaged(error) from error
         arrays: dict[str, NDArray[Any]] = {}
         for name in names:

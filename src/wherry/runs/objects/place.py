@@ -73,6 +73,23 @@ class Place:
             raise IntegrityError(words, operation="get", uri=meta.key)
         return self.fetch(meta)
 
+    def stored_crc32c(self, meta: ObjectMeta) -> int | None:
+        """The CRC32C that the store has of this version of an object, by its listing or a request; None for none. StoreError."""
+        name = self.cache_name(meta, "crc32c")
+        if meta.crc32c is not None or name is None:
+            return meta.crc32c
+        known = self.recent.get(name)
+        if known is None and self.cache is not None:
+            known = self.cache.get(name)
+        if known is None:
+            there = self.store.head(meta.key)
+            is_same = there.size_bytes == meta.size_bytes and (meta.etag is None or there.etag == meta.etag)
+            known = b"%d" % there.crc32c if is_same and there.crc32c is not None else b""
+            self.recent.put(name, known)
+            if self.cache is not None:
+                self.cache.put(name, known)
+        return int(known) if known.isdigit() else None
+
     def cache_name(self, meta: ObjectMeta, what: str) -> str | None:
         """The name in the cache of something that was made of this version of an object; None if nothing tells its version."""
         if meta.etag is None and meta.modified_s is None:
