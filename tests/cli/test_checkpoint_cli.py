@@ -46,6 +46,9 @@ def test_sets_are_listed_with_their_state(line: CommandLine, run: Path) -> None:
     out, _ = line.run("checkpoints", run)
     rows = {text.split()[0]: text for text in out.splitlines()}
     assert rows["STEP"].split()[:4] == ["STEP", "ATTEMPT", "AGE", "SIZE"]
+    assert rows["STEP"].split()[6:] == ["loss", "STATE", "VERIFIED", "PROOF"]
+    assert "0.1  " in rows["10"]
+    assert "0.033333 best" in rows["30"]
     assert "complete" in rows["10"]
     assert "1 of 2 objects missing" in rows["20"]
     assert rows["30"].endswith("pinned")

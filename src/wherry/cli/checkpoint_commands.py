@@ -25,7 +25,6 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.checkpoint_verbs.run_of_uri import check_run, manifest_of, named, no_sets, opened, which_set
 from wherry.cli.exit_codes import Exit
-from wherry.cli.shell.narrow_table import show_table
 from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.errors import ConfigError
@@ -34,10 +33,7 @@ if TYPE_CHECKING:
     from wherry.checkpoints.keep import Keep
     from wherry.checkpoints.protocol.deletion import PruneDelays
     from wherry.checkpoints.prune import PruneReport
-    from wherry.checkpoints.survey import SetState
 
-#: A line names so many ranks at most.
-_NAMED_RANKS = 10
 _DAY_S = 86_400.0
 
 StepOption = Annotated[int | None, typer.Option("--step", metavar="N", min=0, help="The set of this step.")]
@@ -76,11 +72,13 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
     """List the sets of a run, from the oldest to the newest (may be left out).
 
     Each with its step, attempt, age, size (what a restore takes), objects,
-    ranks, state, when its bytes were verified (since it was stored: by the verb
+    ranks, state, the metrics that say most (a loss, a score: the best set is
+    marked), when its bytes were verified (since it was stored: by the verb
     verify), and the proof of its state. A set that is not complete is shown as
     that, with the ranks that are missing.
     """
     from wherry.checkpoints.survey import survey
+    from wherry.cli.checkpoint_verbs.sets_table import show_sets
 
     with opened(uri, option, options_file) as run:
         found = survey(run.catalog.store, run.catalog.keys)
@@ -94,8 +92,7 @@ def list_sets(uri: UriArgument, option: PairsOption = None, options_file: FileOp
         for one in found:
             typer.echo(json.dumps(one.as_json()))
         return
-    numbers = ("STEP", "AGE", "SIZE", "OBJECTS", "RANKS")
-    show_table(_TITLES, map(_row, found), right=numbers, first=("STEP", "STATE", "AGE", "SIZE"))
+    show_sets(found, time.time())
 
 
 @app.command(cls=VerbCommand)
@@ -326,30 +323,3 @@ def delete(
             confirm(f"Delete the set {name} of {uri}?", yes=yes)
         run.delete(name, dry_run=dry_run)
     tell("deleted", {"set": name}, name, as_json=as_json, dry_run=dry_run)
-
-
-_TITLES = ("STEP", "ATTEMPT", "AGE", "SIZE", "OBJECTS", "RANKS", "STATE", "VERIFIED", "PROOF")
-
-
-def _row(one: SetState) -> tuple[str, ...]:
-    from wherry.checkpoints.protocol.commit import some_ranks
-    from wherry.quantities import age_text, size_text
-
-    version = f" ({one.name.version})" if one.name.version > 1 else ""
-    age = "" if one.modified_s is None else age_text(max(0.0, time.time() - one.modified_s))
-    notes = [one.proof]
-    if one.missing_ranks:
-        notes.append(f"missing: rank {some_ranks(one.missing_ranks, _NAMED_RANKS)}")
-    if one.failed_ranks:
-        notes.append(f"failed: rank {some_ranks(one.failed_ranks, _NAMED_RANKS)}")
-    if one.shared_bytes:
-        notes.append(f"{size_text(one.shared_bytes)} in older sets")
-    notes += ["latest"] * one.is_latest + ["pinned"] * one.is_pinned
-    if one.parent is not None:
-        notes.append(f"after {one.parent}")
-    n_objects, n_ranks = str(one.n_objects or ""), str(one.n_ranks or "")
-    size, verified = size_text(one.size_bytes) if one.n_objects else "", "when stored" if one.state == "complete" else ""
-    if one.verified is not None:
-        verified = "right" if one.verified.is_right else "wrong"
-        verified += "" if one.verified.at_s is None else f" {age_text(max(0.0, time.time() - one.verified.at_s))} ago"
-    return (f"{one.name.step}{version}", one.name.attempt, age, size, n_objects, n_ranks, one.state, verified, "; ".join(notes))

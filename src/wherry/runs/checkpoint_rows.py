@@ -1,9 +1,12 @@
-"""The checkpoint sets of a run, as a table of them shows them."""
+"""The checkpoint sets of a run, as a table of them shows them: the rows, their order, and which is the best."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from wherry.checkpoints.protocol.names import RunKeys, SetName
 from wherry.checkpoints.survey import SetState, survey
@@ -12,7 +15,13 @@ from wherry.runs.objects.contents import Contents, folder_key, uri_of
 from wherry.runs.objects.discovery import Found
 from wherry.runs.objects.place import Place
 from wherry.runs.records import CheckpointRow
+from wherry.runs.telling import best_of, rank
 
+_OWN: dict[str, Callable[[CheckpointRow], float | None]] = {
+    "step": lambda row: row.step,
+    "age": lambda row: row.age_s,
+    "size": lambda row: row.size_bytes,
+}
 _MANIFEST = re.compile(r"checkpoints/manifests/([^/]+)\.json")
 
 
@@ -37,7 +46,7 @@ def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
         verified = "right" if one.verified.is_right else "wrong"
         verified_age_s = None if one.verified.at_s is None else max(0.0, now_s - one.verified.at_s)
     name = str(one.name)
-    command = f"wherry checkpoints restore {shlex.quote(uri)} restored-{one.name.step} --which {name}"
+    command = _restore(uri, one.name.step, name)
     return CheckpointRow(
         name=name,
         step=one.name.step,
@@ -55,3 +64,55 @@ def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
         proof=one.proof,
         restore_command=command if one.state == "complete" and verified != "wrong" else "",
     )
+
+
+def _restore(uri: str, step: int, which: str) -> str:
+    return f"wherry checkpoints restore {shlex.quote(uri)} restored-{step} --which {shlex.quote(which)}"
+
+
+@dataclass(frozen=True)
+class BestSet:
+    """The set with the least (`order` is ``min``) or greatest number of a metric, and the command that restores it."""
+
+    metric: str
+    order: str
+    row: CheckpointRow
+    command: str
+
+
+def metrics_of(rows: Sequence[CheckpointRow]) -> list[str]:
+    """The metrics that the sets were saved with, those that say most first."""
+    return sorted({key for row in rows for key in row.metrics}, key=rank)
+
+
+def sorted_sets(rows: Sequence[CheckpointRow], key: str) -> list[CheckpointRow]:
+    """By ``step``, ``age``, ``size`` or a metric; with a ``-`` before it the greatest first. Sets without it come last."""
+    name = key.removeprefix("-")
+    there = [(value, row) for row in rows if (value := _number(row, name)) is not None and not math.isnan(value)]
+    there.sort(key=lambda one: one[0], reverse=key.startswith("-"))
+    known = {row.name for _, row in there}
+    return [*(row for _, row in there), *(row for row in rows if row.name not in known)]
+
+
+def _number(row: CheckpointRow, name: str) -> float | None:
+    own = _OWN.get(name)
+    return row.metrics.get(name) if own is None else own(row)
+
+
+def best_set(rows: Sequence[CheckpointRow], uri: str, sort: str = "") -> BestSet | None:
+    """The best set that can be restored, of equal ones the newest: by the metric of the order, else by the one that says most.
+
+    Where the name of the metric does not say which way is good, the order does. `uri`: that of the run.
+    """
+    known, wanted = metrics_of(rows), sort.removeprefix("-")
+    metric = wanted if wanted in known else known[0] if known else ""
+    order = best_of(metric) or ("max" if wanted == metric and sort.startswith("-") else "min")
+    good = [row for row in rows if row.restore_command and math.isfinite(row.metrics.get(metric, math.nan))]
+    if not good:
+        return None
+    sign = -1.0 if order == "max" else 1.0
+    best = min(good, key=lambda row: (sign * row.metrics[metric], -row.step))
+    # The word of the command may mean a set that is damaged, or one whose number is none.
+    is_plain = all(row.restore_command and not math.isnan(row.metrics.get(metric, 0.0)) for row in rows if row.is_complete)
+    which = f"best:{metric}{':max' if order == 'max' else ''}" if is_plain else best.name
+    return BestSet(metric, order, best, _restore(uri, best.step, which))

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from wherry.runs import KeySummary, Run, RunRow
+from wherry.runs.checkpoint_rows import best_set, metrics_of, sorted_sets
 from wherry.runs.filters import flat
 from wherry.runs.telling import best_columns, best_of, metric_columns
 from wherry.web import ansi, media_files, uplot, words
@@ -31,6 +32,8 @@ _FIRST_ROWS_S = 2.0
 _AT_ONCE = 16
 #: More cards than this no page shows; the filter of keys reaches the others.
 _MOST_CARDS = 2000
+#: More columns than this the table of checkpoints has not.
+_MOST_SET_METRICS = 8
 
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("wherry.web"),
@@ -192,7 +195,15 @@ def _log(request: Request, found: Run) -> dict[str, object]:
 
 
 def _checkpoints(request: Request, found: Run) -> dict[str, object]:
-    return {"checkpoints": list(reversed(found.checkpoints()))}
+    rows, sort = list(reversed(found.checkpoints())), request.query_params.get("sort", "")
+    metrics = metrics_of(rows)
+    return {
+        "checkpoints": sorted_sets(rows, sort or "-step"),
+        "metrics": metrics[:_MOST_SET_METRICS],
+        "n_metrics": len(metrics),
+        "best": best_set(rows, found.uri, sort),
+        "sort": sort or "-step",
+    }
 
 
 def _uploads(request: Request, found: Run) -> dict[str, object]:

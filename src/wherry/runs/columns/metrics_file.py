@@ -150,7 +150,7 @@ class MetricsFile:
         try:
             stored = self._place.stored_crc32c(plain)
             if stored is None:
-                return Checked(None, "the store has no checksum of it")
+                return Checked(None, f"the {'folder' if self._place.is_local else 'store'} has no checksum of the metrics")
             return Checked(stored == crc32c(file.read(self._parsed_to, plain.size_bytes), self._crc32c))
         except StoreError as error:
             return Checked(None, f"its checksum could not be read: {error.message}")

@@ -1,6 +1,7 @@
 // The cards of a page: each is drawn when it comes into view, and asks for as many points as can be seen.
 import { xText } from "./axis.js";
 import { destroy, linesOf, lookOf, make, paint, renew, said } from "./chart.js";
+import { grow } from "./grow.js";
 import "./moment.js";
 import { legend, nearest, pointAt, read } from "./readout.js";
 import { save } from "./save.js";
@@ -161,12 +162,13 @@ const resized = new ResizeObserver((entries) => {
   }
 });
 
-for (const article of document.querySelectorAll("article.card")) {
+function take(article) {
   const card = new Card(article);
   cards.set(article, card);
   seen.observe(article);
   resized.observe(card.place);
 }
+for (const article of document.querySelectorAll("article.card")) take(article);
 
 const updateAll = (isNew) => cards.forEach((card) => card.update(isNew));
 
@@ -214,6 +216,20 @@ function pin(key) {
   set({ pin: pins.includes(key) ? pins.filter((one) => one !== key) : [...pins, key] });
 }
 
+const groupOf = (fold) => fold.closest("section").dataset.group;
+// A group that is folded up at first is open in the address. While a filter is written all are.
+document.addEventListener("toggle", ({ target }) => {
+  if (!target.matches("details.fold") || get("keys")) return;
+  const open = list("open").filter((one) => one !== groupOf(target));
+  if (target.open !== list("open").includes(groupOf(target))) set({ open: target.open ? [...open, groupOf(target)] : open });
+}, true);
+
+document.addEventListener("swapped", ({ detail }) => {
+  const found = detail.getElementById("groups") ? grow(detail, (article) => homes.get(article) ?? article) : [];
+  for (const article of found) take(article);
+  if (found.length) arrange();
+});
+
 function arrange() {
   const pins = list("pin");
   const wanted = (get("keys") ?? "").toLowerCase();
@@ -231,6 +247,7 @@ function arrange() {
     }
   }
   pinned.hidden = !homes.size;
+  for (const fold of document.querySelectorAll("details.fold")) fold.open = wanted !== "" || list("open").includes(groupOf(fold));
   for (const group of document.querySelectorAll("section.group")) group.hidden = !group.querySelector("article:not([hidden])");
 }
 

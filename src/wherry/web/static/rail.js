@@ -7,7 +7,7 @@ const rows = document.getElementById("rail-rows");
 const find = document.getElementById("find");
 const chosen = new Set(ids);
 /** What of a view is true of other runs as well. */
-const CARRIED = ["x", "smooth", "log", "logx", "clip", "keys", "pin", "top", "find"];
+const CARRIED = ["x", "smooth", "log", "logx", "clip", "keys", "pin", "open", "top", "find"];
 const PINS = ["pin", "top"];
 const kept = `wherry pins ${document.body.dataset.uris}`;
 

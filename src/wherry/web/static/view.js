@@ -41,7 +41,7 @@ export async function swap(address, ...names) {
     if (old && made && old.innerHTML !== made.innerHTML) keepFocus(old, () => old.replaceChildren(...document.adoptNode(made).childNodes));
   }
   if (fresh.body.dataset.version) document.body.dataset.version = fresh.body.dataset.version;
-  document.dispatchEvent(new CustomEvent("swapped"));
+  document.dispatchEvent(new CustomEvent("swapped", { detail: fresh }));
   return answer.ok;
 }
 
