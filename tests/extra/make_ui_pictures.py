@@ -6,6 +6,7 @@ before they are kept. Needs Chromium, and uPlot from npm (make ui-assets).
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from PIL import Image
 
 from browser import browser
 from servers.real import fast_folder, seaweedfs
@@ -86,7 +88,8 @@ def main(target: Path) -> None:
                 window.run("scrollTo(0, document.querySelector('form.sticky').offsetTop - 300)")
                 window.point(".u-over", 0.4, 0.6)
                 window.wait_for("document.querySelector('.readout').innerText", "the numbers at the cursor")
-            (target / f"{picture}.png").write_bytes(window.screenshot())
+            with Image.open(io.BytesIO(window.screenshot())) as shown:  # 256 colours are enough for lines and letters
+                shown.convert("RGB").quantize(256).save(target / f"{picture}.png", optimize=True)
 
 
 if __name__ == "__main__":
