@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from wherry.errors import IntegrityError
 from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.loggers.files.parquet import write_parquet
 from wherry.mirror import MirrorConfig
+from wherry.mirror.format.layout import Assembly
 from wherry.runs import Runs
+from wherry.runs.columns.metrics_file import MetricsFile
 from wherry.runs.columns.points import Columns, ColumnsFile
 from wherry.runs.objects.disk_cache import DiskCache
 from wherry.runs.objects.place import place_of
@@ -198,6 +201,28 @@ def test_what_is_asked_for_once_does_not_fill_the_cache(tmp_path: Path) -> None:
             assert len([one for one in (tmp_path / "cache").rglob("*") if one.is_file()]) == n_kept
     finally:
         place.close()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_the_end_is_drawn_and_closing_waits_for_one_chunk_only(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(lines(500))
+    uri = parse_uri(tmp_path)
+    cache = DiskCache(tmp_path / "cache")
+    place = place_of(uri, LocalStore(uri, {}), "", tally=Tally(), cache=cache, scratch=tmp_path)
+    tasks: list[Callable[[], None]] = []
+    (meta,) = place.store.list(f"{uri.prefix}/metrics")
+    file = MetricsFile(place, cache, tasks.append)
+    file.update(Assembly("metrics.jsonl", meta, ()))
+    n_tasks = 0
+    with ThreadPoolExecutor(1) as reader:
+        while tasks:
+            with file._lock:  # as while a chunk is fetched and parsed
+                (points,) = reader.submit(file.points, "loss").result(60)
+            assert (499, True) == (points.step[-1], len(points.step) < 50)
+            tasks.pop(0)()
+            n_tasks += 1
+    assert (tmp_path / "metrics.jsonl").stat().st_size // metrics_file.CHUNK_BYTES <= n_tasks
+    assert 500 == sum(len(one.step) for one in file.points("loss"))
 
 
 def test_a_mirror_of_a_folder_of_runs_is_several_runs(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wherry.checksum import crc32c
@@ -161,14 +162,20 @@ class MetricsFile:
             pass
 
     def _fill(self) -> None:
+        """Parse one chunk, and have a thread do the next: so closing waits for one chunk only, and several files take turns."""
+        is_more = False
         try:
-            self.fill()
+            is_more = self._step()
             self.trouble = ""
         except StoreError as error:  # what is known stays, and the next update() tries again
             self.trouble = error.message
         finally:
-            with self._lock:
-                self._is_filling = False
+            if is_more:
+                with suppress(RuntimeError):  # the threads were let go
+                    self._fill_later(self._fill)
+            else:
+                with self._lock:
+                    self._is_filling = False
 
     def _step(self) -> bool:
         """Parse one chunk more; False when nothing is left. The lock is free between two of them."""
