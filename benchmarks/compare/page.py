@@ -18,7 +18,7 @@ wherry beside other clients of object stores, each with its best documented opti
 measures all of this again, `make bench` a smaller one in some 200 seconds. [What each figure means, and what would make it
 wrong](../benchmarks/README.md#beside-other-clients-compare). A table of clients says how many rounds it had, and is called quiet
 if in nine of ten measurements others took less than 15 % of a core. Of enqueue, local, startup, training,
-listing and looking at runs it
+listing, sync and looking at runs it
 is known only whether the machine was quiet when they began.
 
 wherry's rows are the whole pipeline: a durable call, the upload, its verification, its acknowledgement. The others' are the

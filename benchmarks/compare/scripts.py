@@ -172,6 +172,14 @@ SCRIPTS = {
                 CellGoal("1,000,000 keys: at most 100 MiB of memory", "wherry ls -r", 3, 100),
             ),
         ),
+        Script(
+            "sync",
+            "bench_sync.py",
+            quick={"KEYS": "20000", "ROUNDS": "1"},
+            goals=(
+                CellGoal("100,000 unchanged files: at most 1.2 x the time of `s5cmd sync`", "wherry sync", 1, 1.2, "s5cmd sync"),
+            ),
+        ),
         *LOOKING,
     )
 }

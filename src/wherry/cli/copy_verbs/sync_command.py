@@ -75,6 +75,7 @@ def sync(
     places, pace = [source, dest], pace_of(max_bytes_per_s)
     with open_sides(places, option, options_file, source_option, source_options_file, folder, pace) as sides:
         source_uri, dest_uri = parse_target(source), parse_target(dest)
+        outcome = Outcome("copied", as_json=as_json, dry_run=dry_run)
         refuse_overlap(sides, source_uri, dest_uri, f"sync {source} {dest}")
         if dest_uri.scheme == "file" and os.path.lexists(path := f"/{dest_uri.prefix}") and not os.path.isdir(path):
             raise ConfigError(f"{dest!r} is a file, and sync fills a folder: name another one, or use wherry cp")
@@ -86,7 +87,6 @@ def sync(
         _show(plan, deletes=delete, as_json=as_json, dry_run=dry_run)
         if delete and plan.extra and not dry_run:
             confirm(f"Delete {_text(plan.extras)} that only {dest} has?", yes=yes)
-        outcome = Outcome("copied", as_json=as_json, dry_run=dry_run)
         for name, error in plan.refused:
             outcome.fail(ours.store.uri.uri_for(ours.base + name), error)
         with Transfers(sides, len(plan.changes)) as transfers:
