@@ -381,3 +381,21 @@ def test_what_differs_becomes_the_same_and_the_rest_goes(bench: Bench, way: str,
     assert {**expected, "more/extra": b"extra"} == content(bench, other)
     copied(bench, "sync --delete", tool, one, other)
     assert expected == content(bench, other)
+
+
+@pytest.mark.parametrize("tool", TOOLS_BESIDE)
+def test_checksums_that_other_tools_stored_are_compared(bench: Bench, tool: str) -> None:
+    """CRC32, CRC64 and MD5 as well as CRC32C; the local files are read, of objects only what states nothing."""
+    place = f"s3:{uuid.uuid4().hex}"
+    copied(bench, "cp", tool, "in", place)
+    uri = f"s3://{bench.bucket}/{place[3:]}"
+    plan = rows(bench.run("wherry", "sync", "in", uri, "--checksum", "--dry-run", "--json"))[0]["plan"]
+    assert isinstance(plan, dict)
+    assert {"files": len(FILES), "bytes": sum(FILES.values())} == plan["unchanged"]
+    assert plan["read_bytes"] in (sum(FILES.values()), 2 * sum(FILES.values()))
+    start = f"from-{uuid.uuid4().hex}"
+    shutil.copytree(bench.folder / "in", bench.folder / start)
+    (bench.folder / start / "run1/b.pt").write_bytes(b"0123456789")
+    plan = rows(bench.run("wherry", "sync", start, uri, "--checksum", "--dry-run", "--json"))[0]["plan"]
+    assert isinstance(plan, dict)
+    assert {"files": 1, "bytes": 10} == plan["replace"]
