@@ -51,6 +51,21 @@ VERBS = (
     "plot runs train/loss",
     "doctor",
     "doctor --json",
+    "du stored",
+    "du stored --json",
+    "mirror run bucket --dry-run",
+    "mirror status bucket --json",
+    "pull bucket copy2 --dry-run --json",
+    "checkpoints project/run1 --json",
+    "checkpoints prune project/run1 --keep-last 1 --dry-run --json",
+    "plot runs train/loss --json",
+    "report runs -o report.html --json",
+    "doctor --clean --dry-run",
+    "cp stored/big copied --json",
+    "mv copied moved --json",
+    "sync stored synced --json",
+    "get -r stored/ - --max-bytes-per-s 1GiB",
+    "put a paced/ --max-bytes-per-s 1GiB --json",
     "rm objects/big --json",
 )
 
@@ -105,7 +120,14 @@ def test_get_writes_several_objects_to_stdout(line: CommandLine) -> None:
     assert "run/b\n" == line.run("get", "-r", "dest/", "-", "--include", "b")[0]
 
 
-@pytest.mark.parametrize("verb", ["ls dest/", "ls dest/ --json", "cat dest/000", "get dest/000 -", "--help"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("ls dest/", "ls -r dest/ --json", "cat dest/000", "get dest/000 -", "--help", "du --depth 1 dest/ --json"),
+        *("get -r dest/ copies/ --json", "cp -r dest/ copies/ --dry-run", "sync dest/ copies/ --dry-run --json"),
+        *("mirror dest bucket --dry-run", "pull dest copies --dry-run --json", "rm -r dest/ --dry-run"),
+    ],
+)
 def test_a_reader_that_ends_early_is_no_failure(line: CommandLine, verb: str) -> None:
     for n in range(300):
         file_of(line.folder / "dest" / f"{n:03}", 200_000 if n == 0 else 1)
