@@ -158,6 +158,20 @@ def test_bash_on_a_terminal_completes_a_name_and_a_local_file(asking: Asking) ->
     assert "Traceback" not in terminal.seen
 
 
+def test_nobody_is_asked_for_a_password(asking: Asking) -> None:
+    asks = asking.line.folder / "asks.sh"
+    asks.write_text("echo started > started; echo password: > /dev/tty; read answer < /dev/tty\n")
+    config = asking.line.folder / "config"
+    config.write_text(f"[default]\nregion = us-east-1\ncredential_process = sh {asks}\n")
+    env = {**asking.environment, "AWS_CONFIG_FILE": str(config), "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+    env |= {"_WHERRY_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    env |= {"_TYPER_COMPLETE_ARGS": "wherry ls s3://some-bucket/x"}
+    terminal = Terminal(asking.line, "-c", "wherry; exit $?", program=["/bin/bash"], env=env)
+    assert 0 == terminal.end()
+    assert (asking.line.folder / "started").exists()
+    assert "" == terminal.seen.strip()
+
+
 def test_zsh_and_fish_get_whole_words(asking: Asking) -> None:
     line, found = f"wherry get {asking.options} {asking.uri}/names/ru", f"{asking.uri}/names/run1/"
     assert [found, f"{asking.uri}/names/runner.log"] == asking.other("fish", line).stdout.splitlines()

@@ -10,14 +10,17 @@ in every shell. A folder is never offered alone, as a shell would write a space 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import logging
 import os
 import re
 import shlex
 import sys
+import termios
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 #: So long a line waits for a store; a slow one can be given more by $WHERRY_COMPLETE_WAIT_S.
@@ -109,9 +112,15 @@ def _leave_the_terminal() -> None:
     for stream in (0, 2):
         os.dup2(nowhere, stream)
     os.close(nowhere)
-    if os.getpid() != os.getpgrp():  # else the kernel refuses; a shell's substitution is no leader of a group
-        os.setsid()  # and /dev/tty is nobody's
     logging.disable()
+    if os.getsid(0) == os.getpid():
+        return  # no shell has started us, and to leave would end our own session
+    with suppress(OSError):  # there is no terminal to leave
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)  # nor do the programs that an SDK starts have it now
+        finally:
+            os.close(terminal)
 
 
 def _in_time(typed: Typed, wait_s: float) -> list[str]:
