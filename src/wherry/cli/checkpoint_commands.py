@@ -129,10 +129,14 @@ def restore(
     """
     from wherry.cli.checkpoint_verbs.foreign_checkpoints import restore_foreign
     from wherry.cli.checkpoint_verbs.run_of_uri import tell_restored
+    from wherry.store.retry import retries
 
+    begun_s, retries_before = time.monotonic(), retries()
     with opened(uri, option, options_file) as run:
         wanted = "latest" if (given := which_set(step, which)) is None else given
         if restore_foreign(run, uri, wanted, folder, dry_run=dry_run, as_json=as_json):
+            if not (dry_run or as_json):
+                _summary(folder, begun_s, retries_before)
             return
         found = manifest_of(run, wanted, uri)
         if dry_run:
@@ -143,6 +147,17 @@ def restore(
         restored = run.parent
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     tell_restored(str(restored), size, folder, dry_run=False, as_json=as_json)
+    if not as_json:
+        _summary(folder, begun_s, retries_before)
+
+
+def _summary(folder: Path, begun_s: float, retries_before: int) -> None:
+    from wherry.cli.store_verbs.outcome import summary_text
+    from wherry.store.retry import retries
+
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    n_retries = retries() - retries_before
+    print_done(summary_text("restored", len(sizes), sum(sizes), time.monotonic() - begun_s, n_retries))
 
 
 @app.command(cls=VerbCommand)

@@ -25,6 +25,7 @@ from wherry.cli.exit_codes import Exit
 from wherry.cli.mirror_verbs.dry_runs import show_pulled
 from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.cli.shell.verbosity import is_quiet
+from wherry.cli.store_verbs.outcome import effort_text
 from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def pull(
     if dry_run:
         show_pulled(uri, folder, option, options_file, as_json=as_json)
         return
+    from wherry.store.retry import retries
+
+    begun_s, retries_before = time.monotonic(), retries()
     _, options = open_target(uri, option, options_file)
     shows_progress = follow and not is_quiet() and not as_json and is_rewritten(sys.stderr)
 
@@ -80,7 +84,7 @@ def pull(
         print_err(f"interrupted; what is in {folder} is right as far as it goes, and the same command goes on")
         raise typer.Exit(Exit.INTERRUPTED) from None
     if not as_json:
-        print_done(line(report))
+        print_done(f"{line(report)} in {effort_text(time.monotonic() - begun_s, retries() - retries_before)}")
 
 
 def line(report: PullReport) -> str:

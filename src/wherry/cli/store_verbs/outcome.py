@@ -27,8 +27,12 @@ def summary_text(done: str, n_files: int, n_bytes: int, took_s: float, n_retries
     from wherry.quantities import size_text
 
     files = f"{n_files} file{'' if n_files == 1 else 's'}"
-    tried = f"{n_retries} retr{'y' if n_retries == 1 else 'ies'}"
-    return f"{done}: {files}, {size_text(n_bytes)}{more} in {took_s:.1f} s, {tried}"
+    return f"{done}: {files}, {size_text(n_bytes)}{more} in {effort_text(took_s, n_retries)}"
+
+
+def effort_text(took_s: float, n_retries: int) -> str:
+    """``2.5 s, 1 retry``."""
+    return f"{took_s:.1f} s, {n_retries} retr{'y' if n_retries == 1 else 'ies'}"
 
 
 class Outcome:
