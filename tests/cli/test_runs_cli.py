@@ -27,7 +27,7 @@ def five(tmp_path: Path) -> Path:
 def test_the_best_run_and_its_learning_rate_are_found(five: Path, line: CommandLine) -> None:
     out, err = line.run("runs", five, "--sort", "val/loss.min")
     head, first, *_ = out.splitlines()
-    assert head.split()[:4] == ["RUN", "NAME", "STATE", "AGE"]
+    assert head.split()[:4] == ["RUN", "STATE", "AGE", "SIZE"]
     assert dict(zip(*(re.split(r"\s{2,}", one.strip()) for one in (head, first)), strict=True))["lr"] == "0.01"
     assert first.startswith("r2 ")
     assert "seed" not in head, "it is the same in all"

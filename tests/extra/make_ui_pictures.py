@@ -88,8 +88,10 @@ def main(target: Path) -> None:
                 window.run("scrollTo(0, document.querySelector('form.sticky').offsetTop - 300)")
                 window.point(".u-over", 0.4, 0.6)
                 window.wait_for("document.querySelector('.readout').innerText", "the numbers at the cursor")
-            with Image.open(io.BytesIO(window.screenshot())) as shown:  # 256 colours are enough for lines and letters
-                shown.convert("RGB").quantize(256).save(target / f"{picture}.png", optimize=True)
+            # 256 colours are enough for lines and letters. The method keeps those of a few letters, such as `live`.
+            with Image.open(io.BytesIO(window.screenshot())) as shown:
+                few = shown.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+                few.save(target / f"{picture}.png", optimize=True)
 
 
 if __name__ == "__main__":

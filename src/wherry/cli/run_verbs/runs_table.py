@@ -44,7 +44,7 @@ class Table:
 
 def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None) -> Table:
     """The rows as a table: what was asked for, hyperparameters that differ, and some metrics. Of any width if `width` is None."""
-    names = ["id", *(["name"] if any(row.own_name for row in rows) else []), "state", "age_s"]
+    names = ["id", "state", "age_s"]
     names += ["lag_s"] if any(row.lag_s is not None for row in rows) else []
     names += ["size_bytes"]
     names += ["cost_per_day_usd"] if any(row.cost_per_day_usd for row in rows) else []
@@ -52,6 +52,7 @@ def table_of(rows: Sequence[RunRow], wanted: Iterable[str], *, width: int | None
     names += chosen
     names += [name for name in differing(rows)[:_MOST_HPARAMS] if name not in names]
     names += [name for name in metric_columns(rows) if name not in names]
+    names += ["name"] if "name" not in names and any(row.own_name for row in rows) else []  # the first to go
     cells = {name: [printable(_TITLES.get(name, name)), *(cell(row, name) for row in rows)] for name in names}
     if width is not None:  # a program that reads a pipe needs whole names
         cells = {name: list(map(_cut, column)) for name, column in cells.items()}
