@@ -9,6 +9,7 @@ from pathlib import Path
 
 from wherry.backends.local.files import describe_status
 from wherry.backends.local.root import Root
+from wherry.errors import AccessDeniedError
 from wherry.store import PAGE_ENTRIES, TEMPORARY_MARK, ObjectMeta, Page, rest_after
 
 
@@ -57,6 +58,8 @@ def _entries(folder: str, start: bytes) -> list[tuple[bytes, os.DirEntry[str]]]:
             found = [(os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False), entry) for entry in entries]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError as error:  # of this folder, which may lie deep below the one that is listed
+        raise AccessDeniedError(str(error.strerror), operation="list", uri=f"file:///{folder}/") from error
     shown = (pair for pair in found if pair[0].startswith(start) and TEMPORARY_MARK not in pair[1].name)
     return sorted(shown, key=lambda pair: pair[0])
 

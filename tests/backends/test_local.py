@@ -190,6 +190,22 @@ def test_pipe_does_not_block(folder: Folder) -> None:
     assert list(folder.store.list(folder.key(""))) == []
 
 
+def test_a_folder_that_cannot_be_read_is_named_wherever_it_lies(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who can read any."""
+    locked = folder.path / "a/locked"
+    locked.mkdir(parents=True)
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if path == str(locked):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(AccessDeniedError, match=f"list file://{locked}/: Permission denied"):
+        list(folder.store.list(folder.key("")))
+
+
 def test_listing_follows_links_to_files_and_enters_no_linked_folder(folder: Folder) -> None:
     (folder.path / "real").mkdir()
     (folder.path / "real/file").write_bytes(b"12")

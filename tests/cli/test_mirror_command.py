@@ -86,6 +86,12 @@ def test_a_command_that_is_not_there_mirrors_nothing(line: CommandLine, command:
     assert not (line.folder / "bucket").exists()
 
 
+def test_a_command_that_an_empty_variable_left_out_is_refused(line: CommandLine) -> None:
+    (line.folder / "run").mkdir()
+    _, err = line.run("mirror", "run", "bucket", "--", expected=2)
+    assert "no command follows the --" in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_reach_the_command_whose_end_is_waited_for(line: CommandLine, number: signal.Signals) -> None:
     with beside(line, ("bucket",), _UNTIL_TOLD) as process:

@@ -237,3 +237,34 @@ def test_what_cannot_be_read_or_has_no_room_is_named_and_the_rest_is_copied(tmp_
         assert "space" in said
     else:
         assert "code 5 ['a', 'c', 'extra']" in said, said
+
+
+def test_what_is_passed_over_is_named_and_its_copies_are_kept(line: CommandLine) -> None:
+    """A link whose disk is not mounted is no reason to delete what it led to."""
+    file_of(line.folder / "here/f", 10, seed=1)
+    file_of(line.folder / "other/x", 10, seed=1)
+    (line.folder / "here/d").mkdir()
+    for name, target in (("gone", "nowhere"), ("d/folder", "../../other"), ("out", "../other/x"), ("in", "f")):
+        (line.folder / "here" / name).symlink_to(target)
+    os.mkfifo(line.folder / "here/pipe")
+    for name in ("gone", "d/folder/x", "d/folder/y/z", "out", "pipe", "d/extra", "gone2"):
+        file_of(line.folder / "there" / name, 10, seed=2)
+    out, err = line.run("sync", "here", "there", "--delete", "--yes")
+    assert "2 files (20 B) to delete" in out
+    assert {"f", "in", "gone", "d/folder/x", "d/folder/y/z", "out", "pipe"} == set(tree(line.folder / "there"))
+    for said in ("gone is passed over: a link to nothing", "d/folder is passed over: a link to a folder", "out of the source"):
+        assert said in err
+    assert "pipe is passed over: a pipe, a socket or a device" in err
+    assert "passed over" not in line.run("sync", "here", "there", "--exclude", "*", "--include", "f", expected=3)[1]
+
+
+def test_nothing_is_written_through_a_link_to_a_folder(line: CommandLine) -> None:
+    file_of(line.folder / "here/sub/p", 10, seed=1)
+    file_of(line.folder / "out/p", 10, seed=2)
+    before = (line.folder / "out/p").read_bytes()
+    (line.folder / "there").mkdir()
+    (line.folder / "there/sub").symlink_to("../out")
+    assert (
+        "there/sub is a link to a folder, which sync does not write through" in line.run("sync", "here", "there", expected=2)[1]
+    )
+    assert before == (line.folder / "out/p").read_bytes()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,7 +101,15 @@ def mirror() -> None:
     """
 
 
-@app.command(cls=VerbCommand)
+class _BesideCommand(VerbCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a ``--`` with nothing behind it, as of an empty variable: that would mirror without an end."""
+        if args[-1:] == ["--"]:
+            raise typer.BadParameter("no command follows the --: name one, or leave the -- out to mirror until Ctrl-C")
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_BesideCommand)
 def start(
     folder: DirArgument,
     uri: UriArgument,

@@ -56,6 +56,11 @@ class _Folder:
                 f"{name} and {other} differ in case only, and {self._folder} does not tell them apart: {_LEAVE_OUT}"
             )
         if self._is_there and not replaces:
+            if link := next((each for each in _above(name) if os.path.islink(self._folder / each)), None):
+                raise ConfigError(
+                    f"{self._folder / link} is a link to a folder, which sync does not write through: "
+                    f"move it away, or {_LEAVE_OUT}"
+                )
             _require_room(f"{self._folder}/{name}")
 
     def _tells_no_case(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -26,6 +26,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.copy_verbs.extra_objects import delete_extra
 from wherry.cli.copy_verbs.overlaps import refuse_overlap
+from wherry.cli.copy_verbs.passed_over import PassedOver, passed_over
 from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
 from wherry.cli.copy_verbs.sync_plan import Change, Plan, Tally, make_plan
 from wherry.cli.copy_verbs.transfers import Place, Transfers, set_time
@@ -37,6 +38,8 @@ from wherry.cli.store_verbs.selection import Source
 from wherry.errors import ConfigError, NotFoundError
 from wherry.quantities import size_text
 
+#: Of what is passed over, so many are named.
+_MOST_NAMED = 20
 SourceArgument = Annotated[
     str, typer.Argument(metavar="SRC", help="A prefix or folder: s3://bucket/name, gs://..., a path.", show_default=False)
 ]
@@ -81,9 +84,13 @@ def sync(
             raise ConfigError(f"{dest!r} is a file, and sync fills a folder: name another one, or use wherry cp")
         ours, theirs = Side(sides.sources.open(source_uri), rules), Side(sides.dests.open(dest_uri), rules)
         plan = make_plan(ours, theirs, by_checksum=checksum)
+        passed = passed_over(source_uri, rules)
+        if delete and passed:  # a link whose disk is not mounted is no reason to delete what it led to
+            plan.keep([one.name for one in passed])
         _refuse_nothing(source, ours, plan, deletes=delete, dest=dest)
         if theirs.is_empty:
             _refuse_object(theirs, dest)
+        _name(passed)
         _show(plan, deletes=delete, as_json=as_json, dry_run=dry_run)
         if delete and plan.extra and not dry_run:
             confirm(f"Delete {_text(plan.extras)} that only {dest} has?", yes=yes)
@@ -143,6 +150,13 @@ def _refuse_object(side: Side, uri: str) -> None:
     except NotFoundError:
         return
     raise ConfigError(f"{uri!r} is an object, and sync is for prefixes and folders: use wherry cp, or end the prefix otherwise")
+
+
+def _name(passed: Sequence[PassedOver]) -> None:
+    for one in passed[:_MOST_NAMED]:
+        print_note(f"{one.name} is passed over: {one.what}")
+    if len(passed) > _MOST_NAMED:
+        print_note(f"{len(passed) - _MOST_NAMED} more links and the like are passed over")
 
 
 def _show(plan: Plan, *, deletes: bool, as_json: bool, dry_run: bool) -> None:

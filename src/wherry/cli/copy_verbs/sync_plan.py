@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wherry.cli.copy_verbs.in_the_way import refusals
+from wherry.cli.copy_verbs.passed_over import is_at_or_below
 from wherry.cli.copy_verbs.same_bytes import compare_bytes
 from wherry.cli.copy_verbs.two_listings import Entry, Pair, Side, UnorderedError, in_order, pairs
 from wherry.errors import WherryError
@@ -54,6 +55,11 @@ class Plan:
     read_bytes: int = 0
     #: Names of the source that were taken.
     n_sources: int = 0
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Take what has one of these names, or has one for a folder, out of `extra`."""
+        kept = frozenset(names)
+        self.extra = [one for one in self.extra if not is_at_or_below(one[0], kept)]
 
     def tally(self, *, replaces: bool) -> Tally:
         """What is replaced, or is new."""
