@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wherry.cli.copy_verbs.sides import Sides
 from wherry.cli.store_verbs.selection import Source
-from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError
+from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, StoreError
 from wherry.uri import check_name
 
 if TYPE_CHECKING:
@@ -160,7 +160,11 @@ class Transfers:
                 uri=source.uri,
                 hint="move it again with --overwrite when its writer has ended",
             )
-        source.store.store.delete(key)
+        try:
+            source.store.store.delete(key)
+        except StoreError as error:
+            error.hint = error.hint or "its copy is made and verified, and both are there: delete this one yourself"
+            raise
 
     def _version(self, source: Source) -> str | None:
         """What tells the source, as it is now, from what it may become; None where nothing can."""

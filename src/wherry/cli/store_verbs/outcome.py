@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import typer
 
-from wherry.cli.arguments import error_text, print_err, printable
+from wherry.cli.arguments import error_text, print_err, print_note, printable
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.closed_pipe import write_nowhere
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
@@ -137,15 +137,16 @@ class Outcome:
                     settle()
             while running:
                 settle()
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: daemon threads end with the process
+            if isinstance(error, KeyboardInterrupt):
+                print_note(f"until then {self._summary(self._done)}")
             raise
         pool.shutdown()
 
     def end(self) -> Exit:
         """Show the summary; the exit code: that of the failures if they have one in common."""
-        took_s = time.monotonic() - self._begun_s
-        n_retries = self._retries() - self._retries_before
+        took_s, n_retries = self._effort()
         if self._as_json:
             summary = {
                 "files": self.n_files,
@@ -159,9 +160,16 @@ class Outcome:
             self._say(json.dumps({"summary": summary}))
         elif self._dry_run or not is_quiet():
             what = f"would be {self._done}" if self._dry_run else self._done
-            more = f", {self.n_deleted} deleted" if self.n_deleted else ""
-            more += f", {len(self._codes)} failed" if self._codes else ""
-            self._say(summary_text(what, self.n_files, self.n_bytes, took_s, n_retries, more))
+            self._say(self._summary(what))
         if not self._codes:
             return Exit.OK
         return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED
+
+    def _effort(self) -> tuple[float, int]:
+        """Seconds and retries so far."""
+        return time.monotonic() - self._begun_s, self._retries() - self._retries_before
+
+    def _summary(self, what: str) -> str:
+        more = f", {self.n_deleted} deleted" if self.n_deleted else ""
+        more += f", {len(self._codes)} failed" if self._codes else ""
+        return summary_text(what, self.n_files, self.n_bytes, *self._effort(), more)
