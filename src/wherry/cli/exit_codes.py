@@ -22,7 +22,7 @@ class Exit(IntEnum):
 
     OK = 0, "done"
     FAILED = 1, "an upload failed, or the store had another error"
-    USAGE = 2, "wrong command line, option, URI or name; nothing was done, or of several names not these"
+    USAGE = 2, "wrong command line, option, URI or name; nothing was done of it"
     NOT_FOUND = 3, "no such object, bucket or file"
     ALREADY_EXISTS = 4, "the name is taken and --overwrite was not given"
     ACCESS_DENIED = 5, "the store (or the file system) refuses us"
