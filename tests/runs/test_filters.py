@@ -141,6 +141,6 @@ def test_the_spelling_of_another_language_is_named(text: str, remedy: str) -> No
 def test_names_that_no_run_has_are_said_with_their_neighbours() -> None:
     assert [] == notes_of([ROW], ["lr", "loss.min", "age_s", "lag_s", "my loss", "model.depth"])
     typo, text = notes_of([ROW], ["model.dept", "adam", "adam"])
-    assert "no run has 'model.dept': the nearest names are model.depth" in typo
+    assert "no run has 'model.dept': the nearest name is model.depth" in typo
     assert "no run has 'adam'" in text
     assert "texts are written in quotes" in text

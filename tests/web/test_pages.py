@@ -28,7 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def words(text: str) -> str:
     """What is read on a page."""
     inside = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", inside)))
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", inside.replace("<wbr>", ""))))
 
 
 def order(page: Page, query: str) -> list[str]:
@@ -57,7 +57,21 @@ def test_the_table_is_filtered_and_grouped_by_its_address(page: Page) -> None:
 
 def test_a_filter_that_cannot_be_read_is_named(page: Page) -> None:
     answer = page.get("/?where=__import__('os')")
-    assert (400, True) == (answer.status, "__import__" in words(answer.text))
+    text = words(answer.text)
+    assert (400, True, True) == (answer.status, "has the part \"__import__('os')\"" in text, "all runs are shown" in text)
+    assert ["amber", "birch", "cedar"] == order(page, "?where=__import__('os')")
+
+
+def test_a_filter_that_none_passes_leaves_the_names_to_type(page: Page) -> None:
+    text = words(page.get("/?where=loss<1").text)
+    assert "no run has 'loss': the nearest names are train/loss, val/loss" in text
+    assert ("0 of 3 runs" in text, "val/loss.min" in text) == (True, True)
+    assert 'placeholder="lr&lt;=0.003 and val/loss.min&lt;=' in page.get("/").text
+
+
+def test_a_group_says_its_mean_and_its_range_apart(page: Page) -> None:
+    text = words(page.get("/?group=optimizer").text)
+    assert "mean 0.00443333 0.0003 to 0.01" in text
 
 
 @pytest.mark.parametrize("path", ["/run?id=nothing", "/run?id=../etc", "/compare?id=nothing", "/nothing"])
@@ -152,7 +166,7 @@ def test_a_row_of_the_table_has_the_line_of_its_charts(page: Page) -> None:
 def test_a_name_that_no_run_has_is_said(page: Page) -> None:
     text = words(page.get("/?where=optimizer==adam&sort=val/los").text)
     assert "no run has 'adam'" in text
-    assert "no run has 'val/los': the nearest names are val/loss" in text
+    assert "no run has 'val/los': the nearest name is val/loss" in text
 
 
 def test_a_run_is_called_by_its_id_and_its_own_name_stands_below(tmp_path: Path) -> None:

@@ -64,6 +64,25 @@ def test_the_overwritten_branch_is_a_line_of_its_own_with_a_tick_at_the_restart(
     assert [100.0] == found["restarts"]
 
 
+def test_a_part_counts_the_marks_in_it_and_has_the_total_of_the_whole() -> None:
+    steps = [*range(10), *range(5, 20)]
+    series = series_of(
+        [*range(24), math.nan],
+        steps,
+        overwritten=np.array([5 <= step and at < 10 for at, step in enumerate(steps)]),
+        restarts=[5],
+    )
+
+    def counts(**wanted: float) -> tuple[object, object, object]:
+        asked = Wanted(**wanted)  # type: ignore[arg-type]
+        found = as_drawn(curve_of(series, asked, checkpoint_steps=[3, 7, 15]), asked)
+        return found["n_total"], found["n_restarts"], found["n_checkpoints"]
+
+    assert (19, 1, 3) == counts()
+    assert (19, 0, 1) == counts(low=10.0)
+    assert (19, 1, 2) == counts(low=5.0, high=15.0)
+
+
 def test_every_spike_of_a_million_points_is_seen() -> None:
     values = np.ones(1_000_000)
     values[250_000::250_000] = 9.0

@@ -20,6 +20,8 @@ _MOST_CHARACTERS = 2000
 _FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "lag_s", "size_bytes", "cost_per_day_usd", "trouble")
 #: What may stand behind a metric's name.
 _ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan", "n_inf")
+#: So many names are offered for one that nobody has.
+_MOST_NEAR = 6
 _ABSENT = object()
 
 
@@ -197,8 +199,22 @@ def notes_of(rows: Sequence[RunRow], names: Iterable[str]) -> list[str]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, n=3)
-    return f": the nearest names are {', '.join(near)}" if near else ": it is no column, hyperparameter or metric here"
+    """Names that it is the end of (`loss` of `train/loss`) come before those that are spelt alike."""
+    known = sorted(known)
+    ends = [one for one in known if re.split(r"[/.]", one)[-1] == name][:_MOST_NEAR]
+    near = list(dict.fromkeys([*ends, *get_close_matches(name, known, n=3)]))[:_MOST_NEAR]
+    if not near:
+        return ": it is no column, hyperparameter or metric here"
+    return f": the nearest {'name is' if len(near) == 1 else 'names are'} {', '.join(near)}"
+
+
+def written(name: str) -> str:
+    """The name as a filter takes it: ``val/loss``, ``key('my loss')``."""
+    try:
+        is_plain = Where(f"{name}<1").names == [name]
+    except ConfigError:
+        is_plain = False
+    return name if is_plain else f"key({name!r})"
 
 
 def flat(hparams: Mapping[str, object], above: str = "", depth: int = 0) -> dict[str, object]:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wherry.errors import ConfigError
 from wherry.runs import KeySummary, RunRow, Where, filters, sort_rows
 from wherry.runs.filters import differing, flat
-from wherry.runs.telling import metric_columns
+from wherry.runs.telling import best_columns, metric_columns
 from wherry.web.view import ROWS_PER_PAGE, TableView
 from wherry.web.words import number
 
@@ -37,7 +38,8 @@ class Group:
 @dataclass(frozen=True)
 class Table:
     """`columns` are names; `groups` hold this page's rows; `n_shown` of `n_all` runs pass the filter. `notes`: what is to be said
-    of names that no run has.
+    of names that no run has; `faults`: what is wrong with the filter; all rows are shown then.
+    `example`: a filter by these runs' names.
     """
 
     columns: Sequence[str]
@@ -47,13 +49,15 @@ class Table:
     n_pages: int
     names: Sequence[str]
     notes: Sequence[str] = ()
+    faults: Sequence[str] = ()
+    example: str = ""
 
 
 def table_of(rows: Sequence[RunRow], view: TableView) -> Table:
-    """The table that the view asks for. ConfigError for a filter that cannot be read."""
-    passes = Where(view.where) if view.where else None
+    """The table that the view asks for."""
+    passes, faults = _filter_of(view.where)
     shown = sort_rows((row for row in rows if passes is None or passes(row)), view.sort)
-    columns = view.columns or default_columns(shown)
+    columns = view.columns or default_columns(shown or rows)
     begin = (view.page - 1) * ROWS_PER_PAGE
     asked = [*(passes.names if passes else ()), view.sort.removeprefix("-"), *([view.group] if view.group else ()), *view.columns]
     notes = filters.notes_of(rows, asked)
@@ -62,10 +66,33 @@ def table_of(rows: Sequence[RunRow], view: TableView) -> Table:
         for row in shown:
             parts.setdefault(text_of(value_of(row, view.group)), []).append(row)
         groups = [Group(f"{view.group} = {title}", part, _summary(part, columns)) for title, part in parts.items()]
-        return Table(columns, groups, len(rows), len(shown), 1, _names(rows), notes)
+        return Table(columns, groups, len(rows), len(shown), 1, _names(rows), notes, faults, example_of(rows))
     page = shown[begin : begin + ROWS_PER_PAGE]
     n_pages = max(1, math.ceil(len(shown) / ROWS_PER_PAGE))
-    return Table(columns, [Group("", page, {})], len(rows), len(shown), n_pages, _names(rows), notes)
+    return Table(columns, [Group("", page, {})], len(rows), len(shown), n_pages, _names(rows), notes, faults, example_of(rows))
+
+
+def _filter_of(text: str) -> tuple[Where | None, list[str]]:
+    """The filter, or what is wrong with it: whoever mistypes keeps the table that has the names."""
+    try:
+        return (Where(text) if text else None), []
+    except ConfigError as error:
+        return None, [str(error)]
+
+
+def example_of(rows: Sequence[RunRow]) -> str:
+    """A filter that some of these runs pass: of a number that differs, and of the best of a metric."""
+    differing = [name for name in different(rows) if _middle(rows, name) is not None]
+    middles = {name: _middle(rows, name) for name in (*differing[:1], *best_columns(rows)[:1])}
+    signs = {name: ">=" if name.endswith(".max") else "<=" for name in middles}
+    terms = [f"{filters.written(name)}{signs[name]}{middle:.4g}" for name, middle in middles.items() if middle is not None]
+    return " and ".join(terms) or "lr<1e-3 and loss<2"
+
+
+def _middle(rows: Sequence[RunRow], name: str) -> float | None:
+    found = [value for row in rows if isinstance(value := value_of(row, name), (int, float)) and not isinstance(value, bool)]
+    numbers = sorted(value for value in found if math.isfinite(value))
+    return float(numbers[(len(numbers) - 1) // 2]) if numbers else None
 
 
 def default_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -127,7 +154,8 @@ def _summary(rows: Sequence[RunRow], columns: Sequence[str]) -> dict[str, Cell]:
         values = [value for row in rows if isinstance(value := value_of(row, name), (int, float)) and math.isfinite(value)]
         if values:
             mean = sum(values) / len(values)
-            found[name] = Cell(number(float(mean)), f"{number(min(values))} to {number(max(values))}")
+            spread = f"{number(min(values))} to {number(max(values))}" if min(values) < max(values) else ""
+            found[name] = Cell(f"mean {number(float(mean))}" if spread else number(values[0]), spread)
     return found
 
 

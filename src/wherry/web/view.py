@@ -33,7 +33,7 @@ class TableView:
         """Read it from a query. ConfigError for what is no number."""
         columns = tuple(name.strip() for name in query.get("columns", "").split(",") if name.strip())
         page = max(1, int(_number(query, "page") or 1))
-        return cls(query.get("where", "").strip(), query.get("sort") or "id", query.get("group", "").strip(), columns[:50], page)
+        return cls(query.get("where", "").strip(), _sort_of(query), query.get("group", "").strip(), columns[:50], page)
 
     def link(self, **changes: object) -> str:
         """The address of the same table with some things changed."""
@@ -90,6 +90,12 @@ def number(query: QueryParams, name: str) -> float | None:
 def link(path: str, items: Mapping[str, object | None]) -> str:
     """An address of this page; what is None is left out."""
     return f"{path}?{urlencode([(name, value) for name, value in items.items() if value is not None])}"
+
+
+def _sort_of(query: QueryParams) -> str:
+    """A name, perhaps with a - before it; a - alone is none."""
+    name = query.get("sort", "").strip()
+    return name if name.strip("-") else "id"
 
 
 def _axis(name: str) -> Axis:

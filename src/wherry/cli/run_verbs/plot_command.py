@@ -68,8 +68,8 @@ def plot(
 
     It reads straight from where the runs are, also while they are written, and
     changes nothing. Below each chart stands what it leaves out, and below all
-    how true they are. In a pipe there are no colours, and lines are letters.
-    Ctrl-C ends --follow. Needs pip install 'wherry[ui]'.
+    how true they are. In a pipe there are no colours, and several runs are
+    told apart by letters. Ctrl-C ends --follow. Needs pip install 'wherry[ui]'.
     """
     need_extra("plot", "numpy", "starlette", "tsdownsample", "plotext")
     from wherry.cli.run_verbs.plot_view import PlotView

@@ -45,6 +45,10 @@ class Wanted:
             seen &= x <= self.high
         return seen
 
+    def has(self, x: float) -> bool:
+        """Whether one place is in that part."""
+        return (self.low is None or x >= self.low) and (self.high is None or x <= self.high)
+
 
 @dataclass(frozen=True, eq=False)
 class Older:
@@ -60,7 +64,8 @@ class Older:
 class Curve:
     """All points of a series over one x axis, in the order of x: those of the branch that counts, and those of older ones.
 
-    `restarts` and `checkpoints` are places on the x axis.
+    `restarts` and `checkpoints` are places on the x axis. `n_total` counts the points of the branch that counts, also those that
+    were not read yet.
     """
 
     x: Floats
@@ -94,7 +99,8 @@ def curve_of(series: Series, wanted: Wanted, epochs: Series | None = None, check
     ]
     restarts = [found for one in series.restarts if (found := _x_of_step(step, x, one)) is not None]
     checkpoints = [found for one in checkpoint_steps if (found := _x_of_step(step, x, one)) is not None]
-    return Curve(x, step, value, smoothed, older, restarts, checkpoints, series.n_total, series.tail_only)
+    n_total = series.n_total - (len(series.step) - len(x))
+    return Curve(x, step, value, smoothed, older, restarts, checkpoints, n_total, series.tail_only)
 
 
 def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
@@ -122,9 +128,10 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
             lines.append({**line, "start": older.start})
     shown = value[can_be_drawn & is_seen]
     low, high = _inner(shown)
+    restarts, checkpoints = ([one for one in places if wanted.has(one)] for places in (curve.restarts, curve.checkpoints))
     return {
         "lines": lines,
-        "n_total": curve.n_total,
+        "n_total": curve.n_total - _n_not_drawn(curve, wanted),
         "n_here": int(is_seen.sum()),
         "tail_only": curve.tail_only,
         "n_not_positive": int((is_number & ~can_be_drawn & is_seen).sum()),
@@ -133,13 +140,23 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
             for name, of_kind in (("NaN", np.isnan(value)), ("+inf", value == np.inf), ("-inf", value == -np.inf))
             if (which := of_kind & is_seen).any()
         },
-        "restarts": curve.restarts[-_MOST_MARKS:],
-        "n_restarts": len(curve.restarts),
-        "checkpoints": curve.checkpoints[-_MOST_MARKS:],
-        "n_checkpoints": len(curve.checkpoints),
+        "restarts": restarts[-_MOST_MARKS:],
+        "n_restarts": len(restarts),
+        "checkpoints": checkpoints[-_MOST_MARKS:],
+        "n_checkpoints": len(checkpoints),
         "clip": [low, high],
         "n_clipped": int(((shown < low) | (shown > high)).sum()) if low is not None and high is not None else 0,
     }
+
+
+def _n_not_drawn(curve: Curve, wanted: Wanted) -> int:
+    """How many points have no place on the y axis; they are counted apart."""
+    import numpy as np
+
+    is_drawn = np.isfinite(curve.value)
+    if wanted.log_y:
+        is_drawn &= curve.value > 0
+    return len(is_drawn) - int(is_drawn.sum())
 
 
 def _inner(values: Floats) -> tuple[float | None, float | None]:

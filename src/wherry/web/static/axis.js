@@ -12,6 +12,13 @@ export function xText(value) {
   return get("x") === "relative" ? relative(value) : number(value);
 }
 
+/** The ends of a part of x, with no more digits than its width in pixels tells apart. */
+export function part(low, high, width) {
+  const digits = Math.floor(Math.log10((high - low) / width));
+  const ends = [low, high].map((end) => (digits < 0 ? Number(end.toFixed(Math.min(100, -digits))) : Math.round(end / 10 ** digits) * 10 ** digits));
+  return ends[0] < ends[1] ? ends : [low, high];
+}
+
 export function short(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");

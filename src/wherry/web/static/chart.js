@@ -1,5 +1,5 @@
 // One chart: from the points that the server sends to uPlot, and its marks.
-import { labels, relative } from "./axis.js";
+import { labels, part, relative } from "./axis.js";
 import { strength } from "./lit.js";
 import { unlessHeld } from "./readout.js";
 import { get, list } from "./view.js";
@@ -98,7 +98,8 @@ export function make(place, data, lines, on) {
       drag: { x: true, y: false, setScale: false },
       sync: { key: "x", scales: ["x", null], setSeries: false, filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } },
       points: { size: 6 },
-      hover: { prox: 30, skip: [null, undefined] }, // no dot where a line has no point
+      // Of a branch that was left only a point at the cursor: its end is no news for what lies beyond.
+      hover: { prox: (_, at) => (lines[at - 1]?.kind === "older" ? 3 : 30), skip: [null, undefined] }, // no dot where a line has no point
       bind: { mousemove: unlessHeld, mouseleave: unlessHeld },
     },
     hooks: {
@@ -106,7 +107,7 @@ export function make(place, data, lines, on) {
         if (chart.select.width < 3) return;
         const { left, width } = chart.select;
         chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-        on.zoom(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"));
+        on.zoom(...part(chart.posToVal(left, "x"), chart.posToVal(left + width, "x"), width));
       }],
       setCursor: [on.cursor],
       draw: [(chart) => marks(chart, shown.data, shown.lines)],

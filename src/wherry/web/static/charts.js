@@ -1,5 +1,5 @@
 // The cards of a page: each is drawn when it comes into view, and asks for as many points as can be seen.
-import { xText } from "./axis.js";
+import { part, xText } from "./axis.js";
 import { destroy, linesOf, lookOf, make, paint, renew, said } from "./chart.js";
 import { grow } from "./grow.js";
 import "./moment.js";
@@ -46,8 +46,8 @@ class Card {
     query.set("key", this.key);
     for (const name of ["x", "low", "high"]) if (get(name)) query.set(name, get(name));
     link.href = `/data/csv?${query}`;
-    const part = [["from", "low"], ["to", "high"]].map(([word, name]) => (get(name) ? ` ${word} ${xText(Number(get(name)))}` : "")).join("");
-    link.textContent = `CSV, all points${part}`;
+    const ends = [["from", "low"], ["to", "high"]].map(([word, name]) => (get(name) ? ` ${word} ${xText(Number(get(name)))}` : "")).join("");
+    link.textContent = `CSV, all points${ends}`;
   }
 
   query() {
@@ -136,7 +136,8 @@ class Card {
       const { min, max } = chart.scales.x;
       const middle = chart.cursor.idx === null || chart.cursor.idx === undefined ? (min + max) / 2 : x[chart.cursor.idx];
       const half = ((max - min) / 2) * (event.key === "+" ? 0.5 : 2);
-      set({ low: middle - half, high: middle + half }, { isStep: true });
+      const [low, high] = part(middle - half, middle + half, chart.over.clientWidth);
+      set({ low, high }, { isStep: true });
     } else if (event.key === "0") set({ low: null, high: null }, { isStep: true });
     else return;
     event.preventDefault();
