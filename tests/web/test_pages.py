@@ -58,7 +58,7 @@ def test_the_table_is_filtered_and_grouped_by_its_address(page: Page) -> None:
 def test_a_filter_that_cannot_be_read_is_named(page: Page) -> None:
     answer = page.get("/?where=__import__('os')")
     text = words(answer.text)
-    assert (400, True, True) == (answer.status, "has the part \"__import__('os')\"" in text, "all runs are shown" in text)
+    assert (200, True, True) == (answer.status, "has the part \"__import__('os')\"" in text, "all runs are shown" in text)
     assert ["amber", "birch", "cedar"] == order(page, "?where=__import__('os')")
 
 

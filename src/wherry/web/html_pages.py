@@ -63,7 +63,7 @@ def runs(request: Request) -> Response:
     only = known.rows[0] if known.is_whole and len(known.rows) == 1 else None
     more = {"view": view, "known": known, "table": table, "only": only, "version": known.version}
     more["marks"] = marks_of([row.id for group in table.groups for row in group.rows])
-    return _page(request, "runs.html", "Runs", more, 400 if table.faults else 200)
+    return _page(request, "runs.html", "Runs", more)
 
 
 def run(request: Request) -> Response:
