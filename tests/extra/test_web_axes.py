@@ -96,6 +96,7 @@ def test_each_axis_shows_the_points_at_their_places(page: Page, window: Browser,
     open_chart(window, page, f"/run?id=amber{ONE}")
     window.run(f"const x = document.forms.view.x; x.value = '{axis}'; x.dispatchEvent(new Event('change', {{ bubbles: true }}))")
     window.wait_for(f"(new URLSearchParams(location.search).get('x') ?? 'step') === '{axis}'", "the address")
+    open_chart(window, page, f"/run?id=amber{ONE}&x={axis}")  # that of before may still be there, and take the key
     points = page.points("amber", "train/loss", x=axis)["lines"][0]
     rows = list(csv.DictReader(page.get("/data/csv?id=amber&key=train/loss").text.splitlines()))
     t = [float(row["t"]) for row in rows]
