@@ -93,6 +93,13 @@ def file_of(path: Path, size_bytes: int, seed: int = 0) -> Path:
     return path
 
 
+def let_others_in(folder: Path) -> None:
+    """Let other users reach the folder: pytest closes its own folders to them. What they may do already stays as it is."""
+    for one in (folder, *folder.parents):
+        if one.owner() == folder.owner() and one.stat().st_mode & 0o001 == 0:
+            one.chmod(one.stat().st_mode | 0o055)
+
+
 def environment_without(site: Path, *modules: str) -> dict[str, str]:
     """The environment of processes that do not find these modules, by a hook in the folder `site`."""
     site.mkdir()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support import let_others_in
 from wherry.backends.local.files import translate
 from wherry.backends.local.store import LocalStore
 from wherry.checksum import crc32c
@@ -309,8 +310,7 @@ def test_unreadable_folder_is_denied_not_skipped(folder: Folder) -> None:
         "try:\n    print(list(LocalStore(StoreURI('file', ''), {}).list(sys.argv[1])))\n"
         "except Exception as error:\n    print(type(error).__name__)\n"
     )
-    for above in (folder.path, *folder.path.parents[:2]):
-        above.chmod(0o755)
+    let_others_in(folder.path)
     done = run_limited(program, folder.key(""), str(folder.path / "closed"))
     (folder.path / "closed").chmod(0o755)
     assert done.stdout.strip() == "AccessDeniedError", done

@@ -35,7 +35,7 @@ from wherry.checkpoints.survey import verify_bytes
 from wherry.checkpoints.world import World
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, CredentialsExpiredError, TransientError
-from wherry.spool.journal.jobs import JobKind
+from wherry.spool.journal.jobs import Job, JobKind
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import NewJob
 from wherry.testing import Fault, FaultyStore
@@ -261,6 +261,35 @@ def test_a_set_waits_for_an_older_one_that_has_not_decided_yet(tmp_path: Path) -
     assert work is not None and work.id == older.id
     journal.work.ack(older.id, "w", None)
     assert comparing.decided(newer, file, store)[1]
+    journal.close()
+
+
+def test_a_set_that_was_committed_since_another_file_looked_is_found(tmp_path: Path) -> None:
+    keys, journal = RunKeys("run1/checkpoints"), Journal(tmp_path / "journal.db")
+    store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
+    store_id = journal.uploads.store_id("memory", "x", {}, (), {"retry": {}, "transfer": {}})
+
+    def job_of(step: int, name: str, size_bytes: int) -> Job:
+        of = SetName("000000001", step)
+        plan = SetPlan(keys.base, of, 1, receipt=Receipt(of, 0, 1, "file")).to_bytes().decode()
+        key = keys.data(of) + name
+        new = NewJob(JobKind.PUT, f"memory://x/{key}", key, f"object{step}{name}", size_bytes, False, "token", plan=plan)
+        job = journal.queries.job(journal.uploads.submit("owner", store_id, [new])[0][0])
+        assert job is not None
+        return job
+
+    large, small = tmp_path / "base.bin", tmp_path / "small.bin"
+    large.write_bytes(bytes(BASE_BYTES))
+    small.write_bytes(b"x")
+    older, quick, newer = job_of(10, "base.bin", BASE_BYTES), job_of(20, "small.bin", 1), job_of(20, "base.bin", BASE_BYTES)
+    comparing = Comparing(journal, waits=True)
+    assert not comparing.decided(older, large, store)[1]
+    work = journal.work.lease("w", 60.0)
+    assert work is not None and work.id == older.id
+    journal.work.ack(older.id, "w", None)
+    assert not comparing.decided(quick, small, store)[1]  # no set is committed yet
+    commit_shared(store, keys, 10, {"base.bin": bytes(BASE_BYTES)})
+    assert comparing.decided(newer, large, store)[1]
     journal.close()
 
 

@@ -47,6 +47,14 @@ with command.signals():
 _DEAD = ("s3://bucket/x", "-o", "endpoint_url=http://127.0.0.1:9", "-o", "anonymous=true")
 
 
+@pytest.fixture(autouse=True)
+def hangup_is_not_ignored() -> Iterator[None]:
+    """As it is for all below `nohup`: what the tests start would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def beside(line: CommandLine, target: tuple[str, ...], program: str) -> Iterator[subprocess.Popen[str]]:
     """A mirror beside a program that has begun."""

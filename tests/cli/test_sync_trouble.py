@@ -15,7 +15,7 @@ from servers.buckets import bucket_of, names_at
 from servers.proxy import fault_proxy
 from servers.proxy_plan import Answer, Delay, Do, When, s3_error
 from servers.real import S3Server
-from support import file_of, own_mounts, run_script
+from support import file_of, let_others_in, own_mounts, run_script
 from wherry.cli.copy_verbs.in_the_way import refusals
 from wherry.uri import TEMPORARY_MARK, StoreURI
 
@@ -223,8 +223,7 @@ def test_what_cannot_be_read_or_has_no_room_is_named_and_the_rest_is_copied(tmp_
     bad = file_of(tmp_path / "here/b", 4 * MIB if kind == "full" else 10, seed=2)
     file_of(tmp_path / "there/extra", 10, seed=3)
     (tmp_path / "spool").mkdir()
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)
+    let_others_in(tmp_path)
     for folder in (tmp_path / "there", tmp_path / "spool"):
         folder.chmod(0o777)
     if kind == "unreadable":

@@ -22,7 +22,7 @@ from programs import Program
 from servers.features import tell_spool
 from servers.gcs_server import strict_gcs
 from servers.real import S3Server, fast_folder
-from support import run_script
+from support import let_others_in, run_script
 from wherry import ConfigError, Mirror, MirrorConfig, SpoolError
 from wherry.backends.local.store import LocalStore
 from wherry.loggers import Event, FileLogger, Logger, MirrorLogger, State
@@ -158,9 +158,7 @@ def test_a_folder_that_is_not_readable_is_refused(run: Path, bucket: Path, spool
         except ConfigError as error:
             print(error)
     """
-    for parent in (run.parent, *run.parent.parents):
-        if parent.owner() == run.owner() and parent.stat().st_mode & 0o001 == 0:
-            parent.chmod(parent.stat().st_mode | 0o011)
+    let_others_in(run.parent)
     run.chmod(0o700)
     if os.getuid() != 0:
         run.chmod(0)

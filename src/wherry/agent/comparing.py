@@ -82,6 +82,8 @@ class Comparing:
         is_being_sent, may_come, just_sent = self._on_their_way(job, SetPlan.from_bytes(plan.encode()), sha256)
         if not is_being_sent:
             may_come = may_come or any(_awaits_its_commit(store, other, key) for other, key in just_sent)
+            if just_sent:  # maybe committed since another file of this set has looked
+                self._forget(job, plan)
             assert job.crc32c is not None, "it was summed"
             try:
                 found = self._candidates(job, plan).find(job.key, job.size_bytes, job.crc32c, sha256, store)
@@ -92,8 +94,7 @@ class Comparing:
                 return None
             if found is not None or not may_come:
                 return found
-        with self._lock:  # what is looked up next time must be newer
-            self._parts.pop((job.store_id, plan), None)
+        self._forget(job, plan)
         raise OnItsWayError("the same bytes are on their way in an earlier set", operation="put", uri=job.uri)
 
     def _candidates(self, job: Job, plan: str) -> Candidates:
@@ -104,6 +105,11 @@ class Comparing:
             if len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
         return part
+
+    def _forget(self, job: Job, plan: str) -> None:
+        """Have the next look at earlier sets see what is there by then."""
+        with self._lock:
+            self._parts.pop((job.store_id, plan), None)
 
     def _on_their_way(self, job: Job, plan: SetPlan, sha256: str) -> tuple[bool, bool, list[tuple[SetPlan, str]]]:
         """(whether an older set of this run is sending the same file from this spool, whether it may do so, those that just did).
