@@ -17,7 +17,7 @@ from wherry.errors import ConfigError
 from wherry.runs.records import KeySummary, RunRow
 
 _MOST_CHARACTERS = 2000
-_FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "lag_s", "size_bytes", "cost_per_day_usd", "trouble")
+_FIELDS = ("id", "name", "uri", "state", "attempt", "age_s", "heard_s", "lag_s", "size_bytes", "cost_per_day_usd", "trouble")
 #: What may stand behind a metric's name.
 _ASPECTS = ("last", "last_step", "min", "min_step", "max", "max_step", "n_points", "n_nan", "n_inf")
 #: So many names are offered for one that nobody has.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from wherry.runs.objects.discovery import Found
@@ -19,7 +18,7 @@ from wherry.runs.records import KeySummary, RunRow
 from wherry.store import ObjectMeta
 
 #: Another number for another form of the file, and whenever rows are made otherwise.
-_FORM = "rows 2"
+_FORM = "rows 3"
 #: Whoever has written last may write on; the other states stay as they are until an object is new.
 _CHANGES_BY_TIME = "live"
 
@@ -50,8 +49,7 @@ class KeptRows:
 
     def take(self, row: RunRow, found: Found, now_s: float) -> None:
         """Keep a row that was read."""
-        newest_s = None if row.age_s is None else now_s - row.age_s
-        self._next[row.id] = self._version(found), replace(row, age_s=newest_s)  # the age is that of another time
+        self._next[row.id] = self._version(found), row.aged(-now_s)  # ages are those of another time
 
     def save(self, now_s: float) -> None:
         """Write down all that row() and take() have had since the last call: the whole table."""
@@ -75,7 +73,7 @@ class KeptRows:
         return self._rows
 
     def _aged(self, row: RunRow, now_s: float) -> RunRow:
-        return row if row.age_s is None else replace(row, age_s=max(0.0, now_s - row.age_s))
+        return row.aged(now_s)
 
     def _version(self, found: Found) -> str:
         """What tells one state of a run's objects from another. The runs of one mirror share their objects."""

@@ -13,14 +13,20 @@ from statistics import median
 
 from wherry.errors import NotFoundError
 from wherry.mirror.format.layout import Assembly, Segment, key_for, segment_name
-from wherry.store import ObjectStore
+from wherry.runs.objects.place import version_of
+from wherry.runs.records import RunState
+from wherry.store import ObjectMeta, ObjectStore
 
 #: Requests of one reader for one live run: 0.0004 USD an hour, and 0.0003 USD for the 60 listings among them.
 PER_HOUR = 900
 _BURST = 60.0
 LIST_EVERY_S = 60.0
 #: What has ended may be continued, or sealed.
-LIST_ENDED_EVERY_S = 600.0
+_LIST_ENDED_EVERY_S = 600.0
+#: For so long after its last sign of life a lost run is listed as a live one is: most jobs are started again soon, or never.
+_SOON_BACK_S = 3600.0
+#: Then its manifest is asked for: 360 requests an hour, and beside the listings within the budget. Later once a minute.
+_WATCH_EVERY_S = 10.0
 #: A folder of this machine costs nothing but a moment.
 LIST_LOCAL_EVERY_S = 1.0
 #: The first look comes so long after the segment is due; it takes a moment to be stored.
@@ -31,6 +37,36 @@ _LONGEST_S = 8.0
 _PACE_S = 30.0
 #: A store's clock that differs by more says nothing about when a segment came.
 _SKEW_S = 10.0
+
+
+@dataclass
+class LostWatch:
+    """Looks whether the writer of a lost run is back: whether its `manifest` is another object by now. Times as in `Follower`."""
+
+    manifest: ObjectMeta
+    every_s: float
+    due_s: float
+
+    @classmethod
+    def of(cls, manifest: ObjectMeta, silent_s: float, now_s: float) -> LostWatch:
+        """A watch that begins now; `silent_s`: since the last heartbeat."""
+        every_s = _WATCH_EVERY_S if silent_s < _SOON_BACK_S else LIST_EVERY_S
+        return cls(manifest, every_s, now_s + every_s)
+
+    def look(self, store: ObjectStore, now_s: float) -> bool:
+        """Whether it has written again; one request, of the price of a get."""
+        self.due_s = now_s + self.every_s
+        try:
+            there = store.head(self.manifest.key)
+        except NotFoundError:
+            return True
+        return version_of(there) != version_of(self.manifest)
+
+
+def list_every_s(state: RunState, silent_s: float | None) -> float:
+    """How often a run is listed; `silent_s`: since its writer was heard of last."""
+    is_active = state == "live" or (state == "lost" and silent_s is not None and silent_s < _SOON_BACK_S)
+    return LIST_EVERY_S if is_active else _LIST_ENDED_EVERY_S
 
 
 class LookBudget:

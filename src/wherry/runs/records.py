@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class RunRow:
     """One run in a table of runs.
 
     `id` is its name below the URI that was given, and names it in `Runs.run()`. `age_s`: since its newest object was stored.
-    `lag_s`: how late its writer was when it last said so. `size_bytes` is a lower bound if `size_is_least`, as folders of media
-    and of checkpoints are not listed to their ends. `trouble`: what could not be read, and why.
+    `heard_s`: since the last heartbeat of its mirrors, None without one. `lag_s`: how late its writer was when it last said so.
+    `size_bytes` is a lower bound if `size_is_least`, as folders of media and of checkpoints are not listed to their ends.
+    `trouble`: what could not be read, and why.
     """
 
     id: str
@@ -58,6 +59,12 @@ class RunRow:
     size_is_least: bool = False
     cost_per_day_usd: float = 0.0
     trouble: str | None = None
+    heard_s: float | None = None
+
+    def aged(self, by_s: float) -> RunRow:
+        """The same row as it reads so much later."""
+        age_s, heard_s = (None if one is None else one + by_s for one in (self.age_s, self.heard_s))
+        return replace(self, age_s=age_s, heard_s=heard_s)
 
     @property
     def own_name(self) -> str:

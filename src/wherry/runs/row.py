@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 
 from wherry.errors import PermanentError, StoreError
@@ -35,17 +34,26 @@ class Digest:
     metrics: dict[str, KeySummary] = field(default_factory=dict)
     size_bytes: int = 0
     last_t: float | None = None
-    #: As the steps in the metrics tell, which go back where a run is resumed in its own folder.
-    n_starts: int = 1
     trouble: list[str] = field(default_factory=list)
 
 
 def row_of(place: Place, found: Found, run_id: str, now_s: float) -> RunRow:
     """The row of a run. What cannot be read of it is in the row's `trouble`; no StoreError is raised."""
-    name = found.folder.rpartition("/")[2] or place.uri.prefix.rpartition("/")[2] or place.uri.root
-    uri = uri_of(place, found)
     try:
         contents = _contents(place, found)
+    except (StoreError, OSError) as error:
+        return RunRow(run_id, _name(place, found), uri_of(place, found), trouble=words_of(error))
+    return row_from(place, contents, run_id, now_s)
+
+
+def _name(place: Place, found: Found) -> str:
+    return found.folder.rpartition("/")[2] or place.uri.prefix.rpartition("/")[2] or place.uri.root
+
+
+def row_from(place: Place, contents: Contents, run_id: str, now_s: float) -> RunRow:
+    """The row of a run that was put together. What cannot be read of it is in the row's `trouble`; no StoreError is raised."""
+    found, name, uri = contents.found, _name(place, contents.found), uri_of(place, contents.found)
+    try:
         digest = digest_of(place, contents)
         state = run_state(contents, place, digest.state, now_s)
     except (StoreError, OSError) as error:
@@ -58,8 +66,9 @@ def row_of(place: Place, found: Found, run_id: str, now_s: float) -> RunRow:
         name=digest.name or name,
         uri=uri,
         state=state,
-        attempt=max(contents.attempt, digest.n_starts),
+        attempt=contents.attempt,
         age_s=None if contents.newest_s is None else max(0.0, now_s - contents.newest_s),
+        heard_s=None if contents.heartbeat_s is None else max(0.0, now_s - contents.heartbeat_s),
         lag_s=max((one.lag_s for one in open_manifests), default=None),
         hparams=digest.hparams,
         metrics=digest.metrics,
@@ -107,11 +116,6 @@ def digest_of(place: Place, contents: Contents) -> Digest:
             shown = f"{one.part.label}{key}"
             later = digest.metrics.get(shown)
             digest.metrics[shown] = summary if later is None else joined(summary, later)
-    starts = Counter[int]()
-    for one in found:
-        if one.fold.keys and not one.part.child:
-            starts[one.part.rank] += 1 + one.fold.n_restarts
-    digest.n_starts = max(starts.values(), default=1)
     return digest
 
 

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from wherry.errors import BucketNotFoundError, ConfigError, IntegrityError, NotFoundError, StoreError
-from wherry.mirror.format.layout import key_for
+from wherry.mirror.format.layout import key_for, manifest_name
 from wherry.runs.checkpoint_rows import checkpoints_of, committed_steps
 from wherry.runs.columns.checked import Checked
 from wherry.runs.columns.metrics import Metrics
 from wherry.runs.environments import environments_in
 from wherry.runs.log_files import log_of
 from wherry.runs.looks import (
-    LIST_ENDED_EVERY_S,
     LIST_EVERY_S,
     LIST_LOCAL_EVERY_S,
     PER_HOUR,
     Follower,
     LookBudget,
+    LostWatch,
+    list_every_s,
     next_due_s,
 )
 from wherry.runs.media import check_path, histograms_in, is_inside, media_in, rows_of_table, tables_in, texts_in
@@ -47,7 +48,7 @@ from wherry.runs.records import (
     UploadsView,
     WriterState,
 )
-from wherry.runs.row import read_hparams, row_of
+from wherry.runs.row import read_hparams, row_from
 from wherry.runs.upload_view import uploads_of
 
 _T = TypeVar("_T")
@@ -90,17 +91,27 @@ class Run:
         self._metrics = Metrics(place, columns, pool, filling)
         self._budget = LookBudget(PER_HOUR, now)
         self._followers: list[Follower] = []
+        self._lost: LostWatch | None = None
         self._list_s = 0.0
         self._seen: object = None
         #: How often refresh() has found something new: several who look on can each tell whether they have seen it.
         self.version = 0
+        #: Whether a look at it has come to its end yet.
+        self.is_read = False
         self._kept: dict[str, object] = {}
 
     @property
     def row(self) -> RunRow:
-        """Its row, as of the last look."""
-        self._known()
-        return self._row
+        """Its row, as of the last look; its ages, and whether its writer is lost, as of now."""
+        contents, now_s = self._known(), self._now()
+        age_s, heard_s = (None if t is None else max(0.0, now_s - t) for t in (contents.newest_s, contents.heartbeat_s))
+        return replace(self._row, state=_state(contents, self._row, now_s), age_s=age_s, heard_s=heard_s)
+
+    def hear(self, row: RunRow) -> None:
+        """Take into account that a table has just read this row: a run that is not known to be live is looked at again now."""
+        contents = self._contents  # without the lock: a slow look at this run is not to hold up the table
+        if row.state == "live" and contents is not None and _state(contents, self._row, self._now()) != "live":
+            self._list_s = 0.0
 
     # what is new
 
@@ -113,7 +124,8 @@ class Run:
         with self._lock:
             now_s = self._now()
             try:
-                is_due = now_s >= self._list_s and (self._place.is_local or self._budget.take(2))
+                is_time = now_s >= self._list_s or _seems_lost(self._contents, self._row, now_s)
+                is_due = is_time and (self._place.is_local or self._budget.take(2))
                 has_asked = True
                 if self._contents is None or is_due:
                     self._list()
@@ -125,7 +137,8 @@ class Run:
             else:
                 if has_asked:
                     self._metrics.trouble.pop("store", None)
-            seen = _signature(self._contents, self._metrics, self._row, self._now())
+            state = self._row.state if self._contents is None else _state(self._contents, self._row, self._now())
+            seen = _signature(self._contents, self._metrics, state, self._now())
             is_new, self._seen = seen != self._seen, seen
             self.version += is_new
             return is_new
@@ -134,7 +147,8 @@ class Run:
     def next_look_s(self) -> float:
         """In how many seconds refresh() may find something; before that it asks nobody."""
         with self._lock:
-            return max(0.0, next_due_s(self._followers, self._list_s) - self._now())
+            list_s = self._list_s if self._lost is None else min(self._list_s, self._lost.due_s)
+            return max(0.0, next_due_s(self._followers, list_s) - self._now())
 
     def _list(self) -> None:
         """Look at all of the run: one listing, and the manifests that have changed."""
@@ -148,31 +162,25 @@ class Run:
         self._metrics.trouble.pop("gone", None)
         self._found = replace(self._found, objects=objects, is_cut=bool(walk.cut))
         contents = contents_of(self._place, self._found, pool=self._pool)
-        self._row = row_of(self._place, self._found, self.id, self._now())
-        self._contents = contents
+        now_s = self._now()
+        self._row = row_from(self._place, contents, self.id, now_s)
+        self._contents, self.is_read = contents, True
         self._kept.clear()
         self._metrics.update(contents)
-        self._followers = [] if self._place.is_local or self._row.state != "live" else self._followed(contents)
-        every_s = LIST_EVERY_S if self._row.state == "live" else LIST_ENDED_EVERY_S
-        self._list_s = self._now() + (LIST_LOCAL_EVERY_S if self._place.is_local else every_s)
-
-    def _followed(self, contents: Contents) -> list[Follower]:
-        names = [part.name("metrics.jsonl") for part in contents.parts]
-        names += [name for name in contents.files if name.endswith((".log", ".txt", "index.jsonl"))]
-        root = root_of(self._place, self._found)
-        followers: list[Follower] = []
-        for name in dict.fromkeys(names):
-            found = contents.files.get(name)
-            if found is not None and found.segments and len(followers) < _MOST_FOLLOWED:
-                follower = Follower(root, found, LogicalFile(self._place, found).size_bytes)
-                follower.expect(self._now())
-                followers.append(follower)
-        return followers
+        self._followers = [] if self._place.is_local or self._row.state != "live" else _followed(self._place, contents, now_s)
+        silent_s = self._row.age_s if self._row.heard_s is None else self._row.heard_s
+        self._lost = None if self._place.is_local or self._row.state != "lost" else _lost_watch(self._place, contents, now_s)
+        every_s = LIST_LOCAL_EVERY_S if self._place.is_local else list_every_s(self._row.state, silent_s)
+        self._list_s = self._now() + every_s
 
     def _look(self) -> bool:
         """Look for the next segments of those files for which one is due; False if none is, and nobody was asked."""
         contents = self._contents
         assert contents is not None
+        if self._lost is not None and self._now() >= self._lost.due_s and self._budget.take():
+            if self._lost.look(self._place.store, self._now()):
+                self._list()
+            return True
         below = f"{self._found.path}/" if self._found.path else ""
         files = dict(contents.files)
         has_asked = False
@@ -195,6 +203,8 @@ class Run:
         if files != contents.files:
             newest_s = max((one.segments[-1].modified_s or 0.0 for one in files.values() if one.segments), default=0.0)
             self._contents = replace(contents, files=files, newest_s=max(contents.newest_s or 0.0, newest_s))
+            row = row_from(self._place, self._contents, self.id, self._now())  # its numbers are of the points that are shown
+            self._row = replace(row, state=self._row.state)  # which is for the listing to say
             self._kept.clear()
             self._metrics.update(self._contents)
         return has_asked
@@ -232,10 +242,6 @@ class Run:
     def truth(self) -> Truth:
         """How true all that is shown is, by what was read so far. May ask the store for a file's checksum, once."""
         contents, now_s = self._known(), self._now()
-        writers = set(contents.writers(now_s).values())
-        state: WriterState = _WRITERS[self._row.state]
-        if writers:
-            state = "alive" if "alive" in writers else "lost" if "lost" in writers else "finished"
         step, t = self._metrics.last
         notes = [f"{path}: {why}" for path, why in (*contents.broken.items(), *contents.trouble.items())]
         notes += [f"{path}: segments are missing before its last ones" for path in contents.gaps]
@@ -250,7 +256,7 @@ class Run:
         return Truth(
             complete_to_step=step,
             newest_point_age_s=None if t is None else max(0.0, now_s - t),
-            writer=state,
+            writer=_WRITERS[_state(contents, self._row, now_s)],
             segments_missing=len(contents.gaps) + len(contents.broken),
             checksums_verified=checked.is_right,
             notes=tuple(notes),
@@ -270,7 +276,7 @@ class Run:
         pyarrow is installed.
         """
         self._known()
-        known = self.row.metrics.get(key)
+        known = self._row.metrics.get(key)
         return self._metrics.series(key, n_total=None if known is None or known.is_partial else known.n_points, whole=whole)
 
     def hparams(self) -> Mapping[str, object]:
@@ -357,8 +363,43 @@ class Run:
         return uploads_of(self._known(), self._place.uri.uri_for(folder_key(self._place, self._found)), self._now(), self._spool)
 
 
-def _signature(contents: Contents | None, metrics: Metrics, row: RunRow, now_s: float) -> object:
+def _state(contents: Contents, row: RunRow, now_s: float) -> RunState:
+    """The state by now: heartbeats grow old without a request; without them it is as the row says."""
+    return contents.state_by_writers(now_s) or row.state
+
+
+def _seems_lost(contents: Contents | None, row: RunRow, now_s: float) -> bool:
+    """Whether what was live when it was listed seems lost by now: its writer may have been heard of since."""
+    return contents is not None and row.state == "live" and _state(contents, row, now_s) == "lost"
+
+
+def _followed(place: Place, contents: Contents, now_s: float) -> list[Follower]:
+    """Those who look for the next segments of the files that grow."""
+    names = [part.name("metrics.jsonl") for part in contents.parts]
+    names += [name for name in contents.files if name.endswith((".log", ".txt", "index.jsonl"))]
+    root = root_of(place, contents.found)
+    followers: list[Follower] = []
+    for name in dict.fromkeys(names):
+        found = contents.files.get(name)
+        if found is not None and found.segments and len(followers) < _MOST_FOLLOWED:
+            follower = Follower(root, found, LogicalFile(place, found).size_bytes)
+            follower.expect(now_s)
+            followers.append(follower)
+    return followers
+
+
+def _lost_watch(place: Place, contents: Contents, now_s: float) -> LostWatch | None:
+    """Watches the manifest of the writer that was heard of last."""
+    if contents.heartbeat_s is None:
+        return None
+    writer = max(contents.manifests, key=lambda name: contents.manifests[name].heartbeat_s)
+    key = key_for(root_of(place, contents.found), manifest_name(writer))
+    meta = next(one for one in contents.found.objects if one.key == key)
+    return LostWatch.of(meta, now_s - contents.heartbeat_s, now_s)
+
+
+def _signature(contents: Contents | None, metrics: Metrics, state: RunState, now_s: float) -> object:
     """What is equal as long as nothing is new."""
     files = () if contents is None else tuple((name, one.size_bytes, len(one.segments)) for name, one in contents.files.items())
     states = () if contents is None else tuple(sorted(contents.writers(now_s).items()))
-    return files, states, metrics.version, metrics.tail_only, row.state, tuple(sorted(metrics.trouble.items()))
+    return files, states, metrics.version, metrics.tail_only, state, tuple(sorted(metrics.trouble.items()))

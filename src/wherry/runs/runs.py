@@ -85,6 +85,8 @@ class Runs:
             found, future = waiting.popleft()
             row = result_of(future)
             kept.take(row, found, now_s)
+            if (known := self._runs.get(row.id)) is not None:
+                known.hear(row)
             return row
 
         for run_id, place, found in self._found(as_told=as_told):

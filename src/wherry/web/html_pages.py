@@ -72,8 +72,7 @@ def run(request: Request) -> Response:
     query = request.query_params
     (run_id,) = run_ids(query, most=1)
     tab = tab_of(query)
-    found = site.run(run_id)
-    found.refresh()
+    found = site.look(run_id)
     version = found.version  # before it is read: what is new meanwhile is news for the page
     more = _OF_TAB[tab](request, found)
     more = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wherry.errors import WherryError
 from wherry.redact import redact
@@ -71,10 +71,7 @@ class Listing:
 
     def _aged(self) -> tuple[RunRow, ...]:
         now = self._clock()
-        return tuple(
-            row if row.age_s is None else replace(row, age_s=row.age_s + now - self._clock_of[row.id])
-            for row in self._rows.values()
-        )
+        return tuple(row.aged(now - self._clock_of[row.id]) for row in self._rows.values())
 
     def _has_ended(self) -> bool:
         return self._read_at is not None or self._thread is None
@@ -83,6 +80,17 @@ class Listing:
         """Return the row of a run, if it is known."""
         with self._news:
             return self._rows.get(run_id)
+
+    def take(self, row: RunRow) -> None:
+        """Take what is known of a run by now, as somebody has looked at it alone: the table is not to say otherwise."""
+        with self._news:
+            known = self._rows.get(row.id)
+            if known is None:
+                return
+            self._clock_of[row.id] = self._clock()
+            self._rows[row.id] = row
+            # Ages alone are no news.
+            self._version += (known.state, known.metrics, known.attempt) != (row.state, row.metrics, row.attempt)
 
     def _read(self) -> None:
         began = self._clock()

@@ -62,10 +62,7 @@ async def _events(site: Site, ids: list[str], version: int | None) -> AsyncItera
 
 def _refresh(site: Site, ids: list[str]) -> int:
     """The version of the runs together, after a look at each."""
-    runs = [site.run(run_id) for run_id in ids]
-    for run in runs:
-        run.refresh()
-    return version_of(runs)
+    return version_of([site.look(run_id) for run_id in ids])
 
 
 def _event(name: str, data: dict[str, object]) -> str:

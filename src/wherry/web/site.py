@@ -34,6 +34,13 @@ class Site:
         """Return the run. NotFoundError."""
         return self.runs.run(run_id)
 
+    def look(self, run_id: str) -> Run:
+        """Return the run after a look at what is new in it, which the table then knows too. NotFoundError."""
+        run = self.run(run_id)
+        if run.refresh() and run.is_read:
+            self.listing.take(run.row)
+        return run
+
     def row(self, run_id: str) -> RunRow:
         """Return the row of the run, as the table has it, else as the run says it itself. NotFoundError."""
         return self.listing.row(run_id) or self.runs.run(run_id).row

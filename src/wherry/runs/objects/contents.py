@@ -87,13 +87,23 @@ class Contents:
 
     @property
     def attempt(self) -> int:
-        """The number of the run's last start, as checkpoints, folders or environments count them; 1 without."""
+        """The number of the run's last start, as checkpoints, folders or environments count them; 1 without such."""
         attempts = [int(name[len("checkpoints/attempts/") :][:9]) for name in self.files if _is_record(name)]
         return max([*attempts, *(part.attempt for part in self.parts), len(self.environments), 1])
 
     def writers(self, now_s: float) -> dict[str, WriterState]:
         """Who has mirrored it, and whether he still does."""
         return {name: _WORDS[one.state_at(now_s)] for name, one in self.manifests.items()}
+
+    def state_by_writers(self, now_s: float) -> RunState | None:
+        """What the heartbeats say of the run; None without one."""
+        writers = set(self.writers(now_s).values())
+        return None if not writers else "live" if "alive" in writers else "lost" if "lost" in writers else "finished"
+
+    @property
+    def heartbeat_s(self) -> float | None:
+        """When a writer was heard of last, in s since 1970; None if none says it."""
+        return max((one.heartbeat_s for one in self.manifests.values()), default=None)
 
 
 def _is_record(name: str) -> bool:
@@ -160,9 +170,9 @@ def _gaps(root: str, objects: Sequence[ObjectMeta], files: dict[str, Assembly], 
 
 def run_state(contents: Contents, place: Place, summary_state: str | None, now_s: float) -> RunState:
     """Whether somebody writes the run: by the heartbeats of mirrors, else by the folder's lock, its summary, and its age."""
-    writers = set(contents.writers(now_s).values())
-    if writers:
-        return "live" if "alive" in writers else "lost" if "lost" in writers else "finished"
+    by_writers = contents.state_by_writers(now_s)
+    if by_writers is not None:
+        return by_writers
     is_alive = _holder_lives(contents, place)
     if is_alive is not None:
         return "live" if is_alive else "lost"
