@@ -39,6 +39,7 @@ def test_an_overwritten_point_is_not_the_best(attempt: str, kept: str, tmp_path:
     loss = row.metrics["loss"]
     assert (loss.min, loss.min_step, loss.max_step, loss.n_points) == (pytest.approx(1.505), 99, 100, 300)
     assert (loss.last_step, loss.is_partial) == (299, False)
+    assert row.attempt == 2
 
 
 def test_infinities_are_counted_and_are_not_the_best(tmp_path: Path, open_runs: Any) -> None:
@@ -46,3 +47,13 @@ def test_infinities_are_counted_and_are_not_the_best(tmp_path: Path, open_runs: 
     (row,) = open_runs(tmp_path / "runs").rows()
     loss = row.metrics["loss"]
     assert (loss.last, loss.min, loss.max, loss.n_points, loss.n_nan, loss.n_inf) == (1.0, 1.0, 2.0, 5, 1, 2)
+
+
+def test_restarts_in_its_own_folder_are_counted_in_what_the_writer_and_the_reader_add(tmp_path: Path, open_runs: Any) -> None:
+    folder = tmp_path / "runs/a"
+    for first in (0, 30, 20):
+        log(folder, dict.fromkeys(range(first, 50), 1.0))
+    with open(folder / "metrics.jsonl", "a") as file:  # behind the summary
+        file.write('{"t": 1e9, "step": 10, "loss": 1.0}\n')
+    (row,) = open_runs(tmp_path / "runs").rows()
+    assert row.attempt == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 from wherry.errors import PermanentError, StoreError
@@ -34,6 +35,8 @@ class Digest:
     metrics: dict[str, KeySummary] = field(default_factory=dict)
     size_bytes: int = 0
     last_t: float | None = None
+    #: As the steps in the metrics tell, which go back where a run is resumed in its own folder.
+    n_starts: int = 1
     trouble: list[str] = field(default_factory=list)
 
 
@@ -66,7 +69,7 @@ def row_from(place: Place, contents: Contents, run_id: str, now_s: float) -> Run
         name=digest.name or name,
         uri=uri,
         state=state,
-        attempt=contents.attempt,
+        attempt=max(contents.attempt, digest.n_starts),
         age_s=None if contents.newest_s is None else max(0.0, now_s - contents.newest_s),
         heard_s=None if contents.heartbeat_s is None else max(0.0, now_s - contents.heartbeat_s),
         lag_s=max((one.lag_s for one in open_manifests), default=None),
@@ -116,6 +119,11 @@ def digest_of(place: Place, contents: Contents) -> Digest:
             shown = f"{one.part.label}{key}"
             later = digest.metrics.get(shown)
             digest.metrics[shown] = summary if later is None else joined(summary, later)
+    starts = Counter[int]()
+    for one in found:
+        if one.fold.keys and not one.part.child:
+            starts[one.part.rank] += 1 + one.fold.n_restarts
+    digest.n_starts = max(starts.values(), default=1)
     return digest
 
 

@@ -4,7 +4,7 @@
 
     {"format": "wherry-run-summary", "version": 2, "name": "job42", "state": "live", "written_s": 1780000000.0, "next_s": 60.0,
      "hparams": {"lr": 0.1}, "n_lines": 12, "metrics_bytes": 1234, "size_bytes": 5678, "keys_cut": 0,
-     "metrics": {"loss": [0.5, 11, 0.4, 9, 2.3, 0, 12, 0, 0, 0, 11, false]}}
+     "n_restarts": 0, "metrics": {"loss": [0.5, 11, 0.4, 9, 2.3, 0, 12, 0, 0, 0, 11, false]}}
 
 The entries of a metric are the fields of `KeyFold`. They are of the first `metrics_bytes` of ``metrics.jsonl``: whoever
 reads more of that file goes on from there. A point that a restart has overwritten counts in none of them: when the step of a
@@ -76,17 +76,19 @@ class KeyFold:
 
     NaN and infinities are points, and neither last nor least nor greatest. `first_step`, `end_step`: of the points that stand.
     `is_cut`: a restart has overwritten some of the points, and only reading them again tells what the others were.
+    `n_restarts`: how often the step went back, of all points that were taken.
     """
 
     __slots__ = (
         *("below", "end_step", "first_step", "is_cut", "last", "last_step", "max", "max_step", "min", "min_step"),
-        *("n_inf", "n_nan", "n_points", "next_step"),
+        *("n_inf", "n_nan", "n_points", "n_restarts", "next_step"),
     )
 
     def __init__(self, below: float = math.inf) -> None:
         self._forget()
         self.n_points = self.n_nan = self.n_inf = 0
         self.is_cut = False
+        self.n_restarts = 0
         #: Of add_before(): the step of the point behind, and the least step that the run went back to behind.
         self.next_step: int | None = None
         self.below = below
@@ -106,6 +108,7 @@ class KeyFold:
         """Take one more point."""
         if step is not None:
             if self.end_step is not None and step < self.end_step:
+                self.n_restarts += 1
                 self.go_back(step)
             self.end_step = step
             if self.first_step is None:
@@ -135,6 +138,7 @@ class KeyFold:
         at = self.next_step if step is None else step
         if at is not None:
             if self.next_step is not None and self.next_step < at:
+                self.n_restarts += 1
                 self.below = min(self.below, self.next_step)
             self.next_step = at
             if at >= self.below:
@@ -216,6 +220,8 @@ class MetricsFold:
         self.keys_cut = 0
         #: When the last line was logged.
         self.last_t: float | None = None
+        #: What a summary said of the restarts before what was taken since.
+        self.n_restarts_before = 0
 
     def add(self, data: bytes) -> None:
         """Take what follows, which ends with a whole line."""
@@ -237,6 +243,11 @@ class MetricsFold:
                 fold.add(number, step)
 
     @property
+    def n_restarts(self) -> int:
+        """How often the run went back to an earlier step, by the metric that shows most of it."""
+        return self.n_restarts_before + max((one.n_restarts for one in self.keys.values()), default=0)
+
+    @property
     def is_cut(self) -> bool:
         """Whether some metric has lost points to a restart, and read_again() would tell what the others are."""
         return any(one.is_cut for one in self.keys.values())
@@ -248,6 +259,7 @@ class MetricsFold:
         """
         below = below or {}
         self.keys = {key: KeyFold(below.get(key, math.inf)) for key in self.keys}
+        self.n_restarts_before = 0
         for record in _records_backwards(read, self.n_bytes):
             step = step_of(record)
             for key, value in record.items():
@@ -297,6 +309,7 @@ def summary_bytes(
         "metrics_bytes": fold.n_bytes,
         "size_bytes": size_bytes,
         "keys_cut": fold.keys_cut,
+        "n_restarts": fold.n_restarts,
         "metrics": {key: one.to_list() for key, one in fold.keys.items()},
     }
     return json.dumps(found).encode() + b"\n"
@@ -309,8 +322,10 @@ def fold_of(found: Mapping[str, object]) -> MetricsFold:
     for key, entries in metrics.items() if isinstance(metrics, dict) else ():
         if (one := KeyFold.from_list(entries)) is not None and len(fold.keys) < MOST_KEYS:
             fold.keys[key] = one
-    counts = (found.get(name) for name in ("metrics_bytes", "n_lines", "keys_cut"))
-    fold.n_bytes, fold.n_lines, fold.keys_cut = (count if isinstance(count, int) and count >= 0 else 0 for count in counts)
+    counts = (found.get(name) for name in ("metrics_bytes", "n_lines", "keys_cut", "n_restarts"))
+    fold.n_bytes, fold.n_lines, fold.keys_cut, fold.n_restarts_before = (
+        count if isinstance(count, int) and 0 <= count < 2**63 else 0 for count in counts
+    )
     fold.last_t = number_of(found.get("last_t"))
     return fold
 

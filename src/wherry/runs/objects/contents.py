@@ -87,7 +87,7 @@ class Contents:
 
     @property
     def attempt(self) -> int:
-        """The number of the run's last start, as checkpoints, folders or environments count them; 1 without such."""
+        """The number of the run's last start, as checkpoints, folders or environments count them; 1 without."""
         attempts = [int(name[len("checkpoints/attempts/") :][:9]) for name in self.files if _is_record(name)]
         return max([*attempts, *(part.attempt for part in self.parts), len(self.environments), 1])
 
