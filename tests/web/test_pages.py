@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -208,3 +209,13 @@ def test_the_charts_of_a_machine_are_behind_those_of_the_training(tmp_path: Path
     with page_of(tmp_path) as page:
         keys = re.findall(r'data-key="([^"]+)"', page.get("/compare?id=run").text)
     assert ["train/loss", "val/loss", "eval/loss", "loss", "system/cpu/percent"] == keys
+
+
+def test_hyperparameters_that_no_float_holds_and_odd_names_are_shown(tmp_path: Path) -> None:
+    for name, value in (("a", 10**400), ("b", -(10**400)), ("c", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hparams.json").write_text(json.dumps({"n": value, "my rate": 1.0 if name == "c" else 2.0}))
+    with page_of(tmp_path) as page:
+        assert 'placeholder="key(&#39;my rate&#39;)&lt;=2"' in page.get("/").text
+        for path in ("/?group=n", "/?columns=n&group=my+rate", "/compare?id=a&id=b&id=c"):
+            assert 200 == page.get(path).status

@@ -54,6 +54,7 @@ _SPELLINGS = (
     (re.compile(r"\b(AND|OR|NOT|IN)\b"), "and, or, not, in are written small"),
 )
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_PLAIN = re.compile(r"[^\W\d]\w*([./][^\W\d]\w*)*")
 _WORDS: dict[str, bool] = {"true": True, "false": False}
 _REMEDY = "write comparisons such as lr<1e-3 and loss<2 or state=='live', and odd names as key('my loss')"
 
@@ -211,8 +212,8 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def written(name: str) -> str:
     """The name as a filter takes it: ``val/loss``, ``key('my loss')``."""
     try:
-        is_plain = Where(f"{name}<1").names == [name]
-    except ConfigError:
+        is_plain = _PLAIN.fullmatch(name) is not None and Where(f"{name}<1").names == [name]
+    except ConfigError:  # `lambda`
         is_plain = False
     return name if is_plain else f"key({name!r})"
 

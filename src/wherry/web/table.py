@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,9 +91,14 @@ def example_of(rows: Sequence[RunRow]) -> str:
 
 
 def _middle(rows: Sequence[RunRow], name: str) -> float | None:
+    numbers = sorted(_numbers(rows, name))
+    return numbers[(len(numbers) - 1) // 2] if numbers else None
+
+
+def _numbers(rows: Sequence[RunRow], name: str) -> list[float]:
+    """The finite numbers of a column; a whole number that no float can hold is none."""
     found = [value for row in rows if isinstance(value := value_of(row, name), (int, float)) and not isinstance(value, bool)]
-    numbers = sorted(value for value in found if math.isfinite(value))
-    return float(numbers[(len(numbers) - 1) // 2]) if numbers else None
+    return [value for value in found if abs(value) <= sys.float_info.max]
 
 
 def default_columns(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -151,11 +157,10 @@ def _sub(summary: KeySummary, step: int | None, *, with_nan: bool = False) -> st
 def _summary(rows: Sequence[RunRow], columns: Sequence[str]) -> dict[str, Cell]:
     found = {}
     for name in columns:
-        values = [value for row in rows if isinstance(value := value_of(row, name), (int, float)) and math.isfinite(value)]
-        if values:
+        if values := _numbers(rows, name):
             mean = sum(values) / len(values)
             spread = f"{number(min(values))} to {number(max(values))}" if min(values) < max(values) else ""
-            found[name] = Cell(f"mean {number(float(mean))}" if spread else number(values[0]), spread)
+            found[name] = Cell(f"mean {number(mean)}" if spread else number(values[0]), spread)
     return found
 
 

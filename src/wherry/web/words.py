@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from wherry.quantities import age_text, size_text, time_text
@@ -35,7 +36,7 @@ def number(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) < 10**15 else f"{value:.6g}"
+        return f"{value:,}" if abs(value) < 10**15 else f"{Decimal(value).normalize():.6g}"  # a float might not hold it
     if isinstance(value, float):
         if math.isfinite(value) and value == int(value) and abs(value) < 10**6:
             return f"{int(value):,}"

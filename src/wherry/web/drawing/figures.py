@@ -119,7 +119,11 @@ def _is_missing(value: object) -> bool:
 
 
 def _float(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else float(str(value))
+    """As a float; a whole number that none can hold is as good as infinite."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else float(str(value))
+    except OverflowError:
+        return math.copysign(math.inf, 1 if str(value)[0] != "-" else -1)
 
 
 def _is_number(value: object) -> bool:
