@@ -62,6 +62,20 @@ def test_damaged_metrics_cost_their_lines_only(metrics: bytes, tmp_path: Path, o
     assert runs.run("b").keys() in ([], ["loss"])
 
 
+def test_files_that_are_no_json_are_said(tmp_path: Path, open_runs: Any) -> None:
+    run_with(tmp_path / "runs/a", metrics__jsonl="garbage\nmore\n", hparams__json="[1")
+    run_with(tmp_path / "runs/b", metrics__jsonl=LINE + '{"t": 1.0, "st')
+    run_with(tmp_path / "runs/c", metrics__jsonl='{"t": 1.0, "st')
+    runs = open_runs(tmp_path / "runs")
+    rows = {row.id: row.trouble for row in runs.rows()}
+    assert rows == {
+        "a": "hparams.json: it is no JSON object; metrics.jsonl: no line of it is a JSON object",
+        "b": None,
+        "c": None,
+    }
+    assert runs.run("a").row.trouble == rows["a"]
+
+
 @pytest.mark.parametrize(
     "summary",
     [

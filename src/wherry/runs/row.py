@@ -164,12 +164,16 @@ def _take_part(place: Place, contents: Contents, part: Part, digest: Digest) -> 
     hparams = summary.get("hparams")
     if not isinstance(hparams, dict):
         hparams = read_hparams(place, contents, part)
+        if not hparams and (meta := contents.plain(part.name("hparams.json"))) and parse_object(place.fetch_small(meta)) is None:
+            digest.trouble.append(f"{meta.key.rpartition('/')[2]}: it is no JSON object")
     digest.hparams |= {} if part.child or part.rank else hparams
     fold = fold_of(summary)
     is_partial, file = False, None
     if (assembly := contents.files.get(part.name("metrics.jsonl"))) is not None:
         file = LogicalFile(place, assembly)
         is_partial = _bring_up_to_date(file, fold)
+        if fold.n_bytes and not (fold.n_lines or fold.keys):  # a last line that is half written is not counted in either
+            digest.trouble.append(f"{part.name('metrics.jsonl')}: no line of it is a JSON object")
     if not part.label:
         digest.name, digest.state = _text(summary.get("name")) or digest.name, _text(summary.get("state")) or None
         size_bytes = summary.get("size_bytes")
