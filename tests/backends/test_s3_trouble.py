@@ -257,8 +257,14 @@ class TestThrottling:
 class TestBodies:
     @pytest.mark.parametrize(
         "action",
-        [Truncate(7), Truncate(7, rewrite_length=True), Extend(rewrite_length=True), CutAnswer(5, "close")],
-        ids=["short", "short, length agrees", "long, length agrees", "cut"],
+        [
+            Truncate(7),
+            Truncate(7, rewrite_length=True),
+            Extend(rewrite_length=True),
+            Extend(rewrite_length=True, late_s=0.2),
+            CutAnswer(5, "close"),
+        ],
+        ids=["short", "short, length agrees", "long, length agrees", "long, in two pieces, length agrees", "cut"],
     )
     @pytest.mark.parametrize(("start", "end"), [(0, None), (100, 200)])
     def test_a_body_of_another_length_is_noticed_and_nothing_is_written_beside_the_range(

@@ -182,7 +182,7 @@ async def _copy_answer(client: Side, reply: Head, body: AsyncIterator[bytes], ex
         change -= truncate.n_bytes if truncate.rewrite_length else 0
         is_whole = truncate.rewrite_length
     if extend is not None:
-        body = _extended(body, extend.extra)
+        body = _extended(body, extend)
         change += len(extend.extra) if extend.rewrite_length else 0
         is_whole = is_whole and (extend.rewrite_length or reply.length is None)
     if cut is not None:
@@ -283,10 +283,11 @@ async def _without_end(body: AsyncIterator[bytes], n_bytes: int) -> AsyncIterato
             held = held[ready:]
 
 
-async def _extended(body: AsyncIterator[bytes], extra: bytes) -> AsyncIterator[bytes]:
+async def _extended(body: AsyncIterator[bytes], extend: Extend) -> AsyncIterator[bytes]:
     async for block in body:
         yield block
-    yield extra
+    await asyncio.sleep(extend.late_s)
+    yield extend.extra
 
 
 async def _at_most(body: AsyncIterator[bytes], n_bytes: int) -> AsyncIterator[bytes]:

@@ -84,10 +84,14 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Extend:
-    """Add bytes to the answer's body. `rewrite_length`: Content-Length is made to agree, else they come after its end."""
+    """Add bytes to the answer's body. `rewrite_length`: Content-Length is made to agree, else they come after its end.
+
+    `late_s`: how long after the body, so that no read returns both.
+    """
 
     extra: bytes = b"too much"
     rewrite_length: bool = False
+    late_s: float = 0
 
 
 @dataclass(frozen=True)
