@@ -63,6 +63,7 @@ MEANINGS = {
     "sequential_parts": "one stream: a single worker sends it, in order",
     "deleted_at_once": "objects deleted by one request, as when a mirror takes its segments away",
     "min_joined_bytes": "objects become one inside the store, as when a mirror seals a file: least size of each but the last",
+    "puts_at_once": "small objects that one thread puts at once, where others put one",
     "copies": "objects are copied inside the server, as `wherry cp` does it",
 }
 

@@ -64,7 +64,7 @@ ROOMS = (
     "errors",
 )
 #: These use the standard library only, and one another.
-CONTRACT = ("store/contract", "clock", "config", "errors", "uri", "spool/journal/jobs")
+CONTRACT = ("store/contract", "store/memory_file", "clock", "config", "errors", "uri", "spool/journal/jobs")
 #: What a backend may import of wherry besides the files of its own folder.
 BACKENDS_MAY_IMPORT = frozenset(
     {
@@ -78,6 +78,7 @@ BACKENDS_MAY_IMPORT = frozenset(
         "backends.http.client",
         "backends.http.wire_errors",
         "backends.http.routes",
+        "backends.http.volley",
         "backends.local_file",
         "backends.pages",
         "backends.tally",

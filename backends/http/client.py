@@ -135,7 +135,7 @@ class Client:
     ) -> None:
         self._now = now
         self._route = route
-        self._note_request = note_request
+        self.note_request = note_request
         self._most_kept = most_kept
         #: Since when each is not in use; the last one used is at the end.
         self._kept: deque[tuple[float, Connection]] = deque()
@@ -159,21 +159,32 @@ class Client:
         return answer
 
     def _ask(self, request: Request) -> Answer:
-        if (kept := self._kept_one()) is not None:
+        if (kept := self.kept_one()) is not None:
             try:
                 return self._exchange(kept, request)
             except DisconnectedError as error:
                 if not (error.is_free and request.is_repeatable):
                     raise
-        return self._exchange(Connection(self._route), request)
+        return self._exchange(self.new_one(), request)
 
     def close(self) -> None:
         """Close the connections that are not in use, and each of the others when its answer ends."""
         self._is_open = False
         _close_all(self._kept)
 
-    def _kept_one(self) -> Connection | None:
-        """The one that was used last, unless something has come on it: its end, or an answer to a request that nobody sent."""
+    def new_one(self) -> Connection:
+        """A new connection, for whoever sends requests by himself. Raises ConnectError, TLSError."""
+        return Connection(self._route)
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection whose last answer was read to its end."""
+        self._release(connection, True)
+
+    def kept_one(self) -> Connection | None:
+        """A kept connection, the one that was used last; None: there is none.
+
+        One on which something has come is closed: it was its end, or an answer to a request that nobody sent.
+        """
         if self._process != os.getpid():  # after a fork they are the parent's: closed here, they stay open there
             self._process = os.getpid()
             _close_all(self._kept)
@@ -194,7 +205,7 @@ class Client:
             connection.close()
 
     def _exchange(self, connection: Connection, request: Request) -> Answer:
-        self._note_request()
+        self.note_request()
         try:
             head, was_sent = self._send(connection, request)
             if head.status < 300 and not was_sent:

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from wherry.backends.http.body import FileRange
@@ -53,6 +54,10 @@ class Connection:
         self._sending = _Naming(f"the server takes no bytes for {self.timeout_s:g} s")
         self._receiving = _Naming(f"the server sends no bytes for {self.timeout_s:g} s")
 
+    def fileno(self) -> int:
+        """Of its socket."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close it. It may be called again."""
         self._socket.close()
@@ -63,6 +68,30 @@ class Connection:
             left = self._sealed(memoryview(data))
             while left:
                 left = left[self._socket.send(left) :]
+
+    def begin(self, data: bytes) -> bool:
+        """Begin to send a head and a small body, as far as go_on() does."""
+        self._output = self._sealed(memoryview(data))
+        return self.go_on()
+
+    def go_on(self) -> bool:
+        """Send what the kernel takes without waiting. Whether all is sent that was begun."""
+        with self._sending, suppress(BlockingIOError):
+            while self._output:
+                self._output = self._output[self._socket.send(self._output, socket.MSG_DONTWAIT) :]
+        return not self._output
+
+    def head_if_come(self) -> bytes | None:
+        """The next head, up to its empty line; None if it is not all here. Never waits. Raises DisconnectedError at the end."""
+        while (end := self._input.find(b"\r\n\r\n") + 4) < 4:
+            if len(self._input) > MOST_HEAD_BYTES:
+                raise ProtocolError(f"the answer's head has more than {MOST_HEAD_BYTES} bytes")
+            if self._has_ended or (came := self._arrived()) == b"":
+                raise DisconnectedError("the server hung up before its answer's end")
+            if came is None:
+                return None
+            self._input += came
+        return self._taken(end)
 
     def send_file(self, body: FileRange, is_answered: Callable[[], bool]) -> None:
         """Send a range of an open file. What comes meanwhile `is_answered` reads; if it says yes, no more is sent."""
@@ -193,6 +222,13 @@ class Connection:
 
     def _arrived(self) -> bytes | None:
         """What is there to receive; b"": the end; None: nothing yet."""
+        if self._tls is None:
+            try:
+                return self._socket.recv(_HEAD_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except OSError:
+                return b""
         before_s = self._socket.gettimeout()
         self._socket.settimeout(0)
         try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wherry.backends.s3.digests import crc32c_of, digest_of, etag_of, split_id
 from wherry.backends.s3.error_table import Translator, status_of, taken
-from wherry.errors import IntegrityError, NotFoundError, StoreError
+from wherry.errors import IntegrityError, NotFoundError, PermanentError, StoreError
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import MultipartStore, ObjectMeta, PutOptions
 
@@ -53,6 +53,32 @@ class Copier:
             if etag and etag == source.etag and "-" not in etag and source.size_bytes >= 0:
                 return ObjectMeta(key, source.size_bytes, etag, crc32c_of(found), digest=digest_of(answer, etag))
             return self.store.head(key)
+
+    def join(self, key: str, sources: Sequence[str], size_bytes: int, put: PutOptions) -> ObjectMeta:
+        """As the contract says: an upload whose parts are copies ("UploadPartCopy", API Reference)."""
+        put = replace(put, if_absent=False)
+        upload_id = self.store.begin(key, size_bytes, put)
+        checked, raw_id = split_id(upload_id)
+
+        def copy(part: tuple[int, str]) -> None:
+            number, name = part
+            source: Any = {"Bucket": self.bucket, "Key": name}
+            with self.errors.translated("join", name, number):
+                self.client().upload_part_copy(Bucket=self.bucket, Key=key, UploadId=raw_id, PartNumber=number, CopySource=source)
+
+        try:
+            with self.errors.about("join", key):
+                if not checked:
+                    raise PermanentError("the server does not check what it joins any more")
+                each_at_once(copy, enumerate(sources, 1))
+                parts = self.store.list_parts(key, upload_id)
+                if (found := sum(part.size_bytes for part in parts)) != size_bytes:
+                    raise IntegrityError(f"the sources have {found} bytes, not {size_bytes}")
+                return self.store.complete(key, upload_id, parts, put)
+        except BaseException:
+            with suppress(StoreError):  # the first error counts
+                self.store.abort(key, upload_id)
+            raise
 
     def _copy(self, key: str, source: ObjectMeta, root: str | None, *, if_absent: bool) -> Mapping[str, Any]:
         client, condition = self.client(), dict[str, Any]()

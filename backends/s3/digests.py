@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wherry.errors import TransientError
+from wherry.store import CRC32C_METADATA, ObjectMeta
 
 _MD5 = re.compile("[0-9a-fA-F]{32}")
 #: Marks the ids of uploads whose parts the server checks: a later process must send their checksums too.
@@ -48,6 +49,20 @@ def digest_of(answer: Mapping[str, Any], etag: str) -> str | None:
                 return f"{name}:{data.hex()}"
     is_plain = answer.get("ServerSideEncryption") in (None, "AES256") and "SSECustomerAlgorithm" not in answer
     return f"md5:{etag.lower()}" if is_plain and _MD5.fullmatch(etag) else None
+
+
+def describe(key: str, answer: Mapping[str, Any]) -> ObjectMeta:
+    """What a HEAD or GET says of an object."""
+    metadata = {name.lower(): text for name, text in answer.get("Metadata", {}).items()}
+    crc32c = crc32c_of(answer)
+    if crc32c is None and re.fullmatch(r"[0-9a-f]{8}", ours := metadata.get(CRC32C_METADATA, "")):
+        crc32c = int(ours, 16)
+    modified_s = answer["LastModified"].timestamp() if "LastModified" in answer else None
+    etag = etag_of(answer.get("ETag"))
+    if answer.get("ContentLength", -1) < 0:
+        raise TransientError("the answer does not say how many bytes the object has")
+    digest, content_type = digest_of(answer, etag), answer.get("ContentType")
+    return ObjectMeta(key, answer["ContentLength"], etag, crc32c, modified_s, metadata, digest=digest, content_type=content_type)
 
 
 def _is_of_the_whole(answer: Mapping[str, Any]) -> bool:

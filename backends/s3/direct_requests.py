@@ -120,7 +120,7 @@ class Direct:
         query = "&".join([f"{name}={quote(str(given[asked]), safe='')}" for asked, name in _QUERY.items() if asked in given])
         answer = self._send(operation, key, query, headers, body, payload := self._payload_of(body))
         if answer.status < 300:
-            return _described(operation, answer)
+            return described(operation, answer)
         error = _error_of(operation, answer)
         if _has_moved(operation, error):
             self.is_moved = True
@@ -130,7 +130,7 @@ class Direct:
             answer = self._send(operation, key, query, headers, body, sha256_of(body))
             if answer.status < 300:
                 self.must_sign = True
-                return _described(operation, answer)
+                return described(operation, answer)
             error = _error_of(operation, answer)
         raise error
 
@@ -141,9 +141,20 @@ class Direct:
         is_unsigned = self.signer is None or (not self.must_sign and self.takes_unsigned())
         return UNSIGNED if is_unsigned else sha256_of(body)
 
+    def put_request(self, key: str, body: Source, metadata: Mapping[str, str], given: Mapping[str, object]) -> Request | None:
+        """What ask("put_object") would send first; None: it is one for botocore."""
+        if not self.is_alike("put_object") or (headers := _headers_of(metadata, given)) is None:
+            return None
+        return self._request("put_object", key, "", headers, body, self._payload_of(body))
+
     def _send(
         self, operation: str, key: str, query: str, headers: Mapping[str, str], body: Source | None, payload: str
     ) -> Answer:
+        return self.client.ask(self._request(operation, key, query, headers, body, payload))
+
+    def _request(
+        self, operation: str, key: str, query: str, headers: Mapping[str, str], body: Source | None, payload: str
+    ) -> Request:
         method, path = _METHODS[operation], self.path + quote(key, safe="/~")
         headers = {"host": self.host, **headers}
         if self.signer is not None:
@@ -160,7 +171,7 @@ class Direct:
         except ValueError:  # which may say a letter of a session token
             words = "the request cannot be sent: a key or a token has a line break, or a letter that is not ASCII"
             raise PermanentError(words) from None
-        return self.client.ask(Request(method, head, b"" if body is None else body.content(), "if-none-match" not in headers))
+        return Request(method, head, b"" if body is None else body.content(), "if-none-match" not in headers)
 
 
 def sha256_of(body: Source) -> str:
@@ -186,7 +197,7 @@ def _headers_of(metadata: Mapping[str, str], given: Mapping[str, object]) -> dic
     return headers
 
 
-def _described(operation: str, answer: Answer) -> dict[str, Any]:
+def described(operation: str, answer: Answer) -> dict[str, Any]:
     """What boto3 returns for an answer."""
     headers = answer.headers
     found: dict[str, Any] = {_ANSWERS[name]: headers[name] for name in headers.keys() & _ANSWERS.keys()}

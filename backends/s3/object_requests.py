@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from wherry.backends.http.volley import SmallRequest, Volley
 from wherry.backends.http.wire_errors import UnknownWay
 from wherry.backends.s3.body import Source
-from wherry.backends.s3.direct_requests import Direct, direct_of
+from wherry.backends.s3.direct_requests import Direct, described, direct_of
 from wherry.backends.s3.early import early_direct
 from wherry.backends.s3.error_table import status_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("wherry.s3")
 
 _DENIED = (400, 401, 403)
+_T = TypeVar("_T")
+
+
+class Put(NamedTuple):
+    """One object to put: what ask() would be given."""
+
+    key: str
+    body: Source
+    metadata: Mapping[str, str]
+    given: Mapping[str, object]
 
 
 @dataclass
@@ -69,6 +80,31 @@ class Objects:
         if metadata is not None:
             given["Metadata"] = dict(metadata)
         return call(Bucket=self.bucket, Key=key, **given)
+
+    def put_many(self, puts: Iterable[tuple[_T, Put]], most: int) -> Iterator[tuple[_T, Mapping[str, Any]]]:
+        """Put small objects from one thread, `most` at once, and yield what boto3 would return for each that was put.
+
+        After the first answer that is no success, or none, nothing more is begun: see `Volley`. What is not yielded is to be put
+        by ask(), which knows what to do.
+        """
+        early = None if self.is_connected() else self._early
+        if (direct := early or self._direct(self.connected())) is None:
+            return
+        is_fine = True
+
+        def requests() -> Iterator[tuple[_T, SmallRequest]]:
+            for what, put in puts:
+                request = direct.put_request(put.key, put.body, put.metadata, put.given) if is_fine else None
+                if request is None or not isinstance(request.body, bytes):
+                    return
+                yield what, SmallRequest(request.method, request.head + b"\r\n" + request.body)
+
+        for what, answer in Volley[_T](direct.client, most).answers(requests()):
+            if answer.status < 300:
+                yield what, described("put_object", answer)
+            else:
+                is_fine = False
+                answer.close()
 
     def end_early(self) -> None:
         """From now on make every request as botocore would have made it."""

@@ -30,7 +30,8 @@ from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server, Server, fast_folder
 from support import wait_until
 from wherry.backends.gcs.store import GCSStore
-from wherry.backends.s3.store import S3Store, _describe
+from wherry.backends.s3.digests import describe
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import AccessDeniedError
@@ -360,7 +361,7 @@ MD5 = "0123456789abcdef0123456789abcdef"
     ],
 )
 def test_an_etag_is_taken_for_an_md5_only_where_it_is_one(says: dict[str, str], digest: str | None) -> None:
-    assert _describe("a", {"ContentLength": 1, "ETag": f'"{MD5}"', **says}).digest == digest
+    assert describe("a", {"ContentLength": 1, "ETag": f'"{MD5}"', **says}).digest == digest
 
 
 def test_directory_buckets_have_etags_that_are_no_md5s() -> None:

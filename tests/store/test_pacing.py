@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support import file_of
 from wherry.backends.memory import MemoryStore
 from wherry.checksum import crc32c_of_file
 from wherry.config import RetryConfig, TransferConfig
-from wherry.store import Part, PutOptions
+from wherry.store import ObjectMeta, Part, PutOptions
 from wherry.store.governor import Governor
 from wherry.store.node_table import NodeTable
 from wherry.store.pacing import PacedStore, command_governor, paced
@@ -55,6 +56,18 @@ def test_each_call_ends_when_its_bytes_are_paid_for(tmp_path: Path) -> None:
     store.read("whole", lambda block, at: None, end=MB)
     found.append(clock.now_s)
     assert [1001.0, 1002.0, 1003.0, 1003.5, 1004.5, 1005.0] == pytest.approx(found)
+
+
+def test_each_of_many_puts_is_paid_for(tmp_path: Path) -> None:
+    class ManyStore(MemoryStore):
+        def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+            yield from enumerate(self.put_file(*put) for put in puts)
+
+    clock = Time()
+    one = Governor(NodeTable(), "", 8, max_bytes_per_s=2 * MB, now=clock.now, sleep=clock.sleep)
+    store = PacedStore(ManyStore(StoreURI("memory", "paced"), {}), one)
+    path = file_of(tmp_path / "file", MB)
+    assert [1000.5, 1001.0] == [clock.now_s for _ in store.put_many([("a", path, PutOptions()), ("b", path, PutOptions())], 2)]
 
 
 def test_time_in_which_nothing_moves_pays_for_nothing() -> None:

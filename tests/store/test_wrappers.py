@@ -16,6 +16,8 @@ from wherry.checksum import crc32c
 from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
 from wherry.store import Capabilities, MultipartStore, ObjectMeta, Page, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
+from wherry.store.governor import Governor
+from wherry.store.node_table import NodeTable
 from wherry.store.pacing import PacedStore, command_governor
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.testing import Fault, FaultyStore
@@ -63,6 +65,10 @@ class RecordingStore(MultipartStore):
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         self._note(locals())
         return ObjectMeta(key, 1)
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        self._note(locals())
+        return iter([(0, ObjectMeta("a", 1)), (2, ObjectMeta("c", 1))])
 
     def get_file(self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None) -> None:
         self._note(locals())
@@ -136,6 +142,8 @@ ARGUMENTS: dict[str, Any] = {
     "key": "k",
     "path": Path("p"),
     "put": PutOptions(if_absent=True, crc32c=99, metadata={"m": "v"}, frozen=True),
+    "puts": [("a", Path("p"), PutOptions(if_absent=True)), ("b", Path("q"), PutOptions())],
+    "most": 2,
     "start": 3,
     "end": 4,
     "take": print,
@@ -172,7 +180,7 @@ def test_wrapper_forwards_every_argument_and_the_answer(wrap: Any, name: str) ->
     positional = [ARGUMENTS[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
     named = {each.name: ARGUMENTS[each.name] for each in parameters if each.kind is each.KEYWORD_ONLY}
     answers = [getattr(store, name)(*positional, **named) for store in (plain, wrap(wrapped))]
-    if name.startswith(("list", "pages")):
+    if name.startswith(("list", "pages", "put_many")):
         answers = [list(answer) for answer in answers]
     assert answers[0] == answers[1]
     assert plain.calls == wrapped.calls
@@ -341,6 +349,42 @@ def test_listing_holds_no_place_while_the_caller_works(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store.put_file(name, file(tmp_path))
     assert [store.head(meta.key).key for meta in store.list()] == ["a", "b"]
+
+
+class ManyStore(RecordingStore):
+    """Puts all that it is given at once."""
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        self.calls.append(("put_many", {"most": most}))
+        for place, (key, _, _) in enumerate(puts):
+            yield place, ObjectMeta(key, 1)
+
+
+PUTS = [(str(number), Path("p"), PutOptions()) for number in range(5)]
+
+
+def test_many_puts_take_the_places_that_are_free_and_give_them_back() -> None:
+    inner = ManyStore()
+    store = LimitStore(inner, 8)
+    first = store.put_many(PUTS, 5)
+    next(first)
+    second = store.put_many(PUTS, 5)
+    next(second)
+    third = store.put_many(PUTS, 5)
+    assert [] == list(third), "there is no place: none of them is put"
+    first.close()  # type: ignore[attr-defined]  # it is a generator
+    assert 5 == len(list(store.put_many(PUTS, 5)))
+    assert [5, 3, 5] == [call["most"] for _, call in inner.calls]
+
+
+def test_many_puts_are_left_out_while_a_rate_is_limited() -> None:
+    for limits in ({"max_bytes_per_s": 1e9}, {"max_requests_per_s": 1e9}):
+        governor = Governor(NodeTable(), "", 8, **limits)  # type: ignore[arg-type]
+        assert [] == list(LimitStore(ManyStore(), 8, governor).put_many(PUTS, 5))
+    governor = Governor(NodeTable(), "", 8)
+    store = LimitStore(ManyStore(), 8, governor)
+    governor.note_throttled(governor.now_s())
+    assert [] == list(store.put_many(PUTS, 5)), "a store that has throttled is asked carefully"
 
 
 def test_limit_of_nothing_is_refused() -> None:

@@ -24,7 +24,7 @@ class Crew:
     """Carries out calls in at most `n_threads` threads, which are started as they are needed, and collects acknowledgements.
 
     `wake` is called from these threads when the main thread should look: a thread has nothing to do, or an acknowledgement is
-    the first of its group. All other methods but ack() are the main thread's.
+    the first of its group. All other methods but start() and ack() are the main thread's.
     """
 
     def __init__(self, n_threads: int, wake: Callable[[], object]) -> None:
@@ -44,14 +44,13 @@ class Crew:
         return self._n_under_way
 
     def start(self, call: Callable[[], object]) -> None:
-        """Have a thread make the call."""
+        """Have a thread make the call. Any thread may ask for it."""
         with self._lock:
             self._n_under_way += 1
-            is_short = len(self._threads) < min(self._n_under_way, self._n_threads)
-        if is_short:
-            thread = threading.Thread(target=self._work, name=f"job_{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            if len(self._threads) < min(self._n_under_way, self._n_threads):
+                thread = threading.Thread(target=self._work, name=f"job_{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
         self._calls.put(call)
 
     def paused(self, write: Callable[[], _T]) -> _T:
@@ -64,7 +63,12 @@ class Crew:
             return write()
 
     def ack(self, ack: Ack) -> None:
-        """Have the main thread write an acknowledgement. Called by a thread, for the job that it has just done."""
+        """Have the main thread write an acknowledgement. Called by a thread, for a job that it has just done.
+
+        Returns when the main thread writes nothing: whoever goes on with other jobs pauses here, too.
+        """
+        with self._gate:
+            pass
         with self._lock:
             self._acks.append(ack)
             is_first = len(self._acks) == 1

@@ -26,7 +26,7 @@ from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, Wa
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.tokens import ANOTHER_PROCESS, ANOTHER_RUN, is_of_another_attempt, is_of_another_run
-from wherry.spool.journal.work import TRY_AGAIN_S, Ack
+from wherry.spool.journal.work import TRY_AGAIN_S, Ack, Leased
 from wherry.spool.spool import HELD_BYTES, Spool
 from wherry.store import ObjectStore
 from wherry.store.retry import job_wait_s
@@ -39,6 +39,8 @@ log = logging.getLogger("wherry.agent.worker")
 
 #: How long a stored object that must not have replaced another waits for the end of its server's trial, to say whether it can.
 _TRIAL_S = 5.0
+#: Larger files are sent by threads: their bytes cost more than handing Python's lock over.
+_MANY_BYTES = 256 * 1024
 #: Before a job's last try: its deadline, which is counted less often, has passed by then.
 _LEAST_LAST_WAIT_S = 1.0
 
@@ -85,13 +87,7 @@ class Performer:
         secrets = self.stores.known().get(job.store_id)
         try:
             opened = self.stores.open(self.record(job.store_id))
-            etag, note = self._carry_out(job, opened, is_plain=is_plain)
-            is_free_to_replace = job.overwrite or job.schedule.replaces_earlier
-            done = Ack(job.id, etag, None if is_free_to_replace else _decides_races(opened, job), note, job.size_bytes)
-            if self.ack is not None:
-                self.ack(done)
-            else:
-                self.write([done])
+            self._done(job, opened, *self._carry_out(job, opened, is_plain=is_plain))
             return
         except NotReadyError as error:
             self._again(job, error, wait_s=error.look_again_s, counts=False)
@@ -114,6 +110,31 @@ class Performer:
             log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
             self._fail(job, error)
         self.notify_sessions()
+
+    def perform_many(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Carry out jobs of one store that `goes_with_others`, all from this thread; returns those that are for perform()."""
+        left, cause = {job.id: job for job in jobs}, "the store has taken no more of them at once"
+        try:
+            opened = self.stores.open(self.record(jobs[0].store_id))
+            is_known = self.stores.learn_endpoint(jobs[0].store_id, opened, jobs[0].key) is None
+            if is_known and opened.store.capabilities.puts_at_once > 1 and opened.store.capabilities.checks_crc32c:
+                paths = [self.spool.staged_path(job.object_id) for job in jobs]
+                for job, meta in self.sender.send_many(jobs, paths, opened.store):
+                    self._done(job, opened, meta.etag, None)
+                    del left[job.id]
+        except Exception as error:  # perform() meets it again, and knows what to do
+            cause = self._text(error)
+        if left:
+            log.info("%d of %d small files go one by one: %s", len(left), len(jobs), cause)
+        return list(left.values())
+
+    def _done(self, job: Job, opened: OpenStore, etag: str | None, note: str | None) -> None:
+        is_free_to_replace = job.overwrite or job.schedule.replaces_earlier
+        done = Ack(job.id, etag, None if is_free_to_replace else _decides_races(opened, job), note, job.size_bytes)
+        if self.ack is not None:
+            self.ack(done)
+        else:
+            self.write([done])
 
     def write(self, acks: Sequence[Ack]) -> None:
         """Write down that jobs are done, remove the staged files that nobody needs any more, and wake all sessions."""
@@ -295,6 +316,14 @@ def _ring(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:  # a folder, or a name too long for a socket: no session has made it
         log.debug("%s is no session's: %s", path.name, error)
+
+
+def goes_with_others(leased: Leased) -> bool:
+    """Whether a job's file is small and its upload needs nothing but a put: perform_many() may send it."""
+    job = leased.job
+    is_new = job.schedule.leases_lost == 0 and job.upload_id is None and job.error is None
+    is_simple = leased.is_plain and job.kind is JobKind.PUT and not (job.schedule.looks_first or job.schedule.replaces_earlier)
+    return is_new and is_simple and job.crc32c is not None and job.size_bytes <= _MANY_BYTES
 
 
 def _decides_races(opened: OpenStore, job: Job) -> bool:

@@ -13,16 +13,18 @@ import math
 import select
 import socket
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
 from wherry.agent.crew import GROUP_S, Crew
 from wherry.agent.open_stores import Stores
-from wherry.agent.perform import Performer
+from wherry.agent.perform import Performer, goes_with_others
 from wherry.agent.wakeup import notify
 from wherry.config import AgentConfig
-from wherry.spool.journal.jobs import LEASE_S
+from wherry.spool.journal.jobs import LEASE_S, Job
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.journal.work import SUSPECT_AFTER
@@ -34,6 +36,12 @@ log = logging.getLogger("wherry.agent.worker")
 _RENEW_S = 15.0
 #: Small jobs that a worker leases before it has places for them: enough for a few groups.
 _AHEAD = 24
+#: So few small files are sent as soon by a thread each.
+_LEAST_TOGETHER = 4
+#: One thread sends small files while another waits for its last answers; more would only take turns.
+_MOST_TOGETHER = 2
+#: Unless it takes that long: then something is slow, and others must not wait for it.
+_SLOW_S = 0.5
 
 
 class Worker:
@@ -56,6 +64,8 @@ class Worker:
         self._performer = Performer(
             spool, journal, self._stores, name, self._sender, ack=self._crew.ack, paused=self._crew.paused
         )
+        #: Since when small files are sent, many by one thread, in the order in which these threads have begun.
+        self._together: list[float] = []
         #: Parts of other workers' jobs that are being sent.
         self._helping: set[Future[None]] = set()
         self._has_suspect = False
@@ -106,6 +116,9 @@ class Worker:
         if self._has_suspect or len(self._crew) >= self._config.jobs_in_flight + _AHEAD:
             return math.inf
         now_s = time.monotonic()
+        together = self._together[:_MOST_TOGETHER]
+        if len(together) == _MOST_TOGETHER and (slow_in_s := together[0] + _SLOW_S - now_s) > 0:
+            return slow_in_s
         if self._may_be_more:
             is_hungry = self._was_full and len(self._crew) < self._config.jobs_in_flight
             return 0.0 if is_hungry else max(0.0, self._looked_s + GROUP_S - now_s)
@@ -136,13 +149,38 @@ class Worker:
         # On a full disk it waits: its jobs, and those of others, go on and make room.
         lease = partial(lease, with_stores=usable, with_suspects=not self._is_busy())
         leased = retry_until_written(partial(self._crew.paused, lease))
+        together: defaultdict[int, list[Job]] = defaultdict(list)
         for one in leased:
             self._has_suspect = one.job.schedule.leases_lost >= SUSPECT_AFTER
             self._has_cleaned = False
-            self._crew.start(partial(self._performer.perform, one.job, is_plain=one.is_plain))
+            if goes_with_others(one):
+                together[one.job.store_id].append(one.job)
+            else:
+                self._crew.start(partial(self._performer.perform, one.job, is_plain=one.is_plain))
+        for jobs in together.values():
+            self._start_together(jobs)
         self._was_full = len(leased) >= places  # else there is no other that could be leased now
         # Where nothing is small enough to be leased ahead, the next one is leased when a thread has nothing to do.
         self._may_be_more = self._was_full and bool(leased)
+
+    def _start_together(self, jobs: list[Job]) -> None:
+        if len(jobs) < _LEAST_TOGETHER:
+            self._start_alone(jobs)
+            return
+        begun_s = time.monotonic()
+        self._together.append(begun_s)
+
+        def perform() -> None:
+            try:
+                self._start_alone(self._performer.perform_many(jobs))
+            finally:
+                self._together.remove(begun_s)
+
+        self._crew.start(perform)
+
+    def _start_alone(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._crew.start(partial(self._performer.perform, job, is_plain=True))
 
     def _help(self, usable: set[int]) -> None:
         """Take parts of other workers' jobs, as many at once as those do, when no job of our own is ready."""

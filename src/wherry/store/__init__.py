@@ -20,9 +20,9 @@ from wherry.store.contract import (
     PutOptions,
     StoredPart,
     TakeBlock,
-    file_in_memory,
 )
 from wherry.store.key_order import order_of, rest_after, start_within
+from wherry.store.memory_file import file_in_memory
 
 __all__ = [
     "CRC32C_METADATA",

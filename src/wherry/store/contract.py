@@ -1,4 +1,4 @@
-"""The object store contract: six verbs, delete_many() and pages(), five for stores that take objects in parts, join(), copy().
+"""The object store contract: six verbs, put_many(), delete_many(), pages(), five for stores that take parts, join(), copy().
 
 Left out, each with its reason: append and seek (objects are whole), rename and folders (services have none),
 storage classes and ACLs (options of a backend), async twins (concurrency comes from
@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from wherry.errors import PermanentError
+from wherry.store.memory_file import file_in_memory
 from wherry.uri import TEMPORARY_MARK as TEMPORARY_MARK
 
 #: Metadata kept with each object we write: the upload's unique token and the whole object's CRC32C (8 hex digits).
@@ -42,22 +42,6 @@ _READ_BYTES = 8 * 2**20
 _BLOCK_BYTES = 2**20
 #: Entries of a page that is made here; services give as many.
 PAGE_ENTRIES = 1000
-
-
-@contextmanager
-def file_in_memory() -> Iterator[Path]:
-    """An empty file that takes no room on a disk; where the system has none in memory (macOS), a temporary one."""
-    if not hasattr(os, "memfd_create"):
-        import tempfile  # late: it loads compression libraries
-
-        with tempfile.NamedTemporaryFile(prefix="wherry-read-") as file:
-            yield Path(file.name)
-        return
-    descriptor = os.memfd_create("wherry-read", os.MFD_CLOEXEC)
-    try:
-        yield Path(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -97,6 +81,8 @@ class Capabilities:
     deleted_at_once: int = 1
     #: copy() works.
     copies: bool = False
+    #: put_many() puts so many small objects at once; 1: it puts none.
+    puts_at_once: int = 1
 
 
 @dataclass(frozen=True)
@@ -269,6 +255,18 @@ class ObjectStore(ABC):
         is ever visible (test_failed_put_leaves_nothing); with `put.if_absent` an existing object is untouched and
         AlreadyExistsError is raised (test_if_absent_keeps_the_first).
         """
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        """Put small files from one thread, at most `most` at once: an element of `puts` is what put_file() would be given.
+
+        Yields the place in `puts` and the answer of put_file() for each object that is stored, as the store says so. It may leave
+        any of them out, all after the first trouble, and may raise what put_file() raises. Those may be stored or not: put them
+        by put_file(), which says what is wrong. This implementation leaves out all.
+
+        Guarantees: those of put_file() for each object that it names (test_many_small_files_are_put,
+        test_many_puts_keep_what_is_there).
+        """
+        return iter(())
 
     @abstractmethod
     def get_file(

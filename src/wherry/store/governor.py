@@ -96,6 +96,10 @@ class Governor:
         """Whether there is a limit of bytes per second."""
         return self._max_bytes_per_s is not None
 
+    def is_unlimited(self) -> bool:
+        """Whether no rate is limited, and the store has not throttled of late."""
+        return self._max_bytes_per_s is None and self._max_requests_per_s is None and not self._store.get("limit")
+
     def places(self) -> int:
         """How many requests this process may have in flight at the store just now, at least one."""
         limit = self._store.get("limit")

@@ -7,6 +7,7 @@ may take. What moves at once is small, so that they move evenly: see `paced()`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,12 @@ class PacedStore(WrappedStore):
         made = super().put_file(key, path, put)
         self._governor.pay(made.size_bytes)
         return made
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        """As the inner store's; each is paid for before the next is given out."""
+        for place, made in super().put_many(puts, most):
+            self._governor.pay(made.size_bytes)
+            yield place, made
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the inner store's; returns when its bytes are paid for."""

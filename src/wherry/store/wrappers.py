@@ -86,6 +86,10 @@ class WrappedStore(MultipartStore):
         """As the inner store's."""
         return self._call("put", key, lambda: self.inner.put_file(key, path, put))
 
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        """As the inner store's."""
+        return self._steps("put_many", puts[0][0] if puts else "", lambda: self.inner.put_many(puts, most))
+
     def get_file(
         self, key: str, path: Path, *, start: int = 0, end: int | None = None, if_match: str | None = None
     ) -> int | None:
@@ -204,6 +208,10 @@ class RetryStore(WrappedStore):
             rng=self._rng,
             on_retry=None if self._on_retry is None else functools.partial(self._on_retry, key),
         )
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        """As the inner store's, and once only: what it leaves out is put by put_file()."""
+        return self.inner.put_many(puts, most)
 
     def begin(self, key: str, size_bytes: int, put: PutOptions = PutOptions()) -> str:
         """As the inner store's, and once only: an answer that is lost leaves an upload, so the caller notes each attempt."""
@@ -324,6 +332,20 @@ class LimitStore(WrappedStore):
             with suppress(FileNotFoundError):  # the inner store says it
                 self._governor.wait_for_bytes(os.stat(path).st_size)
         return super().put_file(key, path, put)
+
+    def put_many(self, puts: Sequence[tuple[str, Path, PutOptions]], most: int) -> Iterator[tuple[int, ObjectMeta]]:
+        """As the inner store's, in the places that are free just now; while a rate is limited it leaves out all."""
+        with self._changed:
+            n_places = min(most, self.limit - self._in_flight) if self._governor.is_unlimited() else 0
+            self._in_flight += max(0, n_places)
+        if n_places <= 0:
+            return
+        try:
+            yield from self.inner.put_many(puts, n_places)
+        finally:
+            with self._changed:
+                self._in_flight -= n_places
+                self._changed.notify_all()
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """As the inner store's, when its bytes may move."""

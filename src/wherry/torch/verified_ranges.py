@@ -16,7 +16,7 @@ from wherry.checksum import crc32c_of_file, format_crc32c, join_crc32c
 from wherry.errors import IntegrityError
 from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.store import ObjectStore
-from wherry.store.contract import file_in_memory
+from wherry.store.memory_file import file_in_memory
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

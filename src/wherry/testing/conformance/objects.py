@@ -142,6 +142,34 @@ class ObjectLaws(StoreSuite):
         assert before == store.head(key)
         assert {key} == self.raw_names(store, prefix)
 
+    def test_many_small_files_are_put(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """What put_many() names is there as put_file() makes it; what it leaves out, put_file() puts."""
+        files = {f"{prefix}/many/{number}": some_bytes(number * 997) for number in range(40)}
+        puts = [
+            (key, new_file(tmp_path, data, str(number)), PutOptions(crc32c=crc32c(data), metadata={TOKEN_METADATA: str(number)}))
+            for number, (key, data) in enumerate(files.items())
+        ]
+        made = dict(store.put_many(puts, 7))
+        assert made.keys() <= set(range(len(puts)))
+        for place, put in enumerate(puts):
+            answer = made[place] if place in made else store.put_file(*put)
+            assert (put[0], len(files[put[0]])) == (answer.key, answer.size_bytes)
+            assert answer.crc32c in (None, put[2].crc32c)
+            assert files[put[0]] == get(store, put[0], tmp_path)
+            described = store.head(put[0])
+            assert answer.etag in (None, described.etag)
+            assert described.token in ((str(place),) if store.capabilities.metadata else (str(place), None))
+
+    def test_many_puts_keep_what_is_there(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        """With if_absent an object that is there is untouched, and its place is not named."""
+        keys = [f"{prefix}/many/{number}" for number in range(12)]
+        store.put_file(keys[5], new_file(tmp_path, b"first", "first"))
+        puts = [(key, new_file(tmp_path, b"second", "second"), PutOptions(if_absent=True)) for key in keys]
+        made = dict(store.put_many(puts, 3))
+        assert 5 not in made
+        assert get(store, keys[5], tmp_path) == b"first"
+        assert {keys[5], *(keys[place] for place in made)} <= self.raw_names(store, prefix) <= set(keys)
+
     def test_of_two_writers_one_wins(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
         """With conditional_put exactly one, 20 times; else at least one. The object is never a mixture."""
 
