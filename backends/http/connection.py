@@ -79,6 +79,7 @@ class Connection:
         with self._sending, suppress(BlockingIOError):
             while self._output:
                 self._output = self._output[self._socket.send(self._output, socket.MSG_DONTWAIT) :]
+            self._output = memoryview(b"")  # an empty part of it would keep all of it in memory
         return not self._output
 
     def head_if_come(self) -> bytes | None:

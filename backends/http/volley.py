@@ -39,7 +39,7 @@ class _UnderWay(Generic[_T]):
     what: _T
     method: str
     connection: Connection
-    #: When something was last sent or received.
+    #: Since when nothing was sent. The answer's head is to come within the time-out, from its first byte to its last.
     since_s: float
 
 
@@ -121,10 +121,11 @@ class Volley(Generic[_T]):
     def _head_of(self, one: _UnderWay[_T]) -> Head | None:
         """The head of an answer, if it has come; the request is then no longer under way."""
         try:
-            if one is self._unsent and one.connection.go_on():
-                self._unsent = None
-                self._poll.modify(one.connection.fileno(), select.POLLIN)
-            one.since_s = self._now()
+            if one is self._unsent:
+                one.since_s = self._now()
+                if one.connection.go_on():
+                    self._unsent = None
+                    self._poll.modify(one.connection.fileno(), select.POLLIN)
             if (raw := one.connection.head_if_come()) is None:
                 return None
             head = parse_head(raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,15 @@ def says(data: bytes) -> Talk:
     return talk
 
 
+def trickles(peer: Peer) -> None:
+    peer.head()
+    peer.body(4)
+    for at in range(len(HEAD) - 1):
+        peer.say(HEAD[at : at + 1])
+        time.sleep(0.1)
+    peer.wait_for_end()
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -141,8 +151,9 @@ def says(data: bytes) -> Talk:
         says(b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD),
         says(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"),
         says(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000),
+        trickles,
     ],
-    ids=["hangs up", "half a head, then silence", "no HTTP", "two lengths", "100", "101", "endless head"],
+    ids=["hangs up", "half a head, then silence", "no HTTP", "two lengths", "100", "101", "endless head", "a byte now and then"],
 )
 def test_after_the_first_trouble_nothing_is_begun_and_what_is_under_way_is_answered(trouble: Talk) -> None:
     with wire(serves_until(2, trouble)) as server, client_of(server.route(timeout_s=1.0)) as client:
