@@ -20,6 +20,8 @@ from wherry.store import PutOptions
 from wherry.uri import StoreURI
 
 THREADS_A_PROCESS = 4
+#: As a worker does it.
+MOST_TOGETHER_BYTES = 256 * 1024
 
 
 class Wherry(Client):
@@ -108,17 +110,18 @@ def _open_store(bucket: str, options: dict[str, Any]) -> None:
 
 
 def _put_all(paths: list[Path], prefix: str) -> None:
+    store = _stores[0]
+    puts = [(f"{prefix}/{path.name}", path, PutOptions(crc32c=crc32c_of_file(path))) for path in paths]
+    is_small = puts[0][1].stat().st_size <= MOST_TOGETHER_BYTES
+    made = dict(store.put_many(puts, store.capabilities.puts_at_once)) if is_small else {}
+    left = [put for place, put in enumerate(puts) if place not in made]
     with ThreadPoolExecutor(THREADS_A_PROCESS) as threads:
-        for done in [threads.submit(_put, f"{prefix}/{path.name}", path) for path in paths]:
+        for done in [threads.submit(store.put_file, *put) for put in left]:
             done.result()
 
 
-def _put(key: str, path: Path) -> None:
-    _stores[0].put_file(key, path, PutOptions(crc32c=crc32c_of_file(path)))
-
-
 class StoreAlone(Client):
-    """The store's `put_file` alone with CRC32C, 2 processes with 4 threads each: no spool, no journal, nothing durable."""
+    """The store alone with CRC32C, in 2 processes: `put_many`, or 4 threads of `put_file`. No spool, no journal, not durable."""
 
     packages = ("wherry",)
 
