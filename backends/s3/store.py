@@ -154,10 +154,11 @@ class S3Store(MultipartStore):
                         sizes[place] = source.size_bytes
                         yield place, Put(key, source, put.metadata, self._given(key, put))
 
-        if self.capabilities.puts_at_once > 1:
-            for place, answer in self._objects.put_many(prepared(), min(most, len(puts), self.capabilities.puts_at_once)):
-                key, _, put = puts[place]
-                yield place, self._stored(key, sizes[place], put, answer)
+        if puts and (most := min(most, len(puts), self.capabilities.puts_at_once)) > 1:
+            with self._errors.translated("put", puts[0][0]):
+                for place, answer in self._objects.put_many(prepared(), most):
+                    key, _, put = puts[place]
+                    yield place, self._stored(key, sizes[place], put, answer)
 
     def _given(self, key: str, put: PutOptions) -> dict[str, Any]:
         given = self._condition(key, put.if_absent, None if self._findings is None else self._findings.conditional_put)
