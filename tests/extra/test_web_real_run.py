@@ -33,6 +33,7 @@ class Real:
     run: RealRun
     page: Page
     window: Browser
+    server: S3Server
 
     def table(self, tab: str, label: str) -> dict[str, list[str]]:
         """The rows of a table on a tab of the run, by their first cells."""
@@ -54,7 +55,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) -
             page_of(run.uri, options=seaweedfs_server.options) as page,
             browser() as window,
         ):
-            yield Real(run, page, window)
+            yield Real(run, page, window, seaweedfs_server)
 
 
 @pytest.fixture(autouse=True)
@@ -63,22 +64,25 @@ def spool_of_the_run(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERRY_SPOOL", str(real.run.folder / "spool"))
 
 
+def restoring(real: Real) -> str:
+    """The command that restores the verified set, with the options that are no secret."""
+    options = "".join(f" --option={name}={real.server.options[name]}" for name in ("endpoint_url", "region"))
+    return f"wherry checkpoints restore {real.run.uri}/train restored-60{options} --which {real.run.sets['verified']}"
+
+
 def test_checkpoints_are_shown_as_they_are(real: Real) -> None:
     rows = real.table("checkpoints", "Table of checkpoints")
-    assert ["70", "60 latest", "40", "20"] == [name.rpartition(" ")[0] for name in rows]
-    by_step = {int(name.split()[0]): [name, *row] for name, row in rows.items()}
+    assert ["step 70", "step 60 latest best", "step 40", "step 20"] == [name.rpartition(" ")[0] for name in rows]
+    by_step = {int(name.split()[1]): [name, *row] for name, row in rows.items()}
     for what, step in (("pinned", 20), ("damaged", 40), ("verified", 60)):
         name, _, size, metrics, *_ = by_step[step]
-        assert (real.run.sets[what], "10.0 KiB", f"loss {loss_of(1, step):.6g}") == (name.split()[-1], size, metrics)
+        assert (real.run.sets[what], "10.0 KiB", f"{loss_of(1, step):.6g}") == (name.split()[-1], size, metrics)
     complete, verified, pinned, restore = 4, 5, 6, 7
     assert ("complete manifest and listing", "when stored", "pinned") == tuple(by_step[20][complete : pinned + 1])
     assert ("damaged", "") == (by_step[40][complete].split()[0], by_step[40][restore])
     assert re.fullmatch(r"bytes are wrong \d+ (s|min) ago", by_step[40][verified])
     assert re.fullmatch(r"all bytes right \d+ (s|min) ago", by_step[60][verified])
-    assert (
-        f"wherry checkpoints restore {real.run.uri}/train restored-60 --which {real.run.sets['verified']} copy"
-        == by_step[60][restore]
-    )
+    assert f"{restoring(real)} copy" == by_step[60][restore]
     assert ["incomplete 1 of 2 receipts", "no", "", ""] == by_step[70][complete:]
     assert [] == real.window.console()
 
@@ -129,6 +133,6 @@ def test_a_click_on_a_point_shows_its_moment(real: Real) -> None:
     window.wait_for(f"{text}.includes('Code')", "the moment")
     shown = str(window.run(f"return {text}"))
     assert "Logs of 2 ranks" in shown
-    assert f"wherry checkpoints restore {real.run.uri}/train restored-60 --which {real.run.sets['verified']}" in shown
+    assert restoring(real) in shown
     assert "attempt 2 of 2" in shown
     assert [] == window.console()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wherry.checkpoints.protocol.names import RunKeys, SetName
@@ -15,6 +14,7 @@ from wherry.runs.objects.contents import Contents, folder_key, uri_of
 from wherry.runs.objects.discovery import Found
 from wherry.runs.objects.place import Place
 from wherry.runs.records import CheckpointRow
+from wherry.runs.shell_words import option_words, shell_word
 from wherry.runs.telling import best_of, rank
 
 _OWN: dict[str, Callable[[CheckpointRow], float | None]] = {
@@ -28,7 +28,7 @@ _MANIFEST = re.compile(r"checkpoints/manifests/([^/]+)\.json")
 def checkpoints_of(place: Place, run: Found, now_s: float) -> list[CheckpointRow]:
     """The sets of a run, from the oldest to the newest. StoreError."""
     found = survey(place.store, RunKeys(key_for(folder_key(place, run), "checkpoints")))
-    return [_row(one, uri_of(place, run), now_s) for one in found]
+    return [_row(one, uri_of(place, run), place.options, now_s) for one in found]
 
 
 def committed_steps(contents: Contents) -> list[int]:
@@ -40,13 +40,14 @@ def committed_steps(contents: Contents) -> list[int]:
     return sorted({one.step for one in kept if one is not None})
 
 
-def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
+def _row(one: SetState, uri: str, options: Mapping[str, object], now_s: float) -> CheckpointRow:
     verified, verified_age_s = "when stored" if one.state == "complete" else None, None
     if one.verified is not None:
         verified = "right" if one.verified.is_right else "wrong"
         verified_age_s = None if one.verified.at_s is None else max(0.0, now_s - one.verified.at_s)
     name = str(one.name)
-    command = _restore(uri, one.name.step, name)
+    words = [uri, f"restored-{one.name.step}", *option_words(options), "--which", name]
+    command = " ".join(["wherry checkpoints restore", *map(shell_word, words)])
     return CheckpointRow(
         name=name,
         step=one.name.step,
@@ -64,10 +65,6 @@ def _row(one: SetState, uri: str, now_s: float) -> CheckpointRow:
         proof=one.proof,
         restore_command=command if one.state == "complete" and verified != "wrong" else "",
     )
-
-
-def _restore(uri: str, step: int, which: str) -> str:
-    return f"wherry checkpoints restore {shlex.quote(uri)} restored-{step} --which {shlex.quote(which)}"
 
 
 @dataclass(frozen=True)
@@ -99,10 +96,10 @@ def _number(row: CheckpointRow, name: str) -> float | None:
     return row.metrics.get(name) if own is None else own(row)
 
 
-def best_set(rows: Sequence[CheckpointRow], uri: str, sort: str = "") -> BestSet | None:
+def best_set(rows: Sequence[CheckpointRow], sort: str = "") -> BestSet | None:
     """The best set that can be restored, of equal ones the newest: by the metric of the order, else by the one that says most.
 
-    Where the name of the metric does not say which way is good, the order does. `uri`: that of the run.
+    Where the name of the metric does not say which way is good, the order does.
     """
     known, wanted = metrics_of(rows), sort.removeprefix("-")
     metric = wanted if wanted in known else known[0] if known else ""
@@ -115,4 +112,4 @@ def best_set(rows: Sequence[CheckpointRow], uri: str, sort: str = "") -> BestSet
     # The word of the command may mean a set that is damaged, or one whose number is none.
     is_plain = all(row.restore_command and not math.isnan(row.metrics.get(metric, 0.0)) for row in rows if row.is_complete)
     which = f"best:{metric}{':max' if order == 'max' else ''}" if is_plain else best.name
-    return BestSet(metric, order, best, _restore(uri, best.step, which))
+    return BestSet(metric, order, best, best.restore_command.removesuffix(best.name) + shell_word(which))

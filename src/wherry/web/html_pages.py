@@ -200,7 +200,7 @@ def _checkpoints(request: Request, found: Run) -> dict[str, object]:
         "checkpoints": sorted_sets(rows, sort or "-step"),
         "metrics": metrics[:_MOST_SET_METRICS],
         "n_metrics": len(metrics),
-        "best": best_set(rows, found.uri, sort),
+        "best": best_set(rows, sort),
         "sort": sort or "-step",
     }
 

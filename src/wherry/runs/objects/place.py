@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wherry.config import TERMINAL_RETRY, TransferConfig
@@ -15,7 +15,7 @@ from wherry.runs.objects.reading_store import ReadingStore, Tally, read_bytes
 from wherry.store import ObjectMeta, ObjectStore
 from wherry.store.environment import with_environment
 from wherry.store.options import MOST_IN_FLIGHT
-from wherry.store.registry import endpoint_key, open_store
+from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
 from wherry.uri import StoreURI
 
@@ -41,6 +41,8 @@ class Place:
     #: Reads segments, 32 at a time, and compares them with their checksums.
     segments: MirrorReader
     recent: RecentBytes = field(default_factory=lambda: RecentBytes(_RECENT_BYTES))
+    #: The storage options that were given and are no secret: commands that read the place again name them.
+    options: Mapping[str, object] = field(default_factory=dict)
 
     def close(self) -> None:
         """Wait for what is under way, and free connections."""
@@ -114,7 +116,9 @@ def open_place(
     """Open a store for reading: with short retries, as somebody waits for it. ConfigError, MissingExtraError."""
     given = with_environment(uri.scheme, options, os.environ)
     bare = open_store(uri, given, stall_timeout_s=TransferConfig().stall_timeout_s)
-    return place_of(uri, bare, endpoint_key(uri.scheme, given), tally=tally, cache=cache, scratch=scratch, in_flight=in_flight)
+    endpoint = endpoint_key(uri.scheme, given)
+    place = place_of(uri, bare, endpoint, tally=tally, cache=cache, scratch=scratch, in_flight=in_flight)
+    return replace(place, options=split_options(uri.scheme, options)[0])
 
 
 def place_of(

@@ -10,6 +10,7 @@ from glob import escape
 from starlette.datastructures import QueryParams
 
 from wherry.errors import ConfigError
+from wherry.runs.shell_words import option_words
 from wherry.web.view import run_ids, wanted_of
 
 VERBS = ("plot", "report")
@@ -31,7 +32,7 @@ def command_of(verb: str, uris: Sequence[str], options: Mapping[str, object], qu
         words += [f"--keys={key}" for key in keys if key != "*"]
         words += [f"--baseline={base}"] if (base := query.get("base")) and base.isprintable() else []
     words += _look(query)
-    words += [f"--option={name}={_value(value)}" for name, value in options.items()]
+    words += option_words(options)
     places = [uris[0], *(keys if verb == "plot" else ())]
     words += ["--"] if any(place.startswith("-") for place in places) else []
     return shlex.join(["wherry", verb, *words, *places])
@@ -73,14 +74,3 @@ def _names(query: QueryParams, name: str) -> list[str]:
     except ValueError:
         raise ConfigError(f"{name}={query[name][:40]!r} is no list of names") from None
     return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-
-
-def _value(value: object) -> str:
-    """As --option reads it: JSON, or else a text."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    try:
-        json.loads(value)
-    except ValueError:
-        return value
-    return json.dumps(value)
