@@ -191,6 +191,31 @@ def test_the_labels_of_an_axis_are_whole_and_differ(window: Browser, tmp_path: P
             assert (sorted(set(texts)), []) == (sorted(texts), [text for left, text in labels if left < 0])
 
 
+def test_sizes_and_rates_have_units(window: Browser, tmp_path: Path) -> None:
+    """By the names of SystemMetrics, on the axis, at the cursor and above the chart."""
+    with log_of(tmp_path / "run") as log:
+        for step in range(9):
+            log.log_metrics({"system/memory_bytes": 2.0**30 * (1 + step), "disk_read_bytes_per_s": 2.0**20 * step}, step)
+    shown = {
+        "memory_bytes": (["2 GiB", "4 GiB", "6 GiB", "8 GiB"], "last 9.0 GiB at 8; min 1.0 GiB at 0; max 9.0 GiB at 8", "1 GiB"),
+        "memory_bytes&log=1": (["1 GiB", "2 GiB", "4 GiB", "8 GiB", "16 GiB"], "last 9.0 GiB at 8;", "1 GiB"),
+        "per_s": (["0 MiB/s", "2 MiB/s", "4 MiB/s", "6 MiB/s", "8 MiB/s"], "last 8.0 MiB/s at 8; min 0 B/s at 0;", "0 B/s"),
+    }
+    with page_of(tmp_path) as page:
+        for query, (labels, numbers, first) in shown.items():
+            tab = "&tab=system" if "memory" in query else ""
+            open_chart(window, page, f"/run?id=run{tab}&keys={query}")
+            window.run(LABELS)
+            window.wait_for("window.labels.length > 2", "the labels")
+            found = cast("list[tuple[float, str]]", window.run("return window.labels"))
+            assert labels == list(dict.fromkeys(text for _, text in found)), query
+            assert numbers in str(window.run(f"return document.querySelector('{CARD} .numbers').innerText"))
+            window.run(f"document.querySelector('{CARD}').focus()")
+            window.press(RIGHT)
+            window.wait_for(f"{READOUT}.includes('{first}')", "the number at the cursor")
+        assert [] == window.console()
+
+
 def test_the_moment_of_a_point_is_in_the_address(page: Page, window: Browser) -> None:
     open_chart(window, page, f"/run?id=amber{ONE}")
     title = "document.querySelector('#moment:not([hidden]) h2')?.innerText"

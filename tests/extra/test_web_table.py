@@ -108,7 +108,7 @@ def test_keys_lead_to_what_they_name(tmp_path: Path, window: Browser) -> None:
         window.open(f"{page.root}/run?id=amber&tab=media&step=0")
         for key, step in (("]", "step=100"), ("[", "step=0")):
             window.press(key)
-            window.wait_for(f"location.search.includes('{step}')", f"the step of {key}")
+            window.wait_for(f"location.search.includes('{step}') && document.readyState === 'complete'", f"the step of {key}")
         assert [] == window.console()
 
 

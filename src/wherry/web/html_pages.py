@@ -44,6 +44,7 @@ _templates = jinja2.Environment(
 )
 _templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment")}
 _templates.globals |= {"link": link, "cell": cell, "text_of": text_of, "colour_of": colour_of, "value_of": value_of}
+_templates.globals |= {"measure": words.measure}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from wherry.runs import KeySummary, RunRow, Where, filters, sort_rows
 from wherry.runs.filters import differing, flat
 from wherry.runs.telling import best_columns, metric_columns
 from wherry.web.view import ROWS_PER_PAGE, TableView
-from wherry.web.words import number
+from wherry.web.words import measure, number
 
 #: More columns than this cannot be read side by side; the others can be asked for.
 _MOST_DIFFERENT = 8
@@ -130,10 +130,10 @@ def cell(row: RunRow, name: str) -> Cell:
     if name in flat(row.hparams):
         return Cell(text_of(value))
     if (summary := row.metrics.get(name)) is not None:
-        return Cell(number(value), _sub(summary, summary.last_step, with_nan=True))
+        return Cell(measure(name, value), _sub(summary, summary.last_step, with_nan=True))
     key, _, stat = name.rpartition(".")
     if (summary := row.metrics.get(key)) is not None and stat in ("min", "max"):
-        return Cell(number(value), _sub(summary, summary.min_step if stat == "min" else summary.max_step))
+        return Cell(measure(key, value), _sub(summary, summary.min_step if stat == "min" else summary.max_step))
     return Cell(text_of(value))
 
 

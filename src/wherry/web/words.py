@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import timezone
 from decimal import Decimal
@@ -12,6 +13,8 @@ from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.runs import Truth
+
+_IN_BYTES = re.compile(r"(?:^|[/_.])bytes(_per_s)?$")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,14 @@ def number(value: object) -> str:
         return f"{value:.6g}"
     text = str(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def measure(name: str, value: object) -> str:
+    """A number of the metric `name`: a size or a rate where the name says bytes, as those of SystemMetrics do."""
+    found = _IN_BYTES.search(name)
+    if found is None or isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        return number(value)
+    return size_text(value) + ("/s" if found[1] else "")
 
 
 def age(age_s: float | None) -> str:

@@ -43,7 +43,7 @@ _templates = jinja2.Environment(
     lstrip_blocks=True,
 )
 _templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment")} | {"redact": redact}
-_templates.globals |= {"cell": cell, "text_of": text_of}
+_templates.globals |= {"cell": cell, "text_of": text_of, "measure": words.measure}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 import { labels, part, relative } from "./axis.js";
 import { strength } from "./lit.js";
 import { unlessHeld } from "./readout.js";
+import { baseOf, marksOf, stepsOf } from "./units.js";
 import { get, list } from "./view.js";
 
 const HEIGHT = 220;
@@ -84,11 +85,11 @@ export function make(place, data, lines, on) {
     legend: { show: false },
     scales: {
       x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1, ...(get("low") || get("high") ? { range: seen } : {}) },
-      y: { distr: get("log") === "1" ? 3 : 1, ...(get("clip") === "1" ? { range: (_, low, high) => clipped(shown.data) ?? [low, high] } : {}) },
+      y: { distr: get("log") === "1" ? 3 : 1, log: baseOf(data.key), ...(get("clip") === "1" ? { range: (_, low, high) => clipped(shown.data) ?? [low, high] } : {}) },
     },
     axes: [
       { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => (axisX === "relative" ? all.map((one) => (one === null ? "" : relative(one))) : labels(all)) }) },
-      { ...axis, size: widthOf, values: (_, all) => labels(all) },
+      { ...axis, size: widthOf, ...stepsOf(data.key), values: (chart, all) => marksOf(data.key, all, chart.scales.y) },
     ],
     series: [{}, ...lines.map(({ stroke, dash, width, alpha, kind, x }) => ({
       stroke, dash, width, alpha, points: { show: kind === "low" || kind === "high" ? false : x.length < 2 ? true : undefined, size: 5 },

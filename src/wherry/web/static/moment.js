@@ -1,4 +1,5 @@
 // The moment of a point: the checkpoint one would go back to, what the logs said, its media, and the code of its start.
+import { valueText } from "./units.js";
 import { copy, element, get, ids, json, list, number, set } from "./view.js";
 
 const panel = document.getElementById("moment");
@@ -95,7 +96,7 @@ async function showMoment(asked) {
   const attempt = `attempt ${found.attempt} of ${found.n_attempts}${asked.start === undefined ? "" : ", overwritten since"}`;
   panel.replaceChildren(
     shut, head,
-    element("p", {}, `${asked.key} ${found.value === null ? "not a finite number" : number(found.value)} at step ${number(found.step)}${when}, ${attempt}`),
+    element("p", {}, `${asked.key} ${found.value === null ? "not a finite number" : valueText(asked.key, found.value)} at step ${number(found.step)}${when}, ${attempt}`),
     ...found.trouble.map((text) => element("p", { class: "note bad" }, text)),
     title("Last checkpoint before"), ...checkpoint(found.checkpoint),
     title(found.ranks.length > 1 ? `Logs of ${found.ranks.length} ranks` : "Log"), ...logs(found, asked),

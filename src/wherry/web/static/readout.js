@@ -1,7 +1,8 @@
 // The numbers at the cursor: of every run at that place of x, in all charts. Shift holds them; the line next to the cursor lights its run.
 import { xText } from "./axis.js";
 import { isLit, light } from "./lit.js";
-import { element, get, number } from "./view.js";
+import { valueText } from "./units.js";
+import { element, get } from "./view.js";
 
 /** A readout of a chart that the pointer is not in has no more rows than the chart is high. */
 const MOST_ROWS = 11;
@@ -84,10 +85,11 @@ export function legend(lines, place) {
   }));
 }
 
-function rowOf(one, x, isMany) {
-  const words = [one.y === undefined ? "-" : number(one.y)];
-  if (one.smooth !== undefined) words.push(`smoothed ${number(one.smooth)}`);
-  if (one.band) words.push(`${number(one.band.low)} to ${number(one.band.high)}`, `${one.band.n} run${one.band.n === 1 ? "" : "s"}`);
+function rowOf(key, one, x, isMany) {
+  const text = (value) => valueText(key, value);
+  const words = [one.y === undefined ? "-" : text(one.y)];
+  if (one.smooth !== undefined) words.push(`smoothed ${text(one.smooth)}`);
+  if (one.band) words.push(`${text(one.band.low)} to ${text(one.band.high)}`, `${one.band.n} run${one.band.n === 1 ? "" : "s"}`);
   if (one.x !== undefined && one.x !== x) words.push(`at ${xText(one.x)}`);
   return element("div", { class: isLit(one.name) ? "lit" : null, "data-name": one.name }, isMany ? swatch(one) : null, isMany ? element("span", {}, one.name) : null, ` ${words.join(", ")}`);
 }
@@ -109,6 +111,6 @@ export function read(chart, lines, place) {
   const shown = isOwn || values.length <= MOST_ROWS ? values : values.slice(0, MOST_ROWS - 1);
   place.classList.toggle("left", chart.cursor.left > chart.over.clientWidth / 2);
   place.classList.toggle("many", shown.length > MOST_ROWS);
-  place.append(element("div", { class: "x" }, `${get("x") || "step"} ${xText(x)}`), ...shown.map((one) => rowOf(one, x, values.length > 1)));
+  place.append(element("div", { class: "x" }, `${get("x") || "step"} ${xText(x)}`), ...shown.map((one) => rowOf(chart.shown.data.key, one, x, values.length > 1)));
   if (shown.length < values.length) place.append(element("div", {}, `and ${values.length - shown.length} more`));
 }

@@ -1,5 +1,6 @@
 // A chart as a file: PNG as it is seen, SVG as lines.
-import { labels, xText } from "./axis.js";
+import { xText } from "./axis.js";
+import { marksOf } from "./units.js";
 import { element } from "./view.js";
 
 function hand(blob, name) {
@@ -19,7 +20,7 @@ function svg(title, chart, lines) {
   const bands = lines.flatMap((line, at) => (line.kind === "high" ? [`<polygon points="${[...points(line), ...points(lines[at + 1]).reverse()].join(" ")}" fill="${line.stroke}" fill-opacity="0.2"/>`] : []));
   const paths = lines.filter((line) => line.width).map((line) => `<polyline points="${points(line).join(" ")}" fill="none" stroke="${line.stroke}" stroke-width="${line.width}" stroke-opacity="${line.alpha}" stroke-dasharray="${line.dash.join(" ")}"><title>${escape(line.name)}</title></polyline>`);
   const parts = [0, 0.25, 0.5, 0.75, 1];
-  const values = labels(parts.map((part) => chart.posToVal(part * height, "y")));
+  const values = marksOf(title, parts.map((part) => chart.posToVal(part * height, "y")), chart.scales.y);
   const texts = parts.flatMap((part, at) => [
     `<text x="${x0 + part * width}" y="${y0 + height + 16}" text-anchor="middle">${escape(xText(chart.posToVal(part * width, "x")))}</text>`,
     `<text x="${x0 - 6}" y="${y0 + part * height + 4}" text-anchor="end">${escape(values[at])}</text>`,
