@@ -87,6 +87,18 @@ def test_a_narrow_screen_shows_all_of_a_checkpoint(tmp_path: Path) -> None:
         phone.wait_for("location.search.includes('sort=step')", "the other order")
 
 
+def test_the_name_of_a_run_stays_while_its_numbers_scroll(tmp_path: Path) -> None:
+    make_runs(tmp_path)
+    with page_of(tmp_path) as page, browser(width=400, height=800, is_phone=True) as phone:
+        for path in ("/", "/compare?id=amber&id=birch&id=cedar"):
+            phone.open(page.root + path)
+            phone.run("document.querySelector('.scroll').scrollLeft = 300")
+            left = "return [...document.querySelectorAll('TABLE')].map((one) => Math.round(one.getBoundingClientRect().left))"
+            places = phone.run(left.replace("TABLE", ".scroll, table.runs tbody th, table.runs thead th[aria-sort]"))
+            assert isinstance(places, list)
+            assert 1 == len(set(places)), path
+
+
 ESCAPE = "\ue00c"
 
 

@@ -16,6 +16,7 @@ from wherry.loggers import RunFolderConfig, RunFolderLogger, State
 from wherry.runs import Runs
 from wherry.web.drawing.colours import Mark, colour_of, marks_of
 from wherry.web.drawing.figures import parallel
+from wherry.web.words import dollars
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{1234*4321}}"
 
@@ -135,6 +136,23 @@ def test_an_axis_of_numbers_keeps_its_order_beside_infinities_and_gaps(tmp_path:
     assert ["high", "c", "b", "a", "low"] == sorted(heights, key=heights.__getitem__)
     assert heights["a"] - heights["b"] < heights["b"] - heights["c"]
     assert [1, 2] == [len(figure.lines[name]) for name in ("a", "none")]
+
+
+def test_learning_rates_of_two_decades_stand_apart(tmp_path: Path) -> None:
+    """On a linear axis 1e-4 and 3e-4 could not be told apart beside 1e-2."""
+    for name, rate in {"a": 1e-4, "b": 1e-3, "c": 1e-2}.items():
+        with log_of(tmp_path / name) as log:
+            log.log_hyperparameters({"lr": rate, "seed": ord(name)})
+    with Runs(str(tmp_path)) as runs:
+        figure = parallel(list(runs.rows()), ["lr", "seed"])
+    assert figure is not None
+    assert ["lr, log", "seed"] == [axis.name for axis in figure.axes]
+    low, middle, high = (float(figure.lines[name][0].split()[0].split(",")[1]) for name in "abc")
+    assert (low + high) / 2 == pytest.approx(middle, abs=0.1)
+
+
+def test_what_costs_next_to_nothing_is_said_so() -> None:
+    assert ["-", "$0", "<$0.00001", "$0.000026", "$0.15"] == [dollars(usd) for usd in (None, 0.0, 5.7e-7, 2.6e-5, 0.15)]
 
 
 def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:

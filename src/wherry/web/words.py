@@ -69,11 +69,13 @@ def size(n_bytes: float | None) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """``$0.0042``: two digits that count."""
+    """``$0.0042``: two digits that count; ``<$0.00001`` for less than anybody wants to know."""
     if usd is None:
         return "-"
     if usd == 0:
         return "$0"
+    if 0 < usd < 1e-5:
+        return "<$0.00001"
     n_digits = max(2, 1 - math.floor(math.log10(abs(usd))))
     return f"${usd:.{min(n_digits, 8)}f}"
 

@@ -111,12 +111,12 @@ def report(
         if dry_run:
             where = str(Path("/", folder.prefix, name)) if folder.scheme == "file" else folder.uri_for(folder.key_for(name))
             planned = {"uri": where, "n_runs": len(chosen.rows), "n_metrics": len(chosen.keys)}
-            text = f"{where}: {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"
+            text = f"{where}: {_counted(len(chosen.rows), len(chosen.keys))}"
             tell("written", planned, text, as_json=as_json, dry_run=True)
             return
         chosen.read()
         data = html_report(chosen, view, now_s=time.time(), version=wherry.__version__).encode("utf-8", "backslashreplace")
-    words = f"{size_text(len(data))}, {len(chosen.rows):,} runs, {len(chosen.keys):,} metrics"
+    words = f"{size_text(len(data))}, {_counted(len(chosen.rows), len(chosen.keys))}"
     if folder.scheme == "file":
         path = Path("/", folder.prefix, name)
         _write(path, data, overwrite=overwrite)
@@ -130,6 +130,11 @@ def report(
     if code is Exit.OK and not as_json:
         print_done(words)
     raise typer.Exit(code)
+
+
+def _counted(n_runs: int, n_metrics: int) -> str:
+    counts = ((n_runs, "run"), (n_metrics, "metric"))
+    return ", ".join(f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in counts)
 
 
 def _check_free(folder: StoreURI, name: str, options: Mapping[str, object], *, overwrite: bool) -> None:

@@ -17,6 +17,8 @@ _DASH = 4
 #: Infinities stand at the ends of an axis, this part of its height away from the numbers.
 _TO_INFINITY = 0.1
 _MOST_AXES = 12
+#: So many times its least number is the greatest of an axis that is logarithmic, as learning rates are chosen.
+_LOG_FROM = 50
 _MOST_STEPS = 200
 _MOST_BINS = 64
 
@@ -45,7 +47,10 @@ def parallel(rows: Sequence[RunRow], names: Sequence[str]) -> Parallel | None:
     if len(scales) < 2 or len(rows) < 2:
         return None
     gap = (WIDTH - 2 * _SIDE) / (len(scales) - 1)
-    axes = [AxisShape(name, _SIDE + at * gap, scale.top, scale.bottom) for at, (name, scale) in enumerate(scales)]
+    axes = [
+        AxisShape(f"{name}, log" if scale.is_log else name, _SIDE + at * gap, scale.top, scale.bottom)
+        for at, (name, scale) in enumerate(scales)
+    ]
     lines = {}
     for row in rows:
         heights = [(_SIDE + at * gap, scale.height(value_of(row, name))) for at, (name, scale) in enumerate(scales)]
@@ -67,7 +72,8 @@ def _y(height: float) -> float:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From a value to a height between 0 and 1: numbers by size, logarithmic over more than two decades; texts side by side.
+    """From a value to a height between 0 and 1: numbers by size, logarithmic over many times the least one; texts side
+    by side.
 
     Infinities are at the ends, where `top` and `bottom` name them before the greatest and the least number.
     """
@@ -91,7 +97,7 @@ class _Scale:
             has_top, has_bottom = math.inf in numbers, -math.inf in numbers
             top = ["inf"] * has_top + [number(high)] * bool(finite)
             bottom = ["-inf"] * has_bottom + [number(low)] * bool(finite)
-            is_log = low > 0 and high / low > 100
+            is_log = low > 0 and high / low >= _LOG_FROM
             return cls({}, low, high, is_log, ", ".join(top), ", ".join(bottom), has_top, has_bottom)
         texts = sorted({text_of(value) for value in given})
         if not texts:
