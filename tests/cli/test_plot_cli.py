@@ -70,6 +70,15 @@ def test_what_cannot_be_drawn_is_counted_or_refused(tmp_path: Path, line: Comman
     assert "there is no finite point to draw (all 0 points; 1 NaN)" in err
 
 
+def test_sizes_and_rates_have_units(tmp_path: Path, line: CommandLine) -> None:
+    with log_of(tmp_path / "run") as log:
+        for step in range(9):
+            log.log_metrics({"memory_bytes": 2.0**30 * (1 + step), "read_bytes_per_s": 2.0**20 * step}, step)
+    out, _ = line.run("plot", tmp_path, "memory_bytes", "*_per_s", "--width", "70", "--height", "12")
+    marks = [text.split("┤")[0].strip() for text in out.splitlines() if "┤" in text]
+    assert ["8 GiB", "6 GiB", "4 GiB", "2 GiB", "8 MiB/s", "6 MiB/s", "4 MiB/s", "2 MiB/s", "0 MiB/s"] == marks
+
+
 def test_a_wrong_name_is_answered_with_the_nearest(three: Path, line: CommandLine) -> None:
     assert "no metric is called 'train/los' (the nearest: train/loss, val/loss)" in line.refuse(
         "plot", three, "train/los", expected=3

@@ -14,6 +14,7 @@ from wherry.quantities import age_text, size_text, time_text
 if TYPE_CHECKING:
     from wherry.runs import Truth
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _IN_BYTES = re.compile(r"(?:^|[/_.])bytes(_per_s)?$")
 
 
@@ -54,6 +55,15 @@ def measure(name: str, value: object) -> str:
     if found is None or isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         return number(value)
     return size_text(value) + ("/s" if found[1] else "")
+
+
+def unit_of(name: str, most: float) -> tuple[float, str]:
+    """By what the numbers of a metric up to `most` are divided, and the unit then; 1 and no unit for what is not in bytes."""
+    found = _IN_BYTES.search(name)
+    if found is None:
+        return 1.0, ""
+    power = max(0, min(len(_UNITS) - 1, math.floor(math.log2(max(abs(most), 1)) / 10)))
+    return 1024.0**power, f" {_UNITS[power]}{'/s' if found[1] else ''}"
 
 
 def age(age_s: float | None) -> str:

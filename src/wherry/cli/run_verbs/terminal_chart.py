@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -113,12 +113,15 @@ def chart_lines(data: Mapping[str, object], axes: Axes, screen: Screen) -> list[
     names = dict.fromkeys(sorted((line.name, line.colour) for line in lines))
     letters = dict(zip(names, cycle(_LETTERS), strict=False))
     text = [printable(str(data["key"]))[: screen.width]]
+    unit = ""
     if lines:
+        divisor, unit = words.unit_of(str(data["key"]), _ends(lines, "y")[1])
+        lines = [replace(line, y=line.y / divisor) for line in lines]
         below = (len(names) if len(names) > 1 else 0) + 1
         height = max(LEAST_HEIGHT, screen.height - 1 - below)
-        text += _drawn(lines, axes, screen, height, letters if _by_letter(screen, names) else {})
+        text += _drawn(lines, axes, screen, height, letters if _by_letter(screen, names) else {}, unit)
     if len(names) > 1:
-        text += [_legend(line, screen, letters[line.name, line.colour], names) for line in _firsts(lines)]
+        text += [_legend(line, screen, letters[line.name, line.colour], names) + unit for line in _firsts(lines)]
     said_text = printable(" · ".join(notes or ["no points to draw"]))
     return [*text, said_text]
 
@@ -167,7 +170,9 @@ def _firsts(lines: Sequence[_Line]) -> list[_Line]:
     return sorted(found.values(), key=lambda line: line.name)
 
 
-def _drawn(lines: Sequence[_Line], axes: Axes, screen: Screen, height: int, letters: Mapping[tuple[str, int], str]) -> list[str]:
+def _drawn(
+    lines: Sequence[_Line], axes: Axes, screen: Screen, height: int, letters: Mapping[tuple[str, int], str], unit: str
+) -> list[str]:
     import plotext
 
     scale_x = _Scale(*_ends(lines, "x", axes.low, axes.high), axes.log_x)
@@ -190,7 +195,7 @@ def _drawn(lines: Sequence[_Line], axes: Axes, screen: Screen, height: int, lett
     plotext.ylim(0, 1)
     span = scale_x.high - scale_x.low
     _set_ticks(plotext.xticks, scale_x, max(2, width // 16), lambda value: _x_text(value, axes.x, span))
-    _set_ticks(plotext.yticks, scale_y, max(2, height // 3), lambda value: f"{value:.4g}")
+    _set_ticks(plotext.yticks, scale_y, max(2, height // 3), lambda value: f"{value:.4g}{unit}")
     built = plotext.build()
     built = built if screen.has_colours else plotext.uncolorize(built)
     return [line.rstrip() for line in built.rstrip().split("\n")]
