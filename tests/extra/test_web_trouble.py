@@ -20,7 +20,7 @@ from servers.real import S3Server
 from servers.web_page import Page, log_of, page_of
 from support import wait_until
 from wherry.mirror import Mirror, MirrorConfig
-from wherry.runs import run as run_module
+from wherry.runs import looks, run as run_module
 from wherry.store.registry import open_store
 from wherry.uri import parse_uri
 from wherry.web import known_rows, uplot
@@ -51,8 +51,8 @@ def no_old_page(window: Browser) -> None:
 def no_old_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of the test's own, and looks at the bucket that come soon."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("LIST_EVERY_S", "LIST_ENDED_EVERY_S"):
-        monkeypatch.setattr(run_module, name, 1.0)
+    for module, name in ((run_module, "LIST_EVERY_S"), (looks, "LIST_EVERY_S"), (looks, "_LIST_ENDED_EVERY_S")):
+        monkeypatch.setattr(module, name, 1.0)
     defaults = known_rows.Listing.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "fresh_s", 1.0)
