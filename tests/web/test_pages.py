@@ -16,7 +16,7 @@ from wherry.loggers import RunFolderConfig, RunFolderLogger, State
 from wherry.runs import Runs
 from wherry.web.drawing.colours import Mark, colour_of, marks_of
 from wherry.web.drawing.figures import parallel
-from wherry.web.words import dollars
+from wherry.web.words import dollars, measure
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{1234*4321}}"
 
@@ -153,6 +153,12 @@ def test_learning_rates_of_two_decades_stand_apart(tmp_path: Path) -> None:
 
 def test_what_costs_next_to_nothing_is_said_so() -> None:
     assert ["-", "$0", "<$0.00001", "$0.000026", "$0.15"] == [dollars(usd) for usd in (None, 0.0, 5.7e-7, 2.6e-5, 0.15)]
+
+
+def test_what_is_no_size_is_a_number_though_its_name_says_bytes() -> None:
+    given = (2.5 * 2**20, 10**400, -1.0, math.nan, math.inf, "x", None, True)
+    assert ["2.5 MiB", "1e+400", "-1", "nan", "inf", "x", "-", "true"] == [measure("a/bytes", value) for value in given]
+    assert ["2.5 MiB/s", "5"] == [measure("read_bytes_per_s", given[0]), measure("megabytes", 5.0)]
 
 
 def test_a_runs_colour_is_the_same_on_every_page(page: Page) -> None:

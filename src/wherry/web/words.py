@@ -52,7 +52,9 @@ def number(value: object) -> str:
 def measure(name: str, value: object) -> str:
     """A number of the metric `name`: a size or a rate where the name says bytes, as those of SystemMetrics do."""
     found = _IN_BYTES.search(name)
-    if found is None or isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    if (
+        found is None or isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**80
+    ):  # nor what a float may not hold
         return number(value)
     return size_text(value) + ("/s" if found[1] else "")
 
