@@ -33,7 +33,7 @@ class GCSOptions(StorageOptions):
 
     scheme = "gs"
     #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
-    endpoint_url: str | None = option(None, names_server=True)
+    endpoint_url: str | None = option(None, names_server=True, variables=("STORAGE_EMULATOR_HOST",), implies="anonymous")
     #: Whose buckets `wherry ls gs://` lists; calls for objects need no project.
     project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
     #: The project that pays for the requests to a bucket that bills who asks ("requester pays").
@@ -46,7 +46,7 @@ class GCSOptions(StorageOptions):
     token: str | None = option(None, is_secret=True)
     anonymous: bool = option(False, names_credentials=True)
     #: Whether to verify the server's certificate, or the file of the authority to verify it with.
-    verify: bool | str = option(True, kind=CERTIFICATES)
+    verify: bool | str = option(True, kind=CERTIFICATES, variables=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
     #: For a connection, and for each wait for bytes.
     timeout_s: float = 60.0
     max_connections: int = MOST_IN_FLIGHT

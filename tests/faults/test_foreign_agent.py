@@ -14,7 +14,7 @@ import pytest
 from gate import kill, wait_until
 from programs import Program
 from servers.features import tell_spool
-from servers.real import S3Server
+from servers.real import S3Server, Server
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
@@ -61,6 +61,21 @@ def test_an_agent_of_another_uses_our_endpoint_and_keys(tmp_path: Path, seaweedf
         assert "up\n" == first.stdout.readline()
         second = [sys.executable, "-c", SECOND, f"s3://{seaweedfs_server.bucket}", "wait"]
         subprocess.run(second, env={**spool, **_variables(seaweedfs_server)}, check=True, timeout=60)
+        first.stdin.close()
+    assert 21 == Journal(tmp_path / "spool/journal.db").queries.counts().done
+
+
+def test_an_agent_of_another_uses_our_emulator(tmp_path: Path, fake_gcs_server: Server) -> None:
+    spool = {**os.environ, "WHERRY_SPOOL": str(tmp_path / "spool")}
+    command = [sys.executable, "-c", FIRST, str(tmp_path / "bucket")]
+    wrong = {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
+    with Program(command, env={**spool, **wrong}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdin is not None
+        assert "up\n" == first.stdout.readline()
+        second = [sys.executable, "-c", SECOND, f"gs://{fake_gcs_server.bucket}", "wait"]
+        ours = {"STORAGE_EMULATOR_HOST": fake_gcs_server.url}
+        subprocess.run(second, env={**spool, **ours}, check=True, timeout=60)
         first.stdin.close()
     assert 21 == Journal(tmp_path / "spool/journal.db").queries.counts().done
 

@@ -18,6 +18,18 @@ def test_google_credentials_are_a_file_name() -> None:
     assert {"token": "t", "project": "p"} == with_environment("gs", {"token": "t"}, environ)
 
 
+def test_an_emulators_host_means_anonymous_unless_something_says_whose_credentials_count() -> None:
+    environ = {"STORAGE_EMULATOR_HOST": "http://e", "REQUESTS_CA_BUNDLE": "/ca.pem"}
+    found = {"endpoint_url": "http://e", "verify": "/ca.pem"}
+    assert {**found, "anonymous": True} == with_environment("gs", {}, environ)
+    assert {**found, "token": "t"} == with_environment("gs", {"token": "t"}, environ)
+    keys = {"GOOGLE_APPLICATION_CREDENTIALS": "/keys.json"}
+    assert {**found, "credentials_file": "/keys.json"} == with_environment("gs", {}, {**environ, **keys})
+    assert {"endpoint_url": "http://o", "verify": True} == with_environment(
+        "gs", {"endpoint_url": "http://o", "verify": True}, environ
+    )
+
+
 def test_other_schemes_take_nothing() -> None:
     assert {"fsync": True} == with_environment("file", {"fsync": True}, {"AWS_PROFILE": "p", "AWS_ENDPOINT_URL": "e"})
 

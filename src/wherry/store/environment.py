@@ -18,14 +18,17 @@ def with_environment(scheme: str, options: Mapping[str, object], environ: Mappin
     Keys are taken all together, and only if none, no profile and no anonymous access was asked for.
     """
     known = _options(scheme)
-    given = (each for each in known if each.name in options and (options[each.name] or not each.is_switch))
-    names_credentials = any(each.names_credentials for each in given)
+    names_credentials = _names_credentials(known, options)
     found = dict(options)
     for each in known:
         is_wanted = not each.is_secret and not (each.names_credentials and names_credentials)
         if is_wanted and each.name not in options and (value := _value(each, environ)) is not None:
             found[each.name] = value
-    return found if names_credentials else {**found, **secrets_from_environment(scheme, environ)}
+    if not names_credentials:
+        found |= secrets_from_environment(scheme, environ)
+    if not _names_credentials(known, found):
+        found |= {each.implies: True for each in known if each.implies and each.name in found.keys() - options.keys()}
+    return found
 
 
 def variables_for(scheme: str) -> tuple[str, ...]:
@@ -53,6 +56,11 @@ def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[st
 def _options(scheme: str) -> tuple[Option, ...]:
     backend = own_backend(scheme)
     return () if backend is None else backend.options
+
+
+def _names_credentials(known: Iterable[Option], options: Mapping[str, object]) -> bool:
+    given = (each for each in known if each.name in options and (options[each.name] or not each.is_switch))
+    return any(each.names_credentials for each in given)
 
 
 def _value(option: Option, environ: Mapping[str, str]) -> str | None:

@@ -64,6 +64,8 @@ class Option:
     names_credentials: bool = False
     #: The backend's secrets are taken from the environment together, and only if it has this one.
     is_needed: bool = False
+    #: The switch that is on where the environment gives this option and nothing says whose credentials count.
+    implies: str = ""
     #: True or False. Off, or None, it says nothing.
     is_switch: bool = False
 
@@ -78,9 +80,10 @@ def option(
     names_server: bool = False,
     names_credentials: bool = False,
     is_needed: bool = False,
+    implies: str = "",
 ) -> Any:
     """A field of an options class; its arguments are those of `Option`. `kind`: by the type of the default."""
-    about = Option("", is_secret, variables, aliases, names_server, names_credentials or is_secret, is_needed)
+    about = Option("", is_secret, variables, aliases, names_server, names_credentials or is_secret, is_needed, implies)
     return field(default=default, repr=not is_secret, metadata={"option": about, "kind": kind})
 
 
