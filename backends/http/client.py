@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from wherry.backends.http.body import FileRange
@@ -146,7 +147,7 @@ class Client:
         weakref.finalize(self, _close_all, self._kept)  # as urllib3 does: nobody has to close a store
 
     def ask(self, request: Request) -> Answer:
-        """Send a request. Raises WireError, and ShortFile if the file to send has become too short.
+        """Send a request. Raises WireError, and ShortFile or UnreadableFile for the file to send.
 
         A server may close a connection just when it is used again. Then the request is sent once more, on a new one, if that
         costs no bytes and cannot do anything twice.
@@ -255,8 +256,9 @@ class Client:
 
 
 def _close_all(kept: deque[tuple[float, Connection]]) -> None:
-    while kept:
-        kept.pop()[1].close()
+    with suppress(IndexError):  # none is left, as other threads take them, too
+        while True:
+            kept.pop()[1].close()
 
 
 def _read_head(connection: Connection) -> Head:

@@ -565,27 +565,3 @@ class TestProxies:
     @pytest.mark.parametrize("address", ["https://proxy:1", "socks5://proxy:1", "http://"])
     def test_other_kinds_are_not_known(self, address: str) -> None:
         assert proxy_of(address) is None
-
-
-def test_threads_share_the_connections() -> None:
-    def talk(peer: Peer) -> None:
-        while head := peer.head():
-            peer.answer(head.split()[1])
-
-    with wire(*[talk] * 4) as server, client_of(server.route()) as client:
-        together = threading.Barrier(4)
-        wrong: list[str] = []
-
-        def ask(name: str) -> None:
-            together.wait(30)
-            for n in range(200):
-                target = f"/{name}-{n}".encode()
-                if client.ask(replace(GET, head=b"GET %b HTTP/1.1\r\n" % target)).read_all(100) != target:
-                    wrong.append(name)
-
-        threads = [threading.Thread(target=ask, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
