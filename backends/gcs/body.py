@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from wherry.backends.http.body import FileRange, body_of
-from wherry.backends.http.wire_errors import ShortFile
+from wherry.backends.http.wire_errors import ShortFile, UnreadableFile
 from wherry.errors import IntegrityError, PermanentError, TransientError
 
 #: What is handed to a connection in one go, and must pass within the time-out (CPython counts that for all of sendall()).
@@ -45,8 +45,8 @@ class FileBody:
             return body_of(self._fd, self._start, self._end, self._head, self._tail)
         except ShortFile as error:
             raise short(self._end - error.missing_bytes, self._end) from error
-        except OSError as error:
-            raise _unreadable(error) from error
+        except UnreadableFile as error:
+            raise PermanentError(str(error)) from error
 
 
 def read_block(fd: int, at: int, until: int, end: int) -> bytes:
@@ -54,7 +54,7 @@ def read_block(fd: int, at: int, until: int, end: int) -> bytes:
     try:
         block = os.pread(fd, until - at, at)
     except OSError as error:  # requests would take it for a broken connection
-        raise _unreadable(error) from error
+        raise PermanentError(str(UnreadableFile(error))) from error
     if not block:
         raise short(at, end)
     return block
@@ -63,10 +63,6 @@ def read_block(fd: int, at: int, until: int, end: int) -> bytes:
 def short(at: int, end: int) -> IntegrityError:
     """The error for a file that has become shorter than what is to be sent of it."""
     return IntegrityError(f"the file to send ends at byte {at}, {end} were to be sent")
-
-
-def _unreadable(error: OSError) -> PermanentError:
-    return PermanentError(f"the file to send cannot be read: {error.strerror}")
 
 
 def announced(headers: Mapping[str, str], status: int, start: int, end: int | None) -> int | None:

@@ -30,7 +30,7 @@ from wherry.backends.gcs.body import FileBody
 from wherry.backends.gcs.client import Connection, connect
 from wherry.backends.gcs.error_table import failed, refused, words_of
 from wherry.backends.gcs.options import GCSOptions
-from wherry.backends.http.wire_errors import ShortFile, WireError
+from wherry.backends.http.wire_errors import ShortFile, UnreadableFile, WireError
 from wherry.backends.pages import Pages
 from wherry.backends.tally import Tally
 from wherry.errors import (
@@ -329,6 +329,8 @@ class Bucket:
             raise made from (None if secret else error)
         except ShortFile as error:
             raise IntegrityError(str(error)) from error
+        except UnreadableFile as error:
+            raise PermanentError(str(error)) from error
         except (GoogleAuthError, RequestException, HTTPError, WireError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s)
             raise made from (None if secret else error)

@@ -69,7 +69,7 @@ class Direct:
         """Make a request, and return what requests would; None: it is one for requests, as the server names another address.
 
         `is_bare`: no token goes along, and a redirect is an answer as any other. `is_stream`: the caller reads the body of a
-        good answer, and closes it. Raises WireError, ShortFile and what google-auth does.
+        good answer, and closes it. Raises WireError, ShortFile, UnreadableFile and what google-auth does.
         """
         path = urlsplit(url)
         target = f"{path.path}?{path.query}" if path.query else path.path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -15,13 +14,11 @@ from types import TracebackType
 from wherry.backends.http.body import FileRange
 from wherry.backends.http.head import MOST_HEAD_BYTES, MOST_LINE_BYTES
 from wherry.backends.http.routes import Route
-from wherry.backends.http.wire_errors import DisconnectedError, ProtocolError, ShortFile, StalledError
+from wherry.backends.http.wire_errors import DisconnectedError, ProtocolError, ShortFile, StalledError, UnreadableFile
 
 #: Read from a file and encrypted at once. The buffer is used again, so that it stays in the processor's cache.
 _ENCRYPTED_BYTES = 256 * 1024
 _HEAD_BYTES = 8 * 1024
-#: By these the kernel says that it cannot send a file of this kind by itself.
-_NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Connection:
@@ -199,7 +196,10 @@ class Connection:
                     raise ShortFile(end - start)
                 return sent
             block = memoryview(self._buffered())[: end - start]
-            n_read = os.preadv(file, [block], start)
+            try:
+                n_read = os.preadv(file, [block], start)
+            except OSError as error:
+                raise UnreadableFile(error) from error
             if not n_read:
                 raise ShortFile(end - start)
             self._output = self._sealed(block[:n_read])
@@ -207,9 +207,9 @@ class Connection:
         except BlockingIOError:
             return None
         except OSError as error:
-            if not self._by_kernel or error.errno not in _NO_SENDFILE:
+            if not self._by_kernel or isinstance(error, (ConnectionError, TimeoutError)):
                 raise
-            self._by_kernel = False
+            self._by_kernel = False  # it cannot send such a file by itself; or nobody can read it, which is seen next
             return 0
 
     def _sealed(self, data: memoryview) -> memoryview:

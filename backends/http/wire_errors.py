@@ -36,6 +36,13 @@ class UnknownWay(Exception):
     """The vendor's library makes requests in a way that is not known here; the text says what."""
 
 
+class UnreadableFile(Exception):
+    """The file to send cannot be read: the disk's fault, not the connection's."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the file to send cannot be read: {error.strerror}")
+
+
 class ShortFile(Exception):
     """The file to send ended before its size."""
 

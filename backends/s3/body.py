@@ -11,7 +11,7 @@ from typing import Any
 import google_crc32c
 
 from wherry.backends.http.body import FileRange, body_of
-from wherry.backends.http.wire_errors import ShortFile
+from wherry.backends.http.wire_errors import ShortFile, UnreadableFile
 from wherry.backends.local_file import opened_source
 from wherry.backends.s3.error_table import DigestError
 from wherry.errors import IntegrityError
@@ -47,7 +47,10 @@ class Source:
     def read(self, size: int = BLOCK_BYTES) -> bytes:
         """Some of the next bytes, at most `size`; none at the end of the range."""
         left = self._end - self._at
-        data = os.pread(self._file, min(size, left), self._at)
+        try:
+            data = os.pread(self._file, min(size, left), self._at)
+        except OSError as error:
+            raise UnreadableFile(error) from error
         if not data and left and size:
             raise ShortFile(left)
         self._at += len(data)

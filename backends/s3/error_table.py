@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wherry.backends.http.advice import LOGIN_HINT, SIZE_HINT
-from wherry.backends.http.wire_errors import ShortFile
+from wherry.backends.http.wire_errors import ShortFile, UnreadableFile
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -122,8 +122,8 @@ class Translator:
         """Our error for another's; None for what stays as it is."""
         if isinstance(error, WherryError):
             return None
-        if isinstance(error, ShortFile):
-            return IntegrityError(str(error))
+        if made := about_the_file(error):
+            return made
         from wherry.backends.s3.sdk_errors import is_answer, without_answer
 
         if is_answer(error):
@@ -170,6 +170,13 @@ class Translator:
         ahead_s = _ahead_s(headers, self.now())
         by = f" by {abs(ahead_s):.0f} s, it is {'fast' if ahead_s > 0 else 'slow'}" if abs(ahead_s) >= 1 else ""
         return _CLOCK.replace(":", f"{by}:")
+
+
+def about_the_file(error: object) -> WherryError | None:
+    """The error for a file that cannot be sent as it is; None for any other error."""
+    if isinstance(error, ShortFile):
+        return IntegrityError(str(error))
+    return PermanentError(str(error)) if isinstance(error, UnreadableFile) else None
 
 
 def taken() -> AlreadyExistsError:

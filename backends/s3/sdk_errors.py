@@ -9,9 +9,9 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from wherry.backends.http.advice import LOGIN_HINT, OTHER_HOST_HINT, certificate_hint
-from wherry.backends.http.wire_errors import ConnectError, ProxyLoginError, ShortFile, StalledError, TLSError, WireError
-from wherry.backends.s3.error_table import PORTAL_HINT
-from wherry.errors import AccessDeniedError, ConfigError, IntegrityError, PermanentError, StoreError, TransientError, WherryError
+from wherry.backends.http.wire_errors import ConnectError, ProxyLoginError, StalledError, TLSError, WireError
+from wherry.backends.s3.error_table import PORTAL_HINT, about_the_file
+from wherry.errors import AccessDeniedError, ConfigError, PermanentError, StoreError, TransientError, WherryError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -43,8 +43,8 @@ def without_answer(error: Exception, call: str, part: int | None, server: str, t
     if not isinstance(error, (sdk.BotoCoreError, ResponseParserError, HTTPError, WireError)):
         return None
     text = str(error)
-    if isinstance(inner := getattr(error, "kwargs", {}).get("error"), ShortFile):  # while botocore was reading the body
-        return IntegrityError(str(inner))
+    if made := about_the_file(getattr(error, "kwargs", {}).get("error")):  # while botocore was reading the body
+        return made
     if isinstance(error, (sdk.SSLError, TLSError)) and (hint := certificate_hint(text)):
         if hint == OTHER_HOST_HINT:  # the bucket's name stands before the server's own, say
             hint += ", or give the storage option addressing_style='path'"

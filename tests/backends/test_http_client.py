@@ -27,6 +27,7 @@ from wherry.backends.http.wire_errors import (
     ShortFile,
     StalledError,
     TLSError,
+    UnreadableFile,
     WireError,
 )
 
@@ -335,6 +336,21 @@ class TestLargeBodies:
 
         with wire(talk) as server, client_of(server.route()) as client, pytest.raises(ShortFile, match="ends 5 bytes early"):
             client.ask(put(file, 8 * MIB + 5))
+
+    def test_a_file_that_cannot_be_read_is_no_fault_of_the_connection(self, tmp_path: Path, file: int) -> None:
+        def talk(peer: Peer) -> None:
+            peer.head()
+            peer.say(b"HTTP/1.1 100 Continue\r\n\r\n")
+            peer.wait_for_end()
+
+        to_write = os.open(tmp_path / "large", os.O_WRONLY)
+        with (
+            closing(os.fdopen(to_write, "wb")),
+            wire(talk) as server,
+            client_of(server.route()) as client,
+            pytest.raises(UnreadableFile, match="the file to send cannot be read: Bad file descriptor"),
+        ):
+            client.ask(put(to_write))
 
     def test_one_that_the_server_has_begun_to_take_is_not_sent_twice(self, file: int) -> None:
         def talk(peer: Peer) -> None:

@@ -399,6 +399,23 @@ class TestBodies:
             assert UNSIGNED == direct._payload_of(Source(-1, 0, 10))
 
 
+def test_a_file_that_cannot_be_read_is_not_sent_again(open_store: Open, large: Path) -> None:
+    def talk(peer: Peer) -> None:
+        peer.head()
+        peer.say(b"HTTP/1.1 100 Continue\r\n\r\n")
+        peer.wait_for_end()
+
+    with wire(talk) as server, open(large, "ab") as to_write:
+        store = open_store(server.port)
+        store.assume(AMAZON.as_dict())
+        with pytest.raises(PermanentError, match="the file to send cannot be read"), store._errors.translated("put", "key"):
+            store._objects.ask("put_object", "key", Source(to_write.fileno(), 0, 4 * MIB), {})
+        for size_bytes in (10, 4 * MIB):  # it is summed before it is sent
+            store._sign_payloads(True)
+            with pytest.raises(PermanentError, match="the file to send cannot be read"), store._errors.translated("put", "key"):
+                store._objects.ask("put_object", "key", Source(to_write.fileno(), 0, size_bytes), {})
+
+
 class TestPlugins:
     """What a plugin of botocore's adds to requests of one kind is sent with these."""
 
