@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,19 @@ def test_a_ring_wakes_a_waiting_listener(bell: Listener) -> None:
     ringer.start()
     assert bell.wait(60.0)
     ringer.join()
+
+
+def test_a_listener_of_a_process_with_many_open_files_is_woken(tmp_path: Path) -> None:
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, 2048), most))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (few, most))
+        while stack.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        bell = stack.enter_context(closing(Listener(tmp_path / "bell")))
+        assert not bell.wait(0.0)
+        assert notify(bell.path)
+        assert bell.wait(60.0)
 
 
 def test_nobody_rang(bell: Listener) -> None:

@@ -54,10 +54,12 @@ class Listener:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a message, at most `timeout_s`, and drop all that came. Whether there was one."""
-        ready, _, _ = select.select([self._socket], [], [], timeout_s)
-        if ready:
-            self.receive()
-        return bool(ready)
+        poll = select.poll()  # select() takes no descriptor above 1,023, and a training process may have more files open
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(max(0.0, timeout_s) * 1000):
+            return False
+        self.receive()
+        return True
 
     def receive(self) -> list[dict[str, object]]:
         """Take all messages that came, without waiting: what notify() may send, and nothing else.

@@ -193,7 +193,9 @@ class Capture:
             try:
                 frame = frame[os.write(end.write_fd, frame) :]
             except BlockingIOError:  # noqa: PERF203  a child such as node made the pipe non-blocking for all processes that share it
-                select.select([], [end.write_fd], [])
+                poll = select.poll()
+                poll.register(end.write_fd, select.POLLOUT)
+                poll.poll()
             except OSError:  # the writer process is dead; _listen() reports it
                 return
 

@@ -226,7 +226,9 @@ class Stream:
             try:
                 data = data[os.write(self._tee_fd, data) :]
             except BlockingIOError:  # noqa: PERF203  another program made the terminal non-blocking for all that share it
-                select.select([], [self._tee_fd], [])
+                poll = select.poll()
+                poll.register(self._tee_fd, select.POLLOUT)
+                poll.poll()
             except OSError:
                 self._tee_fd = -1
 
