@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 
 from wherry.errors import ConfigError
@@ -109,7 +109,7 @@ class State:
     def name_fields(self) -> dict[str, str | int]:
         """The fields of name templates: ``{run_name}/ep{epoch}-ba{batch}-rank{rank}.pt``."""
         own = ("run_name", "rank", "local_rank", "world_size", "local_world_size", "node_rank")
-        return {**{name: getattr(self, name) for name in own}, **asdict(self.timestamp)}
+        return {**{name: getattr(self, name) for name in own}, **vars(self.timestamp)}  # asdict() takes ten times as long
 
     def fill(self, template: str, **more: str) -> str:
         """Fill a template with the name fields and `more`. ConfigError for an unknown field, or for a run without a name."""
