@@ -111,9 +111,11 @@ class Answer:
         if self._left_bytes:
             return True
         for _ in range(_MOST_TRAILERS):
-            if connection.read_line() == b"\r\n":
+            if (line := connection.read_line()) == b"\r\n":
                 self._finish(is_whole=True)
                 return False
+            if not line.endswith(b"\r\n"):
+                raise ProtocolError("the answer's body has a trailer that ends by a bare line feed")
         raise ProtocolError(f"the answer's body has more than {_MOST_TRAILERS} trailers")
 
     def _end_piece(self, connection: Connection) -> None:

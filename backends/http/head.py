@@ -18,6 +18,8 @@ MOST_HEAD_BYTES = 64 * 1024
 MOST_LINE_BYTES = 1024
 _STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
 _FIELD = re.compile(r"(?<=\n)([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\0-\x08\x0a-\x1f\x7f]*)\r\n")
+#: With nothing after it: Python's own library, for one, takes "chunked " for another coding, and the chunks for the body.
+_CHUNKED = re.compile(r"\ntransfer-encoding:[ \t]*chunked\r\n", re.IGNORECASE)
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
 _FRAMING = ("content-length", "transfer-encoding")
@@ -58,7 +60,7 @@ def parse_head(head: bytes) -> Head:
     if len(headers) != len(fields):
         headers = _joined(fields)
     is_newer = status[1] == "1"
-    _check_framing(headers, is_newer)
+    _check_framing(headers, text, is_newer)
     keeps = is_newer and "close" not in headers.get("connection", "").lower()
     if status[2] == "204" and (headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers):
         keeps = False  # 204 has no body, but this server may send one
@@ -74,11 +76,11 @@ def _joined(fields: list[tuple[str, str]]) -> dict[str, str]:
     return headers
 
 
-def _check_framing(headers: dict[str, str], is_newer: bool) -> None:
+def _check_framing(headers: dict[str, str], text: str, is_newer: bool) -> None:
     length, coding = (headers.get(name) for name in _FRAMING)
     if length is not None and not _LENGTH.fullmatch(length):
         raise ProtocolError(f"the answer's content-length is no number of bytes: {length[:40]!r}")
-    if coding is not None and (length is not None or coding.lower() != "chunked" or not is_newer):
+    if coding is not None and (length is not None or not _CHUNKED.search(text) or not is_newer):
         raise ProtocolError("the answer's transfer-encoding is not 'chunked' alone, by HTTP/1.1 and without a content-length")
 
 

@@ -104,6 +104,8 @@ def _has_no_end(data: bytes) -> bool:
         OK + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
         OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
         OK + b"Transfer-Encoding: identity\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked \r\n\r\n",
+        OK + b"Transfer-Encoding:chunked\t\r\n\r\n",
         b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
 )
@@ -195,6 +197,12 @@ def test_a_body_that_ends_early_is_an_error(body: bytes, n_missing: int, kind: s
 def test_a_chunk_has_the_size_that_it_says(chunks: bytes) -> None:
     with pytest.raises(ProtocolError):
         heard(OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+
+
+@pytest.mark.parametrize("trailers", [b"\n", b"\nHTTP/1.1 200 OK\r\n", b"a: b\n"])
+def test_a_trailer_ends_as_a_header_does(trailers: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        heard(OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n" + trailers + b"\r\n")
 
 
 @settings(max_examples=500, deadline=None)
