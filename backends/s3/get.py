@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,8 @@ class Reader:
         """Note what an answer to head() says of the object."""
         if answer.get("ETag") and answer.get("ContentLength", -1) >= 0:
             while len(self._described) >= _MOST_DESCRIBED:
-                self._described.pop(next(iter(self._described)), None)
+                with suppress(RuntimeError, StopIteration):  # another thread has changed it meanwhile
+                    self._described.pop(next(iter(self._described)), None)
             self._described[key, etag_of(answer["ETag"])] = (answer["ContentLength"], answer.get("ContentEncoding", ""))
 
     def read(self, key: str, take: TakeBlock, start: int, end: int | None, if_match: str | None) -> None:
