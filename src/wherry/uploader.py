@@ -10,7 +10,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -337,13 +337,20 @@ class Uploader(Reader):
         """Flush, then leave the spool. It is closed even if the flush raises; unfinished uploads go on in the background.
 
         Without `timeout_s` it waits for `Config.drain_at_exit_s`; without that, as long as uploads progress (`Config.give_up_s`).
-        TimeoutError says what is left, and the command that finishes it.
+        TimeoutError says what is left, and the command that finishes it; after Ctrl-C stderr says so.
         """
         if self._closed:
             return
         try:
             if self._session.is_here:
                 self._drain_at_an_end(timeout_s, progress_bar=progress_bar)
+        except (KeyboardInterrupt, SystemExit):  # a signal's handler may raise the second, as Composer's does
+            left = self.counts()
+            sys.stderr.write(
+                f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
+                f"To wait for them: {self.drain_command()}\n"
+            )
+            raise
         finally:
             self._sign_off()
 
@@ -412,16 +419,11 @@ def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:
     if uploader._closed or not uploader._session.is_here:
         return
     uploader._patience.is_ending = True
-    try:
-        uploader.close(timeout_s, progress_bar=True)
-    except (UploadFailed, TimeoutError) as error:
-        sys.stderr.write(f"wherry: {error}\n")
-    except KeyboardInterrupt:
-        left = uploader.counts()
-        sys.stderr.write(
-            f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
-            f"To wait for them: {uploader.drain_command()}\n"
-        )
+    with suppress(KeyboardInterrupt):  # it ends the waiting only, and close() has said what is left
+        try:
+            uploader.close(timeout_s, progress_bar=True)
+        except (UploadFailed, TimeoutError) as error:
+            sys.stderr.write(f"wherry: {error}\n")
 
 
 def _settings(config: Config, given: frozenset[str], secret: Mapping[str, object]) -> dict[str, Mapping[str, float]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gate import wait_until
+from gate import Gate, wait_until
 from wherry.errors import ConfigError
 from wherry.loggers import Event, Logger, LoggerDestination, LogLevel, State
 from wherry.loggers.call_limits import CallLimits
@@ -201,3 +203,39 @@ def test_a_destination_may_wait_for_a_thread_that_uploads(tmp_path: Path, caplog
     Logger(State("run"), [UploadsFromAThread(tmp_path / "a"), takes], call_limits=CallLimits(call_s=20.0, end_s=20.0)).close()
     assert ["a"] == takes.names
     assert "has not returned" not in caplog.text
+
+
+@pytest.mark.parametrize("handler", ["signal.default_int_handler", "lambda number, frame: sys.exit(128 + number)"])
+def test_ctrl_c_ends_one_wait_for_uploads_and_then_the_next(handler: str, gate: Gate) -> None:
+    """As without limits, where the thread that waits gets it by itself. The second handler is as Composer's."""
+    script = f"""
+    import signal, sys
+    from wherry.loggers import Event, Logger, ObjectStoreLogger, State
+    from wherry.loggers.call_limits import CallLimits
+
+    signal.signal(signal.SIGINT, {handler})
+    logger = Logger(State("run"), ObjectStoreLogger("gated://x"), call_limits=CallLimits())
+    logger.run_event(Event.INIT)
+    logger.upload_file("a", sys.argv[1])
+    logger.run_event(Event.FIT_END)
+    """
+    with gate.script(script, __file__) as process:
+        for _ in ("at the end of the fit", "at the close"):
+            wait_for_line(process, "waiting for 1 upload(s)")
+            process.send_signal(signal.SIGINT)
+        wait_for_line(process, "left to the background. To wait for them: wherry drain")
+        process.wait(60)
+    gate.open()
+    gate.drain()
+    assert Path(__file__).read_bytes() == (gate.dest / "a").read_bytes()
+
+
+def wait_for_line(process: subprocess.Popen[str], words: str) -> None:
+    """Read what it prints, up to a line with these words."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        if words in line:
+            return
+        seen.append(line)
+    raise AssertionError(f"it ended without {words!r}: {''.join(seen)}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wherry.agent.session import LOOK_AGAIN_S, Session
 from wherry.errors import UploadFailed
 from wherry.posix.fork import call_in_children, leave_to_parent
+from wherry.posix.interrupts import raise_if_interrupted
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
 
@@ -44,6 +45,7 @@ class JobWaiter:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
+        raise_if_interrupted()
         if self._session.has_agent:
             self._session.wait(timeout_s)
             return

@@ -10,6 +10,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 
 from wherry.errors import ConfigError, WherryError
+from wherry.posix.interrupts import Interrupt, raise_if_interrupted
 from wherry.posix.thread_pool import DaemonThreadPool
 
 #: The calls that wait for files, which takes as long as it takes: each destination has its own limit for that.
@@ -18,6 +19,8 @@ _CALLS_THAT_WAIT = frozenset({"fit_end", "eval_standalone_end", "predict_end", "
 _CALLS_FOR_FILES = frozenset({"upload_file", "download_file"})
 #: Ctrl-C that strikes just before a wait begins is noticed by the interpreter only when that wait ends.
 _LOOK_S = 0.5
+#: So long a call may take to end after Ctrl-C: those that wait for uploads look up once a second.
+_END_AFTER_CTRL_C_S = 3.0
 
 #: The ids of the LimitedCalls in whose calls this code runs. A destination that logs while it is called is called in the same
 #: thread, which would wait for itself otherwise.
@@ -65,7 +68,8 @@ class LimitedCalls:
     """Makes the calls of one destination in a thread of its own, one at a time, and waits for each as `limits` say.
 
     States: free; busy, while a call runs within its limit; stuck, from then on until that call returns. While it is stuck no
-    call is made: StuckError for a file, which this destination neither gets nor gives, and None for all others.
+    call is made: StuckError for a file, which this destination neither gets nor gives, and None for all others. Ctrl-C, or what
+    another signal's handler raises, ends the call if that waits for uploads; one that does not end is stuck.
     """
 
     def __init__(self, name: str, limits: CallLimits, warn: Callable[[str], object]) -> None:
@@ -86,17 +90,29 @@ class LimitedCalls:
             verb = "get" if what == "upload_file" else "give"
             raise StuckError(f"{self._name} does not {verb} the file, as its {self._stuck[0]}() has not returned yet")
         limit_s = self._limits.end_s if what in _CALLS_THAT_WAIT else self._limits.call_s
+        interrupt = Interrupt()
         context = copy_context()
         context.run(_around.set, _around.get() | {id(self)})
+        context.run(interrupt.listen)
         began_s = time.monotonic()
         future: Future[object] = self._pool.submit(context.run, call)
-        while not wait((future,), min(_LOOK_S, max(0.0, began_s + limit_s - time.monotonic()))).done:
-            if time.monotonic() >= began_s + limit_s:
-                self._stuck = what, began_s, future
-                raise StuckError(
-                    f"it has not returned within {limit_s:g} s. The training goes on without {self._name} until it returns: "
-                    "look at what it waits for (a disk, a server), or give it more time with CallLimits"
-                )
+        try:
+            is_done = _is_done(future, began_s + limit_s)
+        except BaseException as error:
+            self._stuck = what, began_s, future  # before the wait, which may be interrupted as well
+            interrupt.set(error)
+            if not wait((future,), _END_AFTER_CTRL_C_S).done:
+                raise
+            self._stuck = None
+            if not interrupt.is_taken:
+                raise
+            is_done = True  # the call decides what comes of it, as if it had been interrupted itself
+        if not is_done:
+            self._stuck = what, began_s, future
+            raise StuckError(
+                f"it has not returned within {limit_s:g} s. The training goes on without {self._name} until it returns: "
+                "look at what it waits for (a disk, a server), or give it more time with CallLimits"
+            )
         return future.result()
 
     def is_stuck(self) -> bool:
@@ -112,3 +128,12 @@ class LimitedCalls:
         took_s = time.monotonic() - began_s
         self._warn(f"{self._name}.{what} has {end} after up to {took_s:.0f} s: {self._name} is called again from now on")
         return True
+
+
+def _is_done(future: Future[object], until_s: float) -> bool:
+    """Wait for the end of the call. Whether it came in time."""
+    while not wait((future,), min(_LOOK_S, max(0.0, until_s - time.monotonic()))).done:
+        raise_if_interrupted()
+        if time.monotonic() >= until_s:
+            return False
+    return True
