@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
@@ -15,16 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from composer import Callback, Event
 from composer.loggers import FileLogger as ComposersFileLogger, Logger as ComposersLogger
 from composer.utils import get_file
+from torch.utils.data import DataLoader, TensorDataset
 
 from composer_trials.parts import trainer
 from support import caller, end_agent
 from wherry.config import Config, RetryConfig, SpoolConfig
 from wherry.errors import ConfigError, TransientError, UploadFailed
 from wherry.integrations.composer import RemoteUploaderDownloader, wherry_composer
-from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger
+from wherry.loggers import InMemoryLogger, LoggerDestination, ObjectStoreLogger, ProgressBarConfig, ProgressBarLogger
 from wherry.loggers.call_limits import CallLimits
 
 
@@ -63,6 +66,17 @@ def test_a_destination_that_hangs_is_reported_once_and_training_goes_on(caplog: 
         Hangs.may_go_on.set()
     assert 8 == len(memory.data["loss/train/total"])
     assert 1 == sum("it has not returned within 1 s" in message for message in caplog.messages)
+
+
+def test_progress_bars_know_their_totals_from_the_first_epoch_on() -> None:
+    stream = io.StringIO()
+    bars = ProgressBarLogger(stream, config=ProgressBarConfig(force=True))
+    one = trainer(wherry_composer(bars), eval_dataloader=DataLoader(TensorDataset(torch.randn(8, 8), torch.zeros(8).long()), 4))
+    one.fit(duration="1ep")
+    one.close()
+    assert "epoch 0: 100%" in stream.getvalue()
+    assert "4/4" in stream.getvalue()
+    assert "eval: 100%" in stream.getvalue()
 
 
 class FailsInInit(Callback):  # type: ignore[misc]  # Composer is not installed where types are checked

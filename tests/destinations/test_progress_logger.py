@@ -80,6 +80,17 @@ def test_the_number_of_batches_is_learned_from_the_epoch_before(page: Page) -> N
     assert "3/3" in second
 
 
+def test_the_number_of_batches_that_the_loop_tells_is_the_total(page: Page) -> None:
+    with logger_on(page, eval_batches=9) as logger:
+        logger.state.n_batches = 4
+        train(logger, 2)
+        evaluate(logger, 2)
+    epoch, evaluation = filter(None, page.lines())
+    assert epoch.startswith("epoch 0:  50%|")
+    assert "2/4" in epoch
+    assert "2/9" in evaluation  # as it is configured
+
+
 def test_evaluation_and_prediction_have_bars(page: Page) -> None:
     with logger_on(page, eval_batches=2) as logger:
         evaluate(logger, 2)

@@ -304,6 +304,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
         self._see(state)
         ours = self.logger.state
         ours.phase = _PHASES.get(event, ours.phase)
+        ours.n_batches = _number(self._read(state, "dataloader_len", None)) or None
         if event is Event.FIT_START and not self._has_trained:
             # With a pointer, but at batch 0, only weights were loaded: that run has published checkpoints of the same names.
             self._has_trained = True
@@ -326,7 +327,7 @@ class ComposerLogger(composer_loggers.LoggerDestination):  # type: ignore[misc] 
             return getattr(owner, name)
         except AttributeError:
             kind = type(owner).__name__
-            taken_for = "the run gets a name of its own" if name == "run_name" else f"it is taken for {default!r}"
+            taken_for = "the run is named by RUN_NAME, see State" if name == "run_name" else f"it is taken for {default!r}"
             self._warnings.once(name, f"Composer's {kind} has no {name!r} in this version: {taken_for}")
             return default
 

@@ -30,7 +30,8 @@ _DEFAULT_WIDTH, _DEFAULT_HEIGHT = 80, 24
 class ProgressBarConfig:
     """What the bars show. ConfigError for values that make no sense."""
 
-    #: The total of the bar. None: what the previous epoch (evaluation, prediction) had; the first bar only counts.
+    #: The total of the bar. None: `State.n_batches`, which Composer's Trainer tells; without that, what the previous epoch
+    #: (evaluation, prediction) had, and the first bar only counts.
     batches_per_epoch: int | None = None
     eval_batches: int | None = None
     predict_batches: int | None = None
@@ -121,7 +122,7 @@ class ProgressBarLogger(LoggerDestination):
 
     def eval_start(self, state: State, logger: Logger) -> None:
         """Begin a bar for the evaluation."""
-        self._begin("eval", "eval")
+        self._begin("eval", "eval", state)
 
     def eval_batch_end(self, state: State, logger: Logger) -> None:
         """Advance the evaluation's bar."""
@@ -133,7 +134,7 @@ class ProgressBarLogger(LoggerDestination):
 
     def predict_start(self, state: State, logger: Logger) -> None:
         """Begin a bar for the prediction."""
-        self._begin("predict", "predict")
+        self._begin("predict", "predict", state)
 
     def predict_batch_end(self, state: State, logger: Logger) -> None:
         """Advance the prediction's bar."""
@@ -156,16 +157,17 @@ class ProgressBarLogger(LoggerDestination):
 
     def _begin_epoch(self, state: State, n: int | None = None) -> None:
         self._epoch = state.timestamp.epoch
-        self._begin("train", f"epoch {self._epoch}", state.timestamp.batch_in_epoch if n is None else n)
+        self._begin("train", f"epoch {self._epoch}", state, state.timestamp.batch_in_epoch if n is None else n)
 
-    def _begin(self, kind: str, label: str, n: int = 0) -> None:
+    def _begin(self, kind: str, label: str, state: State, n: int = 0) -> None:
         self._end(kind)
         if self.is_quiet():
             return
         with self._lock:
             keep = self._config.keep and not self._bars  # a bar below another one is cleared; it would stay between lines
             self._texts.clear()
-            self._bars[kind] = _new_bar(self._stream, label, self._totals[kind], n, keep=keep)
+            total = state.n_batches if kind in self._are_learned and state.n_batches else self._totals[kind]
+            self._bars[kind] = _new_bar(self._stream, label, total, n, keep=keep)
 
     def _move(self, kind: str, to: int = 0) -> None:
         """Set the bar to `to` batches; 0, where the loop does not count them: advance it by one."""

@@ -71,6 +71,8 @@ class State:
     #: Whether the loop goes on where an earlier attempt of this run stopped. What that has left under a name, such as a
     #: checkpoint that no pointer names yet, is then replaced by an upload without `overwrite`; the objects of others are kept.
     is_resumed: bool = False
+    #: How many batches the current epoch, evaluation or prediction has, if the loop knows: the totals of progress bars.
+    n_batches: int | None = None
     #: The clock of `elapsed_s`, in seconds from any start.
     now: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
 
