@@ -54,10 +54,11 @@ class Logger(LogMethods, OldLoggerNames):
     when its process ends, even if no variable holds it any more. What fails then is written to stderr.
 
     An error of a destination stops neither the others nor the training. It is written to the log "wherry", once for each kind of
-    call, and each time for upload_file(), as each time a file is lost; `LoggerDestination.on_error` can choose otherwise. Two
-    kinds of error are raised, after all destinations had their turn: UploadFailed, by which a destination reports that accepted
-    files did not arrive; and any error of a callback, which may stop a training on purpose. When several ranks
-    (`State.world_size`) upload under one name, those that are late get a warning and no error, which would end all ranks.
+    call and text, ten texts at most, and each time for upload_file(), as each time a file is lost; `LoggerDestination.on_error`
+    can choose otherwise. Two kinds of error are raised, after all destinations had their turn: UploadFailed, by which a
+    destination reports that accepted files did not arrive; and any error of a callback, which may stop a training on purpose.
+    When several ranks (`State.world_size`) upload under one name, those that are late get a warning and no error, which would end
+    all ranks.
     A log call that no destination overrides is reported once.
 
     Log calls reach a destination on rank 0 only, while its `rank_zero_only` is True; files and events reach it on every rank. Log
