@@ -129,6 +129,8 @@ def test_between_two_servers_the_bytes_are_verified_and_what_belongs_to_them_goe
         (("here/run1/a.pt", "here/run1/a.pt", "--overwrite"), 2, "would become itself"),
         (("-r", "here/", "here", "--overwrite"), 2, "would become itself"),
         (("-r", "here", "here/run1/again"), 2, "inside of the source"),
+        (("-r", "here/run1", "here/run1"), 2, "inside of the source"),  # which becomes here/run1/run1
+        (("-r", "here/run1", "here/again", "here/run1/"), 2, "inside of the source"),
         (("here/run1/a.pt", "here/run1/b.pt", "one"), 2, "end it with '/'"),
         (("here/run1/a.pt", "here/again/a.pt", "there/"), 2, "would both become"),
         (("here/run1", "there/"), 2, "give -r"),
@@ -148,6 +150,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_moves(
     before = {path: path.read_bytes() for path in line.folder.rglob("*") if path.is_file()}
     assert text in line.refuse("cp", *arguments, expected=code)
     assert before == {path: path.read_bytes() for path in line.folder.rglob("*") if path.is_file()}
+
+
+def test_an_object_that_is_named_twice_is_copied_once(line: CommandLine, seaweedfs_server: S3Server) -> None:
+    uri, options = bucket_of(line, seaweedfs_server)
+    file_of(line.folder / "here/a.pt", 10, seed=1)
+    line.run("cp", "here/*.pt", "here/a.pt", f"{uri}/", *options)
+    for verb in ("get", "cp", "mv"):
+        out, _ = line.run(verb, f"{uri}/*.pt", f"{uri}/a.pt", f"{verb}/", *options)
+        assert ": 1 file, 10 B " in out
 
 
 def test_a_name_that_is_taken_in_a_store_is_kept(line: CommandLine, seaweedfs_server: S3Server) -> None:

@@ -103,6 +103,8 @@ def test_a_file_that_changed_meanwhile_stays(tmp_path: Path) -> None:
         (("-r", "here/", "link/"), "would become itself"),
         (("-r", "here", "here/again/"), "inside of the source"),
         (("-r", "here/", "link/again/"), "inside of the source"),
+        (("-r", "here", "here/"), "inside of the source"),
+        (("-r", "here", "link"), "inside of the source"),
         (("here", "there/"), "give -r"),
     ],
 )
@@ -123,7 +125,8 @@ def test_a_move_onto_itself_by_another_address_is_refused(line: CommandLine, sea
     (line.folder / "other.json").write_text(json.dumps(other))
     theirs = (*options, "--source-options-file", "other.json", "--overwrite")
     assert "would become itself" in line.refuse("mv", f"{uri}/a", f"{uri}/a", *theirs, expected=2)
-    assert "inside of the source" in line.refuse("mv", "-r", f"{uri}", f"{uri}/x/", *theirs, expected=2)
+    for into in ("/x/", "/"):
+        assert "inside of the source" in line.refuse("mv", "-r", f"{uri}", f"{uri}{into}", *theirs, expected=2)
     with fault_proxy("127.0.0.1", seaweedfs_server.port) as proxy:
         (line.folder / "other.json").write_text(json.dumps({**seaweedfs_server.options, "endpoint_url": proxy.url}))
         assert "it changed after it was copied" in line.refuse("mv", f"{uri}/a", f"{uri}/a", *theirs, expected=7)

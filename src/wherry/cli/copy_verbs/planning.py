@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wherry.cli.arguments import is_folder_like, parse_target, split_target
 from wherry.cli.copy_verbs.overlaps import are_on_one_server, real_folder
@@ -40,8 +40,10 @@ def planned(
     is_one = {uri: are_on_one_server(sides, parse_target(uri), target) for uri in sources}
     for uri in sources:
         if recursive and is_one[uri]:
-            refuse_nested(parse_target(uri), target, f"{verb} -r {uri} {dest}")
-    steps = list(_steps(sides, sources, dest, rules, recursive=recursive, is_folder=is_folder, verb=verb))
+            into = target if not is_folder or is_many(uri, recursive=True) else _below(target, split_target(uri)[1])
+            refuse_nested(parse_target(uri), into, f"{verb} -r {uri} {dest}")
+    chosen = _steps(sides, sources, dest, rules, recursive=recursive, is_folder=is_folder, verb=verb)
+    steps = list({(step.source.uri, step.place.shown): step for step in chosen}.values())  # what is named twice is copied once
     for step in steps:
         if any(is_one.values()):
             refuse_itself(step.source, step.place)
@@ -59,6 +61,10 @@ def refuse_nested(source: StoreURI, dest: StoreURI, shown: str) -> None:
     above, below = real_folder(source), real_folder(dest)
     if above != below and (not above or below.startswith(f"{above}/")):
         raise ConfigError(f"{shown}: the destination is inside of the source: choose one beside it")
+
+
+def _below(folder: StoreURI, name: str) -> StoreURI:
+    return replace(folder, prefix=f"{folder.prefix}/{name}" if folder.prefix else name)
 
 
 def _steps(

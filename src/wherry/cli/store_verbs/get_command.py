@@ -80,11 +80,12 @@ def get(
     if not is_folder and len(uris) > 1:
         raise ConfigError(f"{len(uris)} URIs cannot all become {dest!r}: end it with '/' to put them below it")
     with Stores(option, options_file, spool_folder(spool), pace_of(max_bytes_per_s)) as stores:
-        copies = [
+        chosen = [
             (source, _path_for(source, uri, Path(dest), is_folder=is_folder, recursive=recursive))
             for uri in uris
             for source in choose(stores, uri, rules, recursive=recursive, verb="get")
         ]
+        copies = list({(source.uri, path): (source, path) for source, path in chosen}.values())  # what is named twice comes once
         refuse_clashes(copies, overwrite=overwrite)
         outcome = Outcome("got", as_json=as_json, dry_run=dry_run)
         work = _look if dry_run else _get
