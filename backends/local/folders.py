@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -70,6 +71,8 @@ def _described(key: str, entry: os.DirEntry[str], root: Root) -> ObjectMeta | No
         return None
     try:
         status = entry.stat()
-    except FileNotFoundError:  # or a link to nothing
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):  # or a link to nothing, or to itself
+            return None
+        raise
     return describe_status(key, status) if stat.S_ISREG(status.st_mode) else None

@@ -213,6 +213,7 @@ def test_listing_follows_links_to_files_and_enters_no_linked_folder(folder: Fold
     (folder.path / "link").symlink_to("real/file")
     (folder.path / "loop").symlink_to(".")
     (folder.path / "nothing").symlink_to("missing")
+    (folder.path / "itself").symlink_to("itself")
     found = {meta.key: meta.size_bytes for meta in folder.store.list(folder.key(""))}
     assert found == {folder.key("link"): 2, folder.key("real/file"): 2}
 
