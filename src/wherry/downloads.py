@@ -20,6 +20,7 @@ from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
 from wherry.store.governor import Governor, node_governor
+from wherry.store.metered import MeteredStore, Moved
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.pacing import PacedStore, paced
 from wherry.store.registry import endpoint_key, open_store, split_options
@@ -46,6 +47,7 @@ class Reader(ABC):
         self._endpoint = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
         self._store: RetryStore | None = None
         self._pace: Governor | None = None
+        self._moved: Moved | None = None
         call_in_children(self, Reader._forget_store)
 
     @abstractmethod
@@ -172,10 +174,15 @@ class Reader(ABC):
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
             governor = node_governor(self.uri, self._options, self.config.transfer)
             limited = LimitStore(store, MOST_IN_FLIGHT, governor)
-            self._store = RetryStore(limited if self._pace is None else PacedStore(limited, self._pace), self.config.retry)
+            counted = limited if self._moved is None else MeteredStore(limited, self._moved)
+            self._store = RetryStore(counted if self._pace is None else PacedStore(counted, self._pace), self.config.retry)
         return self._store
 
     def keep_pace(self, governor: Governor) -> None:
         """Move bytes as fast as it says, together with all that it paces. To be called before the store is used."""
         self._pace = governor
         self.config = replace(self.config, transfer=paced(self.config.transfer, governor))
+
+    def tell_of_bytes(self, moved: Moved) -> None:
+        """Call `moved` for all bytes that move. To be called before the store is used."""
+        self._moved = moved

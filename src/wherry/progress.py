@@ -56,6 +56,16 @@ class ByteBar:
         elif time.monotonic() >= self._from_s:
             self._begin()
 
+    def clear(self) -> None:
+        """Take the bar from its line; the next bytes draw it again."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+
     def _begin(self) -> None:
         if not sys.stderr.isatty():
             self._shown = False
@@ -67,5 +77,4 @@ class ByteBar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self.close()

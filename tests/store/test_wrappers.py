@@ -17,6 +17,7 @@ from wherry.config import RetryConfig
 from wherry.errors import AlreadyExistsError, ConfigError, NotFoundError, PermanentError, ThrottledError, TransientError
 from wherry.store import Capabilities, MultipartStore, ObjectMeta, Page, Part, PendingUpload, PutOptions, StoredPart, TakeBlock
 from wherry.store.governor import Governor
+from wherry.store.metered import MeteredStore
 from wherry.store.node_table import NodeTable
 from wherry.store.pacing import PacedStore, command_governor
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
@@ -30,6 +31,7 @@ WRAPPERS = [
     FaultyStore,
     WrappedStore,
     lambda inner: PacedStore(inner, command_governor(1e12)),
+    lambda inner: MeteredStore(inner, lambda key, n_bytes: None),
 ]
 CONTRACT = [
     "capabilities",

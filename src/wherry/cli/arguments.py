@@ -22,6 +22,7 @@ from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
     from wherry.store.governor import Governor
+    from wherry.store.metered import Moved
     from wherry.uploader import Uploader
 
 #: A store, and its storage options.
@@ -208,10 +209,16 @@ def command(verb: str, spool: Path) -> str:
 
 
 @contextmanager
-def reader(target: StoreURI, options: Mapping[str, object], spool: Path, pace: Governor | None = None) -> Iterator[Uploader]:
+def reader(
+    target: StoreURI,
+    options: Mapping[str, object],
+    spool: Path,
+    pace: Governor | None = None,
+    moved: Moved | None = None,
+) -> Iterator[Uploader]:
     """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued.
 
-    With `pace` it moves bytes as fast as that says.
+    With `pace` it moves bytes as fast as that says; `moved` is told of them.
     """
     from tempfile import TemporaryDirectory
 
@@ -227,6 +234,8 @@ def reader(target: StoreURI, options: Mapping[str, object], spool: Path, pace: G
         stack.callback(uploader.close)
         if pace is not None:
             uploader.keep_pace(pace)
+        if moved is not None:
+            uploader.tell_of_bytes(moved)
         yield uploader
 
 

@@ -20,7 +20,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.copy_verbs.planning import Step, planned
 from wherry.cli.copy_verbs.sides import Sides, SourceFileOption, SourcePairsOption, open_sides
-from wherry.cli.copy_verbs.transfers import Transfers
+from wherry.cli.copy_verbs.transfers import Transfers, tracked
 from wherry.cli.store_verbs.get_command import RecursiveOption
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
@@ -99,10 +99,13 @@ def copy_all(
                 if dry_run:
                     size_bytes = source.store.head(source.name).size_bytes if source.size_bytes < 0 else source.size_bytes
                 else:
-                    made = transfers.copy(source, place, overwrite=overwrite, progress_bar=len(steps) == 1)
+                    made = transfers.copy(source, place, overwrite=overwrite)
                     size_bytes = made.size_bytes
                     if moves:
                         transfers.delete_source(source, made)
             return lambda: outcome.add(source.uri, size_bytes, place.shown)
 
-        outcome.each(copy, steps, lambda step: step.source.uri, is_raised=len(steps) == 1)
+        counted = {step: tracked(step.source, step.place) for step in steps}
+        outcome.each_shown(
+            copy, steps, lambda step: step.source.uri, sides.dests.bar, counted.__getitem__, is_raised=len(steps) == 1
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from wherry.cli.copy_verbs.sides import Sides
-from wherry.cli.copy_verbs.transfers import Place, Transfers
+from wherry.cli.copy_verbs.transfers import Place, Transfers, tracked
 from wherry.cli.exit_codes import Exit
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.selection import Source
@@ -37,13 +37,17 @@ def put_here(
         transfers = stack.enter_context(Transfers(sides, len(files)))
         transfers.prepare([there])
 
-        def send(one: tuple[Path, str]) -> Callable[[], None]:
+        def ends(one: tuple[Path, str]) -> tuple[Source, Place]:
             file, name = one
-            path, place = os.path.abspath(file), Place(there, name)
-            made = transfers.copy(Source(here, path.lstrip("/"), name, -1), place, overwrite=overwrite)
-            return lambda: outcome.add("-" if None in paths else str(file), made.size_bytes, place.shown)
+            return Source(here, os.path.abspath(file).lstrip("/"), name, file.stat().st_size), Place(there, name)
 
-        outcome.each(send, files, lambda one: str(one[0]), is_raised=len(files) == 1)
+        def send(one: tuple[Path, str]) -> Callable[[], None]:
+            source, place = ends(one)
+            made = transfers.copy(source, place, overwrite=overwrite)
+            return lambda: outcome.add("-" if None in paths else str(one[0]), made.size_bytes, place.shown)
+
+        counted = {one: tracked(*ends(one)) for one in files}
+        outcome.each_shown(send, files, lambda one: str(one[0]), sides.dests.bar, counted.__getitem__, is_raised=len(files) == 1)
     return outcome.end()
 
 

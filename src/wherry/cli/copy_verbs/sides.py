@@ -63,5 +63,5 @@ def open_sides(
         if not source_pairs and source_options_file is None:
             yield Sides(stores, stores)
             return
-        with kind(source_pairs, source_options_file, spool, pace) as sources:
+        with kind(source_pairs, source_options_file, spool, pace, stores.bar) as sources:
             yield Sides(sources, stores)

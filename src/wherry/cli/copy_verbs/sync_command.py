@@ -29,7 +29,7 @@ from wherry.cli.copy_verbs.overlaps import refuse_overlap
 from wherry.cli.copy_verbs.passed_over import PassedOver, passed_over
 from wherry.cli.copy_verbs.sides import SourceFileOption, SourcePairsOption, open_sides
 from wherry.cli.copy_verbs.sync_plan import Change, Plan, Tally, make_plan
-from wherry.cli.copy_verbs.transfers import Place, Transfers, set_time
+from wherry.cli.copy_verbs.transfers import Place, Transfers, set_time, tracked
 from wherry.cli.copy_verbs.two_listings import Side
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.cli.store_verbs.outcome import Outcome
@@ -100,17 +100,26 @@ def sync(
             if plan.changes and not dry_run:
                 transfers.prepare([theirs.store])
 
+            def ends(change: Change) -> tuple[Source, Place]:
+                return Source(ours.store, change.name, change.name, change.size_bytes), Place(theirs.store, change.name)
+
             def copy(change: Change) -> Callable[[], None]:
-                origin = Source(ours.store, change.name, change.name, change.size_bytes)
-                place, size_bytes = Place(theirs.store, change.name), change.size_bytes
+                origin, place = ends(change)
+                size_bytes = change.size_bytes
                 if not dry_run:
-                    made = transfers.copy(origin, place, overwrite=change.replaces, progress_bar=len(plan.changes) == 1)
+                    made = transfers.copy(origin, place, overwrite=change.replaces)
                     size_bytes = made.size_bytes
                     if place.path is not None:
                         set_time(place.path, made.modified_s)
                 return lambda: outcome.add(origin.uri, size_bytes, place.shown, "replaced" if change.replaces else None)
 
-            outcome.each(copy, plan.changes, lambda change: ours.store.uri.uri_for(ours.base + change.name))
+            outcome.each_shown(
+                copy,
+                plan.changes,
+                lambda change: ours.store.uri.uri_for(ours.base + change.name),
+                sides.dests.bar,
+                lambda change: tracked(*ends(change)),
+            )
         if delete and plan.extra:
             if outcome.is_clean:
                 delete_extra(theirs, plan.extra, outcome, dry_run=dry_run)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wherry.cli.copy_verbs.sides import Sides
+from wherry.cli.store_verbs.bar import Tracked, is_bar_shown
 from wherry.cli.store_verbs.selection import Source
 from wherry.errors import AlreadyExistsError, ConfigError, IntegrityError, StoreError
 from wherry.uri import check_name
@@ -112,7 +113,7 @@ class Transfers:
                 if not endpoints.tell(into.store) and self._n_expected >= _WORTH_A_TRIAL:
                     endpoints.find_out(into.store, into.uri.key_for("trial"))
 
-    def copy(self, source: Source, place: Place, *, overwrite: bool, progress_bar: bool = False) -> Made:
+    def copy(self, source: Source, place: Place, *, overwrite: bool) -> Made:
         """Copy one; raises what the stores raise, FileExistsError or AlreadyExistsError for a name that is taken."""
         from wherry.transfer.copying import Copier, Target
 
@@ -123,7 +124,7 @@ class Transfers:
         key, view = _key(source), source.store.view()
         is_queued = view.queued(key) is not None
         if place.path is not None and source.store.uri.scheme != "file":
-            return _download(source, place.path, overwrite=overwrite, progress_bar=progress_bar, is_queued=is_queued)
+            return _download(source, place.path, overwrite=overwrite, is_queued=is_queued)
         target = Target(place.store.store, place.key, place.store.uri.uri_for(place.key), overwrite)
         _refuse_queued(place, target.uri)
         if source.store.uri.scheme == "file" and not is_queued:
@@ -175,6 +176,16 @@ class Transfers:
         return _version_of(source.store.store.head(_key(source)))
 
 
+def tracked(source: Source, place: Place) -> Tracked:
+    """What a bar counts of a copy: what comes into a local folder as it is read, the rest as it is written."""
+    is_fetched = place.path is not None and source.store.uri.scheme != "file"
+    size_bytes = source.size_bytes
+    if size_bytes < 0 and is_bar_shown():
+        with suppress(StoreError, OSError):  # the copy says it
+            size_bytes = source.store.head(source.name).size_bytes
+    return Tracked(source.uri if is_fetched else place.store.uri.uri_for(place.key), size_bytes)
+
+
 def _version_of(meta: ObjectMeta) -> str | None:
     """By its etag or generation, its time and its token: an object that was copied onto itself has another token."""
     if meta.etag is None and meta.modified_s is None:
@@ -203,7 +214,7 @@ def _key(source: Source) -> str:
     return f"{prefix}/{source.name}" if prefix else source.name
 
 
-def _download(source: Source, path: Path, *, overwrite: bool, progress_bar: bool, is_queued: bool) -> Made:
+def _download(source: Source, path: Path, *, overwrite: bool, is_queued: bool) -> Made:
     from wherry.spool.download_notes import note_download
     from wherry.transfer.download import download
 
@@ -217,7 +228,6 @@ def _download(source: Source, path: Path, *, overwrite: bool, progress_bar: bool
         overwrite=overwrite,
         transfer=reader.config.transfer,
         retry=reader.config.retry,
-        progress_bar=progress_bar,
     )
     return Made(meta.size_bytes, None if is_queued else _version_of(meta), meta.modified_s)
 

@@ -23,6 +23,7 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.shell.verbosity import is_quiet
+from wherry.cli.store_verbs.bar import Tracked
 from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Source, Stores, choose, is_many, or_folder
@@ -92,7 +93,13 @@ def get(
         if len(copies) == 1:  # whose error is the command's, and which shows its bar
             work(copies[0], outcome, overwrite=overwrite, progress_bar=not is_quiet())()
         else:
-            outcome.each(lambda copy: work(copy, outcome, overwrite=overwrite), copies, lambda copy: copy[0].uri)
+            outcome.each_shown(
+                lambda copy: work(copy, outcome, overwrite=overwrite),
+                copies,
+                lambda copy: copy[0].uri,
+                stores.bar,
+                lambda copy: Tracked(copy[0].uri, copy[0].size_bytes),
+            )
     raise typer.Exit(outcome.end())
 
 

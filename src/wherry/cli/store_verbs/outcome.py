@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import typer
@@ -13,6 +13,7 @@ from wherry.cli.arguments import error_text, print_err, print_note, printable
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.closed_pipe import write_nowhere
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
+from wherry.cli.store_verbs.bar import Bar, Tracked
 from wherry.errors import WherryError
 from wherry.redact import redact
 
@@ -56,6 +57,7 @@ class Outcome:
         #: Deleted beside what this command is about.
         self.n_deleted = 0
         self._codes: list[Exit] = []
+        self._bar: Bar | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -92,6 +94,8 @@ class Outcome:
     def fail(self, uri: str, error: BaseException) -> None:
         """Say that one object failed; the others go on."""
         self._codes.append(exit_for(error))
+        if self._bar is not None:
+            self._bar.hide()
         if self._as_json:
             self._say(json.dumps({"uri": uri, "state": "failed", "error": error_text(error)}))
         print_err(error_text(error))
@@ -102,6 +106,38 @@ class Outcome:
             typer.echo(redact(line))
         except BrokenPipeError:
             write_nowhere()
+
+    def each_shown(
+        self,
+        work: Callable[[_T], object],
+        items: Sequence[_T],
+        uri_of: Callable[[_T], str],
+        bar: Bar,
+        tracked: Callable[[_T], Tracked],
+        *,
+        is_raised: bool = False,
+    ) -> None:
+        """As each(), with a bar of all bytes on a terminal, unless a line is written for each item.
+
+        `tracked`: what of an item is counted, and how many bytes it has.
+        """
+        if not (self._as_json or self._lists):
+            n_bytes = sum(max(0, tracked(item).size_bytes) for item in items)
+            bar.begin(f"{len(items)} file{'' if len(items) == 1 else 's'}", n_bytes)
+
+        def tracking(item: _T) -> object:
+            bar.expect(tracked(item))
+            try:
+                return work(item)
+            finally:
+                bar.settle(tracked(item))
+
+        self._bar = bar
+        try:
+            self.each(tracking, items, uri_of, is_raised=is_raised)
+        finally:
+            bar.end()
+            self._bar = None
 
     def each(
         self, work: Callable[[_T], object], items: Iterable[_T], uri_of: Callable[[_T], str], *, is_raised: bool = False

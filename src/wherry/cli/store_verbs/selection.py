@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wherry.cli.arguments import parse_target, reader, split_target, storage_options
+from wherry.cli.store_verbs.bar import Bar
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
 from wherry.uri import StoreURI
@@ -42,11 +44,20 @@ class Source:
 class Stores:
     """The stores of one command, each opened once, for reading: no agent is started, and no spool made."""
 
-    def __init__(self, pairs: Sequence[str] | None, options_file: str | None, spool: Path, pace: Governor | None = None) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[str] | None,
+        options_file: str | None,
+        spool: Path,
+        pace: Governor | None = None,
+        bar: Bar | None = None,
+    ) -> None:
         self._pairs = pairs
         self._file = options_file
         self._spool = spool
         self._pace = pace
+        #: Of what moves between these stores.
+        self.bar = bar or Bar()
         self._options: dict[str, Mapping[str, object]] = {}
         self._opened: dict[StoreURI, Uploader] = {}
         self._stack = ExitStack()
@@ -66,7 +77,9 @@ class Stores:
     def open(self, folder: StoreURI) -> Uploader:
         """A reader of what is below `folder`."""
         if folder not in self._opened:
-            self._opened[folder] = self._stack.enter_context(reader(folder, self.options(folder.scheme), self._spool, self._pace))
+            moved = partial(self.bar.moved, folder)
+            opened = reader(folder, self.options(folder.scheme), self._spool, self._pace, moved)
+            self._opened[folder] = self._stack.enter_context(opened)
         return self._opened[folder]
 
 
