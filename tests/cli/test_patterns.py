@@ -70,9 +70,10 @@ def test_unreadable_rules_are_refused(tmp_path: Path) -> None:
         Rules(exclude=["!"])
 
 
-def test_names_that_differ_in_case_only_are_refused_where_the_folder_ignores_case(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("a/Model.pt", "a/model.pt"), ("A/x/1", "a/x/2")])
+def test_names_that_differ_in_case_only_are_refused_where_the_folder_ignores_case(tmp_path: Path, names: tuple[str, str]) -> None:
     with reader(parse_target(f"{tmp_path}/bucket"), {}, tmp_path / "spool") as store:
-        copies = [(Source(store, name, name, 1), tmp_path / "new" / name) for name in ("a/Model.pt", "a/model.pt")]
+        copies = [(Source(store, name, name, 1), tmp_path / "new" / name) for name in names]
     refuse_clashes(copies, overwrite=False, is_blind=lambda folder: False)
     with pytest.raises(ConfigError, match="differ in case only"):
         refuse_clashes(copies, overwrite=False, is_blind=lambda folder: True)

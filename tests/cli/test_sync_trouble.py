@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,28 @@ def test_names_that_no_file_can_have_are_named_and_the_rest_goes_on(line: Comman
     assert "nothing was deleted" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("sync", "here", "bound"), "the same place"),
+        (("sync", "bound/run1", "here", "--delete", "--yes"), "the source is inside of the destination"),
+        (("sync", "here", "bound/new"), "the destination is inside of the source"),
+        (("cp", "-r", "here", "bound/run1/"), "the destination is inside of the source"),
+    ],
+)
+def test_a_place_that_has_two_paths_is_one(line: CommandLine, arguments: tuple[str, ...], text: str) -> None:
+    """By a mount, as by names where their case is ignored: no look at the two paths can tell."""
+    path = file_of(line.folder / "here/run1/a.pt", 10, seed=1)
+    (line.folder / "bound").mkdir()
+    mounted = (*own_mounts(), "sh", "-c", 'mount --bind here bound && exec "$@"', "sh", sys.executable, "-m", "wherry.cli")
+    done = subprocess.run(
+        [*mounted, *arguments], cwd=line.folder, env=line.environment, capture_output=True, text=True, check=False
+    )
+    assert (2, "") == (done.returncode, done.stdout)
+    assert text in done.stderr
+    assert path.exists()
+
+
 def test_what_is_a_file_here_and_a_folder_there_is_refused_and_the_rest_goes_on(line: CommandLine) -> None:
     for name in ("a", "b/c", "d", "e/f"):
         file_of(line.folder / "here" / name, 10, seed=1)
@@ -130,6 +154,9 @@ def test_names_that_differ_in_case_only_are_refused_where_the_folder_ignores_cas
     assert {} == refusals(dest, names, is_blind=lambda folder: False)
     assert {"a/model.pt"} == set(found := refusals(dest, names, is_blind=lambda folder: True))
     assert "differ in case only" in str(found["a/model.pt"])
+    folders = [("A/x", False), ("a/y", False)]
+    assert {} == refusals(dest, folders, is_blind=lambda folder: False)
+    assert "a and A differ in case only" in str(refusals(dest, folders, is_blind=lambda folder: True)["a/y"])
     (tmp_path / "b").touch()  # as a folder that ignores case shows the file "B"
     assert "differs in case only is there" in str(refusals(dest, names, is_blind=lambda folder: False)["b"])
 

@@ -50,11 +50,12 @@ class _Folder:
             raise ConfigError(
                 f"{above} is a file and a folder in the source, and cannot be both below {self._folder}: {_LEAVE_OUT}"
             )
-        other = self._by_folded.setdefault(name.casefold(), name)
-        if other != name and self._tells_no_case():
-            raise ConfigError(
-                f"{name} and {other} differ in case only, and {self._folder} does not tell them apart: {_LEAVE_OUT}"
-            )
+        for each in (name, *_above(name)):
+            other = self._by_folded.setdefault(each.casefold(), each)
+            if other != each and self._tells_no_case():
+                raise ConfigError(
+                    f"{each} and {other} differ in case only, and {self._folder} does not tell them apart: {_LEAVE_OUT}"
+                )
         if self._is_there and not replaces:
             if link := next((each for each in _above(name) if os.path.islink(self._folder / each)), None):
                 raise ConfigError(

@@ -6,6 +6,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from wherry.cli.copy_verbs.sides import Sides
@@ -17,12 +18,12 @@ _PORTS = {"http": 80, "https": 443}
 
 def refuse_overlap(sides: Sides, source: StoreURI, dest: StoreURI, shown: str) -> None:
     """ConfigError for two folders that are one, or of which one holds the other; `shown` is the command."""
-    one, other = real_folder(source), real_folder(dest)
-    if not (_holds(one, other) or _holds(other, one)) or not are_on_one_server(sides, source, dest):
+    is_inside, is_around = holds(source, dest), holds(dest, source)
+    if not (is_inside or is_around) or not are_on_one_server(sides, source, dest):
         return
-    if one == other:
+    if is_inside and is_around:
         raise ConfigError(f"{shown}: both are the same place: name another destination")
-    inner = "destination is inside of the source" if _holds(one, other) else "source is inside of the destination"
+    inner = "destination is inside of the source" if is_inside else "source is inside of the destination"
     raise ConfigError(f"{shown}: the {inner}: choose one beside it")
 
 
@@ -37,13 +38,26 @@ def are_on_one_server(sides: Sides, source: StoreURI, dest: StoreURI) -> bool:
     return one == other or bool(one and other and _addresses(one) & _addresses(other))
 
 
-def real_folder(uri: StoreURI) -> str:
-    """What all keys below a URI begin with, less the slash; of a local folder where it really is."""
+def holds(uri: StoreURI, other: StoreURI) -> bool:
+    """Whether `other`, of the same store, is the folder `uri` or lies in it; of local folders where they really are."""
+    folder, inner = _real_folder(uri), _real_folder(other)
+    if not folder or folder == inner or inner.startswith(f"{folder}/"):
+        return True
+    # A folder has other paths, too: where names ignore case, or by a bind mount.
+    path = Path("/", inner)
+    return uri.scheme == "file" and any(_is_same(f"/{folder}", above) for above in (path, *path.parents))
+
+
+def _real_folder(uri: StoreURI) -> str:
+    """What all keys below a URI begin with, less the slash."""
     return os.path.realpath(f"/{uri.prefix}").strip("/") if uri.scheme == "file" else uri.prefix
 
 
-def _holds(folder: str, other: str) -> bool:
-    return not folder or folder == other or other.startswith(f"{folder}/")
+def _is_same(folder: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(folder, path)
+    except OSError:  # one of them is not there yet
+        return False
 
 
 def _addresses(endpoint: str) -> set[tuple[object, ...]]:

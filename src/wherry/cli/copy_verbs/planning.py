@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wherry.cli.arguments import is_folder_like, parse_target, split_target
-from wherry.cli.copy_verbs.overlaps import are_on_one_server, real_folder
+from wherry.cli.copy_verbs.overlaps import are_on_one_server, holds
 from wherry.cli.copy_verbs.sides import Sides
 from wherry.cli.copy_verbs.transfers import Place, key_of, refuse_itself
 from wherry.cli.store_verbs.get_command import refuse_clashes
@@ -58,8 +58,7 @@ def planned(
 
 def refuse_nested(source: StoreURI, dest: StoreURI, shown: str) -> None:
     """ConfigError for a folder that would go into itself: what is copied would be copied again."""
-    above, below = real_folder(source), real_folder(dest)
-    if above != below and (not above or below.startswith(f"{above}/")):
+    if holds(source, dest) and not holds(dest, source):
         raise ConfigError(f"{shown}: the destination is inside of the source: choose one beside it")
 
 

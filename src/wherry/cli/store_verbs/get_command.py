@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated
@@ -124,15 +125,18 @@ def refuse_clashes(copies: Sequence[_Copy], *, overwrite: bool, is_blind: Callab
     """Raise, before anything is fetched, for files that are there, and for names that cannot be side by side in a folder."""
     by_path: dict[Path, str] = {}
     by_folded: dict[str, Path] = {}
+    tells_no_case = cache(is_blind)
     for source, path in copies:
         if path in by_path:
             raise ConfigError(f"{by_path[path]} and {source.uri} would both become {path}: get them one by one")
         by_path[path] = source.uri
-        other = by_folded.setdefault(str(path).casefold(), path)
-        if other != path and is_blind(path.parent):
-            raise ConfigError(
-                f"{other} and {path} differ in case only, and that folder does not tell them apart: leave one out with --exclude"
-            )
+        for each in (path, *path.parents):
+            other = by_folded.setdefault(str(each).casefold(), each)
+            if other != each and tells_no_case(each.parent):
+                raise ConfigError(
+                    f"{other} and {each} differ in case only, and that folder does not tell them apart: "
+                    "leave one out with --exclude"
+                )
         if not overwrite and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "exists already: give --overwrite or another name", str(path))
     for path, uri in by_path.items():
