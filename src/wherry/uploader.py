@@ -24,6 +24,7 @@ from wherry.downloads import Reader
 from wherry.errors import ConfigError, JobFailure, SpoolError, UploadFailed
 from wherry.posix.file_copy import require_regular
 from wherry.progress import ByteBar
+from wherry.quantities import size_text
 from wherry.spool.accept import Acceptance, FollowUp
 from wherry.spool.drain import Patience, wait_until_drained
 from wherry.spool.failures import Failures, drain_command
@@ -112,8 +113,6 @@ class Uploader(Reader):
     def _repr_html_(self) -> str:
         """HTML for notebooks: the destination and the progress. Names are escaped."""
         from html import escape
-
-        from wherry.quantities import size_text
 
         counts = self.counts()
         rows = {
@@ -347,7 +346,7 @@ class Uploader(Reader):
         except (KeyboardInterrupt, SystemExit):  # a signal's handler may raise the second, as Composer's does
             left = self.counts()
             sys.stderr.write(
-                f"\nwherry: {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, are left to the background. "
+                f"\nwherry: {left.queued + left.leased} upload(s), {size_text(left.bytes_queued)}, are left to the background. "
                 f"To wait for them: {self.drain_command()}\n"
             )
             raise

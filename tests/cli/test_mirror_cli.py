@@ -100,7 +100,7 @@ def test_what_a_killed_mirror_has_left_is_sent_by_resume(line: CommandLine) -> N
     out, _ = line.run("mirror", "status", "bucket", "--json")
     assert ("w", "open") == (json.loads(out)["writer"], json.loads(out)["state"])
     out, _ = line.run("mirror", "resume", "run", "bucket", "--writer", "w")
-    assert out.startswith("complete  1 files")
+    assert out.startswith("complete  1 file,")
     assert contents(run) == contents(line.folder / "bucket")
     out, _ = line.run("mirror", "status", "bucket")
     assert ["sealed", "w"] == [out.split()[6], out.split()[-1]]
@@ -172,7 +172,7 @@ def test_a_folder_that_is_called_like_a_command_is_mirrored_by_its_path(line: Co
 def test_ctrl_c_at_a_terminal_sends_the_rest_and_seals(line: CommandLine) -> None:
     write(line.folder / "run", "a.log", lines(3000))
     terminal = Terminal(line, "mirror", "run", "bucket", *QUICK)
-    terminal.read_until("1 files, .* sent, up to date")
+    terminal.read_until("1 file, .* sent, up to date")
     terminal.type("\x03")
     assert 0 == terminal.end()
     assert "complete" in terminal.seen
@@ -288,7 +288,7 @@ def test_a_pull_that_follows_ends_with_ctrl_c_and_says_how_to_go_on(line: Comman
     with mirroring(line, "run", "bucket", *QUICK):
         wait_for_segments(line, 3000)
         terminal = Terminal(line, "pull", "bucket", "copy", "--follow", "--interval", "0.1")
-        terminal.read_until("open: 1 files, 3.0 KiB new; the writer was heard of .* ago")
+        terminal.read_until("open: 1 file, 3.0 KiB new; the writer was heard of .* ago")
         terminal.type("\x03")
         assert 130 == terminal.end()
     assert "interrupted; what is in copy is right as far as it goes" in terminal.seen

@@ -77,7 +77,7 @@ def test_the_exit_code_is_that_of_the_command(line: CommandLine, ending: str, co
     script = f"echo said; echo written > run/a.log; {ending}"
     out, err = line.run("mirror", "run", "bucket", "--", "bash", "-c", script, expected=code)
     assert "said\n" == out, "standard output is the command's"
-    assert "complete  1 files" in err
+    assert "complete  1 file," in err
     assert "written\n" == stored(line)
 
 

@@ -38,7 +38,7 @@ def test_ctrl_c_ends_drain_and_not_the_uploads(gate: Gate, line: CommandLine) ->
     terminal.read_until("uploading")
     terminal.type("\x03")
     assert 130 == terminal.end()
-    assert "1 upload(s), 1000 bytes, go on in the background" in terminal.seen
+    assert "1 upload(s), 1000 B, go on in the background" in terminal.seen
     gate.open()
     wait_until((gate.dest / "a").exists, what="the background to finish")
 

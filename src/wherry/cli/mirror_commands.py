@@ -176,7 +176,7 @@ def _mirror_beside(command: list[str], open_mirror: Callable[[], Mirror], *, as_
         try:
             code = child.run()
         except OSError as error:
-            print_err(f"{command[0]}: {error_text(error)}")
+            print_err(f"{command[0]}: cannot be run: {error.strerror or error}")
             code = CANNOT_RUN
         try:
             own, said = _ended(mirror)
@@ -380,7 +380,7 @@ def _ended(mirror: Mirror) -> tuple[Exit, str]:
         return exit_for(mirror.fenced), ""
     if not report.is_complete:
         return Exit.TIMED_OUT, ""
-    return Exit.OK, f"complete  {report.n_files} files, {size_text(report.sent_bytes)} sent  {report.uri}"
+    return Exit.OK, f"complete  {_files(report)}, {size_text(report.sent_bytes)} sent  {report.uri}"
 
 
 @contextmanager
@@ -406,7 +406,11 @@ def _line(report: MirrorReport) -> str:
 
     waiting = f"{size_text(report.unsent_bytes)} unsent, {age_text(report.lag_s)} late" if report.unsent_files else "up to date"
     trouble = f"; {report.trouble[0]}" if report.trouble else ""
-    return f"{report.n_files} files, {size_text(report.sent_bytes)} sent, {waiting}{trouble}"[: _columns() - 1]
+    return f"{_files(report)}, {size_text(report.sent_bytes)} sent, {waiting}{trouble}"[: _columns() - 1]
+
+
+def _files(report: MirrorReport) -> str:
+    return f"{report.n_files} file{'' if report.n_files == 1 else 's'}"
 
 
 def _columns() -> int:

@@ -34,6 +34,7 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, SpoolError
+from wherry.quantities import size_text
 from wherry.redact import register_secret
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def drain(
         )
     except KeyboardInterrupt:
         left = journal.queries.counts()
-        print_err(f"interrupted; {left.queued + left.leased} upload(s), {left.bytes_queued} bytes, go on in the background")
+        print_err(f"interrupted; {left.queued + left.leased} upload(s), {size_text(left.bytes_queued)}, go on in the background")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
         session.sign_off()
@@ -187,7 +188,9 @@ def drain(
         print_done(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     _say_what_is_left(failures, waiting, held, folder)
     if not held and not is_done:
-        print_err(f"{n_left} upload(s), {counts.bytes_queued} bytes, are left after {timeout:g} s and go on in the background")
+        print_err(
+            f"{n_left} upload(s), {size_text(counts.bytes_queued)}, are left after {timeout:g} s and go on in the background"
+        )
     if n_left:
         raise typer.Exit(Exit.TIMED_OUT)
     if failures:
@@ -348,7 +351,6 @@ def discard(
     Their files in the spool are deleted, which cannot be undone. It asks
     first, unless --yes is given.
     """
-    from wherry.quantities import size_text
     from wherry.spool.spool import Spool
 
     folder = spool_folder(spool)
@@ -370,8 +372,6 @@ def discard(
 
 def _plan(done: str, jobs: Sequence[Job], *, as_json: bool) -> None:
     """Say which uploads would be queued again, or given up."""
-    from wherry.quantities import size_text
-
     for job in jobs:
         what = {"job": job.id, "uri": job.uri, "size_bytes": job.size_bytes}
         tell(done, what, f"{size_text(job.size_bytes):>10}  job {job.id}  {job.uri}", as_json=as_json, dry_run=True)

@@ -219,12 +219,16 @@ def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
 @contextmanager
 def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
     """Sign off in any case, without waiting; after Ctrl-C say how to wait for the rest."""
+    from wherry.quantities import size_text
+
     try:
         yield
     except KeyboardInterrupt:
         counts = uploader.counts()
         n_left = counts.queued + counts.leased
-        rest = f"{n_left} upload(s), {counts.bytes_queued} bytes, go on in the background. To wait: {uploader.drain_command()}"
+        rest = (
+            f"{n_left} upload(s), {size_text(counts.bytes_queued)}, go on in the background. To wait: {uploader.drain_command()}"
+        )
         print_err(f"interrupted; {rest if n_left else 'nothing is left to upload'}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:

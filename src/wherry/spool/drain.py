@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from wherry.progress import BAR_AFTER_S, terminal_bar
+from wherry.quantities import size_text
 from wherry.spool.journal.jobs import Counts
 
 #: How long a process that ends by an error, or without close(), waits for what other ranks save of a checkpoint set.
@@ -71,7 +72,8 @@ def wait_until_drained(
                 if sys.stderr.isatty():
                     bar = terminal_bar("uploading", total_bytes, total_bytes - now.bytes_queued)
                 else:
-                    sys.stderr.write(f"wherry: waiting for {now.queued + now.leased} upload(s), {now.bytes_queued} bytes\n")
+                    left = f"{now.queued + now.leased} upload(s), {size_text(now.bytes_queued)}"
+                    sys.stderr.write(f"wherry: waiting for {left}\n")
             if bar is not None:
                 bar.total = total_bytes = max(total_bytes, now.bytes_queued)
                 bar.n = total_bytes - now.bytes_queued

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wherry.errors import AlreadyExistsError, JobFailure, UploadFailed, upload_failed
+from wherry.quantities import size_text
 from wherry.spool.accept import Acceptance
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
@@ -66,7 +67,7 @@ class Failures:
         failed = f". {len(failures)} failed: {failures[0].error}" if failures else ""
         return (
             f"{counts.queued + counts.leased} upload(s) to {target} are not finished {why}; {where}, "
-            f"{counts.bytes_queued} bytes. To finish them: {drain_command(self._spool)}{failed}"
+            f"{size_text(counts.bytes_queued)}. To finish them: {drain_command(self._spool)}{failed}"
         )
 
     def remedy_for_waiting(self, n_named: int) -> str:
