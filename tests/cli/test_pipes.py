@@ -177,3 +177,14 @@ def test_every_verb_that_prints_ends_well_when_nobody_reads(filled: CommandLine)
         if done.returncode or "Traceback" in done.stderr or "Error" in done.stderr:
             said[verb] = (done.returncode, done.stderr)
     assert {} == said
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_are_nowhere(line: CommandLine, closed: str) -> None:
+    """The next file that is opened, such as the journal, must not get their numbers, and with them our output."""
+    data = file_of(line.folder / "objects/a", 10).read_bytes()
+    for verb in ("ls objects/", "cp objects/a b", "put objects/a stored/"):
+        command = f"{sys.executable} -m wherry.cli {verb} {closed}"
+        done = subprocess.run(["sh", "-c", command], cwd=line.folder, env=line.environment, capture_output=True, check=False)
+        assert (0, b"") == (done.returncode, done.stderr)
+    assert data == (line.folder / "b").read_bytes() == (line.folder / "stored/a").read_bytes()

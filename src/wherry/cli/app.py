@@ -26,7 +26,7 @@ from wherry.cli.arguments import (
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.cli.shell.closed_pipe import is_closed_pipe, write_nowhere
+from wherry.cli.shell.closed_pipe import fill_standard_files, is_closed_pipe, write_nowhere
 from wherry.cli.shell.verb_group import Verb, VerbGroup
 from wherry.errors import ConfigError, WherryError
 from wherry.redact import redact
@@ -110,6 +110,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line of this process."""
+    fill_standard_files()
     try:
         app(prog_name="wherry")
     except Exception as error:  # a bug in wherry: its maintainers need the traceback
