@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_sets import save_set
-from command_line import CommandLine
+from command_line import CommandLine, Terminal
 from programs import Program
 from servers.web_page import make_runs
 from support import environment_without, file_of
@@ -26,7 +26,8 @@ from wherry.errors import UploadFailed
 from wherry.uploader import Uploader
 from wherry.uri import StoreURI
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/cli.md").read_text()
 WHERRY = [sys.executable, "-m", "wherry.cli"]
 #: These go on until Ctrl-C.
 _GOES_ON = re.compile(r"wherry (mirror (start )?runs/7(?!.* -- )|agent|ui)( |$)")
@@ -98,6 +99,9 @@ _BEFORE: dict[str, Callable[[CommandLine], None]] = {
 }
 _BEFORE_EACH: dict[str, Callable[[CommandLine], None]] = {"mirror": _segments, "mirror seal": _segments, "rm": _objects}
 
+#: Commands of pages that are no example, each with what must be there before.
+OTHERS = {"wherry status --watch": _uploaded, "wherry cat s3://my-bucket/runs/7/train.log": _mirrored}
+
 
 @pytest.fixture
 def work(line: CommandLine) -> Iterator[CommandLine]:
@@ -149,6 +153,27 @@ def test_every_example_runs(verb: str, work: CommandLine) -> None:
         if verb in _BEFORE_EACH:
             _BEFORE_EACH[verb](work)
         _run(work, example)
+
+
+def test_every_command_of_the_other_pages_is_run_here_or_beside_other_tools() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    blocks = (block for page in pages for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    cells = (re.sub(r" +#.*", "", cell).strip() for block in blocks for row in block.splitlines() for cell in row.split("   "))
+    found = {cell for cell in cells if re.match(r"wherry [a-z]", cell)}
+    compared = set(re.findall(r"`(wherry .*?)`", (ROOT / "docs/comparison.md").read_text()))
+    assert set(OTHERS) == found - compared - {example for examples in EXAMPLES.values() for example in examples}
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_the_other_commands_run(command: str, work: CommandLine) -> None:
+    OTHERS[command](work)
+    if "--watch" in command:
+        terminal = Terminal(work, *command.split()[1:])
+        terminal.read_until("1 done")
+        terminal.type("\x03")
+        assert 0 == terminal.end()
+    else:
+        _run(work, command)
 
 
 def test_the_page_has_the_examples_and_no_others() -> None:
