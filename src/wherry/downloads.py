@@ -93,20 +93,21 @@ class Reader(ABC):
         try:
             if not (follow_symlinks and name.endswith(SYMLINK_SUFFIX)):
                 try:
-                    return self._fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
+                    return self.fetch(self.uri.key_for(name), dest, overwrite, progress_bar)
                 except BucketNotFoundError:
                     raise
                 except NotFoundError:
                     if not follow_symlinks:
                         raise  # else it may be the name of a pointer
-            return self._fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
+            return self.fetch(resolve(self.view(), self.uri, name), dest, overwrite, progress_bar)
         except NotFoundError as error:
             newest = self.journal.queries.newest(self.uri_for(name), self._endpoint)
             if newest is not None and newest.state is JobState.FAILED:
                 error.hint = f"its upload failed: {newest.error}; the file is kept, see wherry status"
             raise
 
-    def _fetch(self, key: str, dest: Path, overwrite: bool, progress_bar: bool) -> ObjectMeta:
+    def fetch(self, key: str, dest: Path, overwrite: bool = False, progress_bar: bool = False) -> ObjectMeta:
+        """get() by the whole key, as it is, which need be no name that wherry would give; no pointer is followed."""
         from wherry.transfer.download import download, place
 
         view = self.view()

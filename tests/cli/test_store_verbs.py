@@ -211,6 +211,19 @@ def test_names_of_others_do_not_command_the_terminal(line: CommandLine) -> None:
     assert "a\x1b[2J\x9bb\nc" == json.loads(line.run("ls", "dest/", "--json")[0].splitlines()[0])["name"]
 
 
+@pytest.mark.parametrize("name", ["u\u0308", "a\n"])
+def test_objects_of_others_are_read_and_deleted_by_their_very_names(line: CommandLine, name: str) -> None:
+    """A name in another Unicode form than ours is another name: the object of the composed one, if there is one, stays."""
+    file_of(line.folder / "dest/\u00fc", 10)
+    for pattern in (name, f"{name[:1]}?"):
+        (line.folder / "dest" / name).write_text("theirs")
+        assert "theirs" == line.run("cat", f"dest/{pattern}")[0]
+        line.run("get", f"dest/{name}", "got", "--overwrite")
+        assert "theirs" == (line.folder / "got").read_text()
+        assert line.run("rm", f"dest/{pattern}", "--yes")[0].startswith("deleted: 1 file, 6 B in ")
+        assert {"\u00fc"} == {path.name for path in (line.folder / "dest").iterdir()}
+
+
 def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
     for name in ("run1/a", "run1/b", "run10/c"):
         file_of(line.folder / "dest" / name, 10)

@@ -97,7 +97,7 @@ def copy_all(
                 if moves:
                     transfers.refuse_queued_source(source)
                 if dry_run:
-                    size_bytes = source.store.head(source.name).size_bytes if source.size_bytes < 0 else source.size_bytes
+                    size_bytes = source.head().size_bytes if source.size_bytes < 0 else source.size_bytes
                 else:
                     made = transfers.copy(source, place, overwrite=overwrite)
                     size_bytes = made.size_bytes

@@ -121,7 +121,7 @@ class Transfers:
             if self._copier is None:
                 assert self._pool is not None
                 self._copier = Copier(self._pool, source.store.config.transfer, source.store.config.retry)
-        key, view = _key(source), source.store.view()
+        key, view = source.key, source.store.view()
         is_queued = view.queued(key) is not None
         if place.path is not None and source.store.uri.scheme != "file":
             return _download(source, place.path, overwrite=overwrite, is_queued=is_queued)
@@ -145,7 +145,7 @@ class Transfers:
 
     def refuse_queued_source(self, source: Source) -> None:
         """AlreadyExistsError for what is still queued for upload: it would be there again after its deletion."""
-        if source.store.view().queued(_key(source)) is not None:
+        if source.store.view().queued(source.key) is not None:
             raise queued_error("move", source.uri)
 
     def delete_source(self, source: Source, made: Made) -> None:
@@ -153,7 +153,7 @@ class Transfers:
 
         No service deletes on such a condition alone: what is written between the look and the deletion is lost.
         """
-        key = _key(source)
+        key = source.key
         if made.version is None or self._version(source) != made.version:
             raise IntegrityError(
                 "it changed after it was copied: it stays, and so does its copy",
@@ -170,10 +170,10 @@ class Transfers:
     def _version(self, source: Source) -> str | None:
         """What tells the source, as it is now, from what it may become; None where nothing can."""
         if source.store.uri.scheme == "file":
-            return _version_of_file(Path("/", _key(source)).stat())
-        if source.store.view().queued(_key(source)) is not None:
+            return _version_of_file(Path("/", source.key).stat())
+        if source.store.view().queued(source.key) is not None:
             return None
-        return _version_of(source.store.store.head(_key(source)))
+        return _version_of(source.store.store.head(source.key))
 
 
 def tracked(source: Source, place: Place) -> Tracked:
@@ -182,7 +182,7 @@ def tracked(source: Source, place: Place) -> Tracked:
     size_bytes = source.size_bytes
     if size_bytes < 0 and is_bar_shown():
         with suppress(StoreError, OSError):  # the copy says it
-            size_bytes = source.store.head(source.name).size_bytes
+            size_bytes = source.head().size_bytes
     return Tracked(source.uri if is_fetched else place.store.uri.uri_for(place.key), size_bytes)
 
 
@@ -208,17 +208,11 @@ def set_time(path: Path, modified_s: float | None) -> None:
         os.utime(path)
 
 
-def _key(source: Source) -> str:
-    """The key as it was listed: a name of somebody else's may break the rules for new ones."""
-    prefix = source.store.uri.prefix
-    return f"{prefix}/{source.name}" if prefix else source.name
-
-
 def _download(source: Source, path: Path, *, overwrite: bool, is_queued: bool) -> Made:
     from wherry.spool.download_notes import note_download
     from wherry.transfer.download import download
 
-    reader, key = source.store, _key(source)
+    reader, key = source.store, source.key
     note_download(reader.spool, path.parent)
     meta = download(
         reader.view() if is_queued else reader.store.inner,  # download() retries range by range
@@ -251,9 +245,9 @@ def queued_error(operation: str, uri: str) -> AlreadyExistsError:
 def refuse_itself(source: Source, place: Place) -> None:
     """ConfigError for a copy of something to its own place."""
     same = source.store.uri.scheme == place.store.uri.scheme and source.store.uri.root == place.store.uri.root
-    is_one = same and _key(source) == place.key
+    is_one = same and source.key == place.key
     if same and place.path is not None and not is_one:  # by a link, or another name of it
         with suppress(OSError):
-            is_one = os.path.samefile(Path("/", _key(source)), place.path)
+            is_one = os.path.samefile(Path("/", source.key), place.path)
     if is_one:
         raise ConfigError(f"{place.shown} would become itself: name another destination")

@@ -106,11 +106,14 @@ def get(
 
 def _path_for(source: Source, uri: str, dest: Path, *, is_folder: bool, recursive: bool) -> Path:
     """Where a source goes. ConfigError for a name that no file below DEST can have, such as ../x."""
-    check_name(source.relative)
     if is_folder or is_many(uri, recursive=recursive):
+        check_name(source.relative)
         return dest / source.relative
     below = source.relative.partition("/")[2]
-    return dest / below if below else dest
+    if not below:
+        return dest
+    check_name(source.relative)
+    return dest / below
 
 
 def ignores_case(folder: Path) -> bool:
@@ -149,7 +152,7 @@ def refuse_clashes(copies: Sequence[_Copy], *, overwrite: bool, is_blind: Callab
 def _get(copy: _Copy, outcome: Outcome, *, overwrite: bool, progress_bar: bool = False) -> Callable[[], None]:
     source, path = copy
     with or_folder(source, "get"):
-        meta = source.store.get(source.name, path, overwrite=overwrite, progress_bar=progress_bar)
+        meta = source.fetch(path, overwrite=overwrite, progress_bar=progress_bar)
     return lambda: outcome.add(source.uri, meta.size_bytes, str(path))
 
 
@@ -162,7 +165,7 @@ def _look(copy: _Copy, outcome: Outcome, *, overwrite: bool, progress_bar: bool 
     if size_bytes < 0:
         with or_folder(source, "get"):
             try:
-                size_bytes = source.store.head(source.name).size_bytes
+                size_bytes = source.head().size_bytes
             except NotFoundError:
                 if not source.store.exists(f"{source.name}{SYMLINK_SUFFIX}"):
                     raise

@@ -77,7 +77,10 @@ def rm(
 
         def delete(source: Source) -> Callable[[], None]:
             if not dry_run:
-                deleters[source.store].delete(source.name)
+                if source.is_foreign:
+                    source.store.store.delete(source.key)
+                else:
+                    deleters[source.store].delete(source.name)
             return lambda: outcome.add(source.uri, source.size_bytes)
 
         outcome.each(delete, sources, lambda source: source.uri)
@@ -89,7 +92,7 @@ def _described(source: Source) -> Source:
     if source.size_bytes >= 0:
         return source
     with or_folder(source, "delete"):
-        return replace(source, size_bytes=source.store.head(source.name).size_bytes)
+        return replace(source, size_bytes=source.head().size_bytes)
 
 
 def _deleter(store: Uploader, stores: Stores, opened: ExitStack) -> Uploader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from wherry.cli.arguments import parse_target, reader, split_target, storage_opt
 from wherry.cli.store_verbs.bar import Bar
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
-from wherry.uri import StoreURI
+from wherry.uri import TEMPORARY_MARK, StoreURI, check_name
 
 if TYPE_CHECKING:
     from wherry.store import ObjectMeta
@@ -37,8 +38,34 @@ class Source:
     @property
     def uri(self) -> str:
         """The object's full URI."""
-        above = self.store.uri
-        return above.uri_for(f"{above.prefix}/{self.name}" if above.prefix else self.name)
+        return self.store.uri.uri_for(self.key)
+
+    @property
+    def key(self) -> str:
+        """The key as it was listed: a name of somebody else's may break the rules for new ones."""
+        prefix = self.store.uri.prefix
+        return f"{prefix}/{self.name}" if prefix else self.name
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether an Uploader refuses the name, or takes it for another one: it is not of the Unicode form NFC.
+
+        Nothing of such a name can be queued, and no pointer leads to it.
+        """
+        try:
+            return check_name(self.name) != self.name
+        except ConfigError:
+            return TEMPORARY_MARK not in self.name
+
+    def fetch(self, path: Path, *, overwrite: bool = False, progress_bar: bool = False) -> ObjectMeta:
+        """Download the object, verified, from the spool if its upload is still queued; a pointer is followed."""
+        if self.is_foreign:
+            return self.store.fetch(self.key, path, overwrite, progress_bar)
+        return self.store.get(self.name, path, overwrite=overwrite, progress_bar=progress_bar)
+
+    def head(self) -> ObjectMeta:
+        """Describe the object, or its upload that is still queued."""
+        return self.store.view().head(self.key if self.is_foreign else self.store.uri.key_for(check_name(self.name)))
 
 
 class Stores:
@@ -109,7 +136,10 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
         folder, name = split_target(uri)
         store = stores.open(folder)
         if not recursive:
-            yield Source(store, name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
+            one = Source(store, name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
+            if one.is_foreign and not _is_there(one):
+                one = replace(one, name=unicodedata.normalize("NFC", name))  # as a shell may have completed it
+            yield one
             return
         found = _sources(store, at_or_below(store, name))
     above = f"{name}/" if name else ""  # rules are about names below the prefix that was named
@@ -125,6 +155,14 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
         )
         hint = "a character that is no pattern is written [*], [?] or [[]" if is_pattern(uri) and not is_any else ""
         raise NotFoundError(f"no object {what}", operation=verb, uri=uri, hint=hint)
+
+
+def _is_there(source: Source) -> bool:
+    try:
+        source.head()
+    except NotFoundError:
+        return False
+    return True
 
 
 def _matching(stores: Stores, target: StoreURI, *, recursive: bool) -> Iterator[Source]:

@@ -36,7 +36,7 @@ def _write(source: Source, options: Mapping[str, object], verb: str, *, may_be_l
         path = Path(folder, "object")
         if not (may_be_live and _copy_live(source.store, source.name, path, options)):
             with or_folder(source, verb):
-                source.store.get(source.name, path, progress_bar=not (sys.stdout.isatty() or is_quiet()))
+                source.fetch(path, progress_bar=not (sys.stdout.isatty() or is_quiet()))
         with open(path, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer, 2**20)
         sys.stdout.buffer.flush()
