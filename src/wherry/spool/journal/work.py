@@ -230,7 +230,7 @@ class Work(Role):
         freed: list[str] = []
         with self._transaction() as db:
             wall_s, elapsed_s = self._time.wall_s(), self._time.elapsed_s(db)
-            ours = "SELECT object_id, store_id FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?"
+            ours = "SELECT object_id, store_id, part_size_bytes FROM jobs WHERE id = ? AND state = 'leased' AND lease_owner = ?"
             held = {one.job_id: db.execute(ours, (one.job_id, worker)).fetchone() for one in acks}
             for one in acks:
                 if held[one.job_id] is not None:
@@ -240,7 +240,8 @@ class Work(Role):
                         (one.etag, one.exclusive, one.note, wall_s, elapsed_s, one.job_id),
                     )
                     freed.append(held[one.job_id][0])
-                    db.execute("DELETE FROM parts WHERE job_id = ?", (one.job_id,))
+                    if held[one.job_id][2] is not None:
+                        db.execute("DELETE FROM parts WHERE job_id = ?", (one.job_id,))
             for store_id in {row[1] for row in held.values() if row is not None}:
                 end_store_wait(db, "id = ?", (store_id,))
             return unneeded(db, freed)
