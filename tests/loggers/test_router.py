@@ -79,6 +79,28 @@ def test_by_default_errors_are_said_once_and_calls_go_on(state: State, caplog: p
     assert LoggerDestination.on_error == "warn"
 
 
+class Counting(LoggerDestination):
+    """Fails at each batch, with other numbers each time, and now and then for another reason."""
+
+    n_batches = 0
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        self.n_batches += 1
+        raise ValueError(f"batch {self.n_batches}: loss {1.5 / self.n_batches} of {object()}{' is odd' * (self.n_batches % 2)}")
+
+
+def test_errors_that_differ_in_numbers_only_are_one_and_the_first_has_its_traceback(
+    state: State, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Logger(state, Counting()) as logger:
+        for _ in range(30):
+            logger.run_event(Event.BATCH_END)
+    first, second = caplog.messages
+    assert first.startswith("Counting.batch_end failed: batch 1: loss 1.5 of ")
+    assert second.startswith("Counting.batch_end failed: batch 2: loss 0.75 of ")
+    assert 1 == caplog.text.count("Traceback")
+
+
 def test_a_destination_that_is_to_be_disabled_gets_no_more_until_the_close(
     state: State, caplog: pytest.LogCaptureFixture
 ) -> None:
