@@ -12,7 +12,9 @@ from wherry.errors import IntegrityError, PermanentError, TransientError
 
 #: What is handed to a connection in one go, and must pass within the time-out (CPython counts that for all of sendall()).
 SENT_BYTES = 2**18
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+
+_LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 class FileBody:
@@ -72,7 +74,11 @@ def announced(headers: Mapping[str, str], status: int, start: int, end: int | No
             raise TransientError("the answer to a range is the whole, and not from the store: a proxy on the way has sent it")
         if start or end is not None:
             raise PermanentError("the server ignores ranges")
-        return int(headers["Content-Length"]) if "Content-Length" in headers else None
+        if (length := headers.get("Content-Length")) is None:
+            return None
+        if not _LENGTH.fullmatch(length):
+            raise PermanentError(f"the server's answer cannot be read: its length is {length[:40]!r}")
+        return int(length)
     match = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     if match is None or int(match[1]) != start:
         raise PermanentError(f"the server answers a range from {start} with {headers.get('Content-Range')!r}")

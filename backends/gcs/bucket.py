@@ -41,7 +41,6 @@ from wherry.errors import (
     PermanentError,
     StoreError,
     TransientError,
-    WherryError,
     absence_is_fine,
 )
 from wherry.store import ObjectMeta, Page, PutOptions
@@ -198,21 +197,10 @@ class Bucket:
 
     def described(self, name: str, resource: Mapping[str, Any]) -> ObjectMeta:
         """What an answer says of the object ("Objects" resource of the JSON API)."""
-        size, generation, crc32c = (resource.get(field) for field in ("size", "generation", "crc32c"))
-        is_empty = size is None and crc32c in (None, _CRC32C_OF_NOTHING)  # Google's own testbench leaves a size of 0 out
-        if generation is None or (size is None and not is_empty):
-            raise TransientError("the answer does not describe the object")
-        updated, md5 = resource.get("updated"), resource.get("md5Hash")
-        return ObjectMeta(
-            key=name,
-            size_bytes=0 if size is None else int(size),
-            etag=str(int(generation)),
-            crc32c=None if crc32c is None else int.from_bytes(base64.b64decode(crc32c), "big"),
-            modified_s=None if updated is None else from_rfc3339(updated).timestamp(),
-            metadata=dict(resource.get("metadata") or {}),
-            digest=None if md5 is None else f"md5:{base64.b64decode(md5).hex()}",
-            content_type=resource.get("contentType"),
-        )
+        try:
+            return _read(name, resource)
+        except (AttributeError, TypeError, ValueError) as error:  # a date, a number or a checksum that cannot be
+            raise PermanentError(f"the server's answer cannot be read: {error}") from error
 
     def look(self, name: str, generation: int | None = None) -> ObjectMeta:
         """Ask for an object; of several versions, for that one."""
@@ -286,7 +274,7 @@ class Bucket:
                 answer = self.ask("GET", None, prefix=prefix, fields=_LISTED, **query, **marked)
                 items, folders = answer.get("items", []), answer.get("prefixes", [])
                 if not isinstance(items, list) or not isinstance(folders, list):
-                    raise ValueError("the items of the listing are no list")
+                    raise PermanentError("the server's answer cannot be read: the items of the listing are no list")
                 token = answer.get("nextPageToken") or None
                 objects = [self._listed(item) for item in items]
                 yield Page(objects, [folder for folder in folders if isinstance(folder, str) and folder != prefix], token)
@@ -296,13 +284,13 @@ class Bucket:
                     raise PermanentError("the server gives the same page of the listing again: it has no end")
 
     def _listed(self, resource: Mapping[str, Any]) -> ObjectMeta:
-        """An entry of a listing: one that cannot be read must not hide the others. ValueError for one without a name."""
+        """An entry of a listing: one that cannot be read must not hide the others; PermanentError for one without a name."""
         name = resource.get("name") if isinstance(resource, dict) else None
         if not isinstance(name, str):
-            raise ValueError("an entry of the listing has no name")
+            raise PermanentError("the server's answer cannot be read: an entry of the listing has no name")
         try:
             return self.described(name, resource)
-        except (ValueError, TypeError, TransientError):
+        except (PermanentError, TransientError):
             return ObjectMeta(name, -1)
 
     def remove(self, name: str) -> None:
@@ -334,10 +322,6 @@ class Bucket:
         except (GoogleAuthError, RequestException, HTTPError, WireError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s)
             raise made from (None if secret else error)
-        except ValueError as error:  # a date, a number or a checksum that cannot be
-            if isinstance(error, WherryError):
-                raise
-            raise PermanentError(f"the server's answer cannot be read: {error}") from (None if secret else error)
         else:
             self._was_seen = True
 
@@ -364,6 +348,24 @@ def json_object(answer: Response) -> dict[str, Any]:
     if not isinstance(described := answer.json(), dict):
         raise InvalidJSONError("the answer is no JSON object", response=answer)
     return described
+
+
+def _read(name: str, resource: Mapping[str, Any]) -> ObjectMeta:
+    size, generation, crc32c = (resource.get(field) for field in ("size", "generation", "crc32c"))
+    is_empty = size is None and crc32c in (None, _CRC32C_OF_NOTHING)  # Google's own testbench leaves a size of 0 out
+    if generation is None or (size is None and not is_empty):
+        raise TransientError("the answer does not describe the object")
+    updated, md5 = resource.get("updated"), resource.get("md5Hash")
+    return ObjectMeta(
+        key=name,
+        size_bytes=0 if size is None else int(size),
+        etag=str(int(generation)),
+        crc32c=None if crc32c is None else int.from_bytes(base64.b64decode(crc32c), "big"),
+        modified_s=None if updated is None else from_rfc3339(updated).timestamp(),
+        metadata=dict(resource.get("metadata") or {}),
+        digest=None if md5 is None else f"md5:{base64.b64decode(md5).hex()}",
+        content_type=resource.get("contentType"),
+    )
 
 
 def resource_of(name: str, put: PutOptions) -> dict[str, object]:

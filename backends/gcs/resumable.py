@@ -34,7 +34,7 @@ from wherry.store import ObjectMeta, Part, PutOptions, StoredPart
 
 #: Every chunk but the last is a multiple of this.
 CHUNK_BYTES = 256 * 1024
-_HELD = re.compile(r"bytes=0-(\d+)")
+_HELD = re.compile(r"bytes=0-(\d{1,19})")
 #: Answers about a session that is not there: never was or forgotten, over, cancelled (Google's own number).
 _GONE = frozenset({404, 410, 499})
 

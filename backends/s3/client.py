@@ -34,6 +34,7 @@ from wherry.backends.s3.listing import leave_out_what_cannot_be, timestamp_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, is_amazons
 from wherry.backends.s3.page_objects import take_objects
 from wherry.backends.s3.sample import catch_samples
+from wherry.backends.s3.sdk_errors import AnswerParsers
 from wherry.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
-    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=timestamp_of)
+    parsers = AnswerParsers()
+    parsers.set_parser_defaults(timestamp_parser=timestamp_of)
+    session.register_component("response_parser_factory", parsers)
     endpoint = options.endpoint(session)
     region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     config = Config(

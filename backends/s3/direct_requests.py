@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timezone
 from functools import cache, lru_cache
 from hashlib import sha256
 from time import strptime
@@ -210,8 +211,8 @@ def described(operation: str, answer: Answer) -> dict[str, Any]:
         found["Metadata"] = {name[len(_METADATA) :]: text for name, text in headers.items() if name.startswith(_METADATA)}
         if "content-length" in headers:
             found["ContentLength"] = int(headers["content-length"])
-        with suppress(ValueError, KeyError):  # nobody needs it
-            found["LastModified"] = parsedate_to_datetime(headers["last-modified"])
+        with suppress(ValueError, OverflowError, KeyError):  # nobody needs it
+            found["LastModified"] = parsedate_to_datetime(headers["last-modified"]).astimezone(timezone.utc)
     return found
 
 
@@ -232,9 +233,9 @@ def _has_moved(operation: str, error: ClientError) -> bool:
 
 @cache
 def _parser() -> Any:
-    from botocore.parsers import create_parser
+    from wherry.backends.s3.sdk_errors import AnswerParsers
 
-    return create_parser("rest-xml")
+    return AnswerParsers().create_parser("rest-xml")
 
 
 def direct_of(

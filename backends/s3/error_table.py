@@ -128,11 +128,7 @@ class Translator:
 
         if is_answer(error):
             return self._answered(error, operation)
-        if made := without_answer(error, f"{operation} {self.uri.uri_for(key)}", part, self.server, self.timeout_s):
-            return made
-        if isinstance(error, (ValueError, RuntimeError)):  # botocore's parsers and Python's: a date or a number that cannot be
-            return PermanentError(f"the server's answer cannot be read: {error}")
-        return None
+        return without_answer(error, f"{operation} {self.uri.uri_for(key)}", part, self.server, self.timeout_s)
 
     def _answered(self, error: ClientError, operation: str) -> StoreError:
         """The error for an answer."""

@@ -15,7 +15,7 @@ from wherry.backends.s3.object_requests import Objects
 from wherry.errors import IntegrityError, PermanentError, TransientError
 from wherry.store import ObjectMeta, TakeBlock
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 #: Of so many objects it is remembered how head() described them.
 _MOST_DESCRIBED = 1024
 

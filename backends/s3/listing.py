@@ -174,14 +174,17 @@ def _checked_date(match: re.Match[bytes]) -> bytes:
 
 def timestamp_of(value: Any) -> datetime:
     """A time in an answer, as botocore reads it, but in a tenth of the processor time if it has the form of listings: a listing
-    of 8,000 objects takes half as long.
+    of 8,000 objects takes half as long. ValueError for one that cannot be.
     """
     from botocore.utils import parse_timestamp
 
     if isinstance(value, str) and value.endswith("Z"):
         with suppress(ValueError):  # Python 3.10 takes only three or six digits behind the point
             return datetime.fromisoformat(f"{value[:-1]}+00:00")
-    found: datetime = parse_timestamp(value)
+    try:
+        found: datetime = parse_timestamp(value)
+    except RuntimeError as error:  # its year is beyond what Python knows
+        raise ValueError(str(error)) from error
     return found
 
 

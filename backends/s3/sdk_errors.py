@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
-from botocore.parsers import ResponseParserError
+from botocore.parsers import ResponseParserError, ResponseParserFactory
 from urllib3.exceptions import HTTPError
 
 from wherry.backends.http.advice import LOGIN_HINT, OTHER_HOST_HINT, certificate_hint
@@ -31,6 +31,27 @@ _SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...
     ),
     ((sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, HTTPError, WireError), TransientError, ""),
 )
+
+
+class AnswerParsers(ResponseParserFactory):
+    """Makes botocore's parsers, which raise PermanentError for an answer with a number or a date that cannot be.
+
+    botocore (1.44) raises ResponseParserError for answers that have another form, and for these what Python raises.
+    """
+
+    def create_parser(self, protocol_name: str) -> Any:
+        """One for a protocol of botocore's."""
+        parser: Any = super().create_parser(protocol_name)
+        parse = parser.parse
+
+        def parse_or_say(response: Any, shape: Any) -> Any:
+            try:
+                return parse(response, shape)
+            except ValueError as error:
+                raise PermanentError(f"the server's answer cannot be read: {error}") from error
+
+        parser.parse = parse_or_say
+        return parser
 
 
 def is_answer(error: Exception) -> TypeIs[sdk.ClientError]:

@@ -19,6 +19,7 @@ from servers.real import Server, tls_terminator
 from servers.scripted_gcs import VERBS, anonymous, issued, key_file, open_gcs, refusal, scripted, verbs
 from servers.tls import make_certificates
 from servers.way import WAY
+from servers.wire import say, wire
 from wherry.backends.gcs.client import connect
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.store import GCSStore
@@ -356,6 +357,13 @@ def test_truncated_answer_is_transient(tmp_path: Path, headers: dict[str, str]) 
         assert 1 == len(script.asked)
 
 
+@pytest.mark.parametrize("length", ["ten", "-10", "1e1", "9" * 5000])
+def test_a_length_that_cannot_be_is_an_error_of_ours(length: str) -> None:
+    said = f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n0123456789".encode()
+    with wire(say(said)) as server, anonymous(f"http://127.0.0.1:{server.port}") as store, pytest.raises(StoreError):
+        store.read("object", lambda block, start: None)
+
+
 def test_short_range_is_transient(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.touch()
@@ -401,6 +409,28 @@ def test_a_listing_of_what_has_no_name_is_an_error_for_good(items: object) -> No
         pytest.raises(PermanentError, match="cannot be read"),
     ):
         list(store.list())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": "many"}, {"size": [1]}, {"generation": "first"}, {"updated": "today"}, {"crc32c": "A"}, {"metadata": 5}],
+    ids=str,
+)
+def test_a_description_that_cannot_be_read_is_an_error_for_good(wrong: dict[str, object]) -> None:
+    page = json.dumps({"name": "object", "size": "1", "generation": "1", **wrong}).encode()
+    with (
+        scripted((200, {}, page)) as script,
+        anonymous(script.url) as store,
+        pytest.raises(PermanentError, match="the server's answer cannot be read"),
+    ):
+        store.head("object")
+
+
+@pytest.mark.parametrize("mistake", [ValueError("a bug"), RuntimeError("dictionary changed size during iteration")], ids=str)
+def test_a_mistake_of_our_own_is_no_answer_of_the_servers(mistake: Exception) -> None:
+    with anonymous("http://127.0.0.1:1") as store, pytest.raises(type(mistake)) as caught, store._bucket.translated():
+        raise mistake
+    assert caught.value is mistake
 
 
 def test_what_comes_beyond_a_range_is_not_written(tmp_path: Path) -> None:
