@@ -335,6 +335,9 @@ def test_wrong_arguments_are_named_with_their_remedy() -> None:
         for wrong in ("2", 2.5, None, 0):
             with pytest.raises(ConfigError, match=f"{name} is .*: it must be a whole number"):
                 RemoteUploaderDownloader("s3://b", **{name: wrong})
+    for wrong in (None, "model.pt", "{nothing}/{remote_file_name}"):
+        with pytest.raises(ConfigError, match=r"^file_path_format_string"):
+            RemoteUploaderDownloader("s3://b", file_path_format_string=wrong)
 
 
 def test_the_drop_in_says_nothing_of_what_other_loggers_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

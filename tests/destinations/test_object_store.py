@@ -17,10 +17,12 @@ from servers.real import S3Server
 from wherry.config import AgentConfig, Config
 from wherry.errors import ConfigError, NotFoundError, UploadFailed
 from wherry.loggers import Event, Logger, LoggerDestination, ObjectStoreLogger, State, Timestamp
+from wherry.loggers.run.state import check_name_format
 from wherry.spool.handle import UploadHandle
 from wherry.spool.journal.jobs import JobState
 
 TIMEOUT_S = 60.0
+BAD_FORMATS = ["{nothing}/{remote_file_name}", "{run_name}/file", "{remote_file_name", "{epoch:q}"]
 
 
 def failed(handle: UploadHandle) -> None:
@@ -116,7 +118,15 @@ def test_an_unknown_field_lists_the_known_ones(destination: ObjectStoreLogger, s
         destination.upload_file(None, "{step}", source)
 
 
-@pytest.mark.parametrize("name_format", ["{nothing}/{remote_file_name}", "{run_name}/file", "{remote_file_name", "{epoch:q}"])
+@pytest.mark.parametrize("name_format", BAD_FORMATS)
+@pytest.mark.parametrize("argument", ["name_format", "file_path_format_string"])
+def test_a_bad_name_format_is_told_by_the_name_of_the_argument(argument: str, name_format: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument}") as caught:
+        check_name_format(argument, name_format)
+    assert name_format in str(caught.value)
+
+
+@pytest.mark.parametrize("name_format", BAD_FORMATS)
 def test_a_bad_name_format_is_found_at_the_start(bucket: Path, spool: Path, name_format: str) -> None:
     with pytest.raises(ConfigError):
         ObjectStoreLogger(bucket, spool=spool, name_format=name_format)

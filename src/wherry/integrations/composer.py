@@ -17,7 +17,7 @@ from wherry.loggers.call_limits import CallLimits, checked_limits
 from wherry.loggers.capture.exit_hooks import before_traceback
 from wherry.loggers.handles import UploadHandles
 from wherry.loggers.route import Route
-from wherry.loggers.run.state import escaped
+from wherry.loggers.run.state import check_name_format, escaped
 from wherry.loggers.warn_once import WarnOnce
 from wherry.spool.handle import UploadHandle
 from wherry.transfer.symlinks import SYMLINK_SUFFIX
@@ -420,8 +420,7 @@ class RemoteUploaderDownloader(ComposerLogger, composer_loggers.RemoteUploaderDo
         for name, number in (("num_concurrent_uploads", num_concurrent_uploads), ("num_attempts", num_attempts)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ConfigError(f"{name} is {number!r}: it must be a whole number, at least 1")
-        if not isinstance(file_path_format_string, str):
-            raise ConfigError(f"file_path_format_string is {file_path_format_string!r}: give a text with {{remote_file_name}}")
+        check_name_format("file_path_format_string", file_path_format_string)
         store: Replaced = replaced(
             bucket_uri, {} if backend_kwargs is None else backend_kwargs, num_concurrent_uploads, os.environ
         )

@@ -14,7 +14,7 @@ from wherry.config import Config
 from wherry.errors import ConfigError, JobFailure, PermanentError, StoreError, UploadFailed, kind_of, upload_failed
 from wherry.loggers.destination import LoggerDestination
 from wherry.loggers.destinations.other_writers import OtherWriters
-from wherry.loggers.run.state import State, escaped, sample_state
+from wherry.loggers.run.state import State, check_name_format, escaped
 from wherry.spool.journal.tokens import Attempt
 from wherry.transfer.symlinks import SYMLINK_SUFFIX, read_pointer
 
@@ -61,9 +61,7 @@ class ObjectStoreLogger(LoggerDestination):
         from wherry.uploader import Uploader  # late: half of what importing this class would cost
 
         super().__init__()
-        one, other = (sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other"))
-        if one == other:
-            raise ConfigError(f"name_format {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")
+        check_name_format("name_format", name_format)
         self._name_format = name_format
         self._state = state or State()
         self._has_a_run = state is not None

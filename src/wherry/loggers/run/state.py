@@ -128,6 +128,18 @@ def sample_state() -> State:
     return State("run", rank=0, local_rank=0, world_size=1, local_world_size=1, node_rank=0)
 
 
+def check_name_format(argument: str, name_format: object) -> None:
+    """ConfigError, which names the argument, unless this is a template that gives each file a name of its own."""
+    if not isinstance(name_format, str):
+        raise ConfigError(f"{argument} is {name_format!r}: give a text with {{remote_file_name}}")
+    try:
+        names = {sample_state().fill(name_format, remote_file_name=name) for name in ("one", "other")}
+    except ConfigError as error:
+        raise ConfigError(f"{argument}: {error}") from None
+    if len(names) == 1:
+        raise ConfigError(f"{argument} {name_format!r} gives every file the same name: it must hold {{remote_file_name}}")
+
+
 def escaped(name: str) -> str:
     """The template that `State.fill` makes `name` of."""
     return name.replace("{", "{{").replace("}", "}}")
