@@ -344,11 +344,7 @@ class Uploader(Reader):
             if self._session.is_here:
                 self._drain_at_an_end(timeout_s, progress_bar=progress_bar)
         except (KeyboardInterrupt, SystemExit):  # a signal's handler may raise the second, as Composer's does
-            left = self.counts()
-            sys.stderr.write(
-                f"\nwherry: {left.queued + left.leased} upload(s), {size_text(left.bytes_queued)}, are left to the background. "
-                f"To wait for them: {self.drain_command()}\n"
-            )
+            sys.stderr.write(f"\nwherry: {self._failures.left(has_agent=self._session.has_agent)}\n")
             raise
         finally:
             self._sign_off()

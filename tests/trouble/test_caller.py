@@ -94,6 +94,26 @@ def test_an_interrupted_upload_is_finished_at_the_end(gate: Gate) -> None:
     assert {"a": b"accepted, then interrupted"} == contents(gate)
 
 
+def test_ctrl_c_in_the_close_says_that_uploads_stay_in_the_spool(gate: Gate) -> None:
+    """There is no background that would send them."""
+    text = """
+    with suppress(KeyboardInterrupt):
+        write("a", b"accepted, then interrupted")
+    uploader.close()
+    """
+    setup = "from contextlib import suppress\n" + SETUP.replace("from support import CALLER, wait_until", CALLER_ALONE)
+    with gate.script(setup + textwrap.dedent(text)) as process:
+        for n_puts in (1, 2):
+            wait_until(lambda n_puts=n_puts: len(gate.puts()) == n_puts, what="the put to begin")  # type: ignore[misc]
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60.0)
+    assert f"1 upload(s), 26 B, stay in the spool. To send them: wherry drain --spool {gate.spool}" in output
+    assert "background" not in output
+    gate.open()
+    gate.drain()
+    assert {"a": b"accepted, then interrupted"} == contents(gate)
+
+
 def test_a_forked_child_uploads_large_files_by_itself(tmp_path: Path) -> None:
     """The threads of its parent are not there any more."""
     text = """

@@ -70,6 +70,13 @@ class Failures:
             f"{size_text(counts.bytes_queued)}. To finish them: {drain_command(self._spool)}{failed}"
         )
 
+    def left(self, *, has_agent: bool) -> str:
+        """What a close leaves that is interrupted, and the command for it; without an agent nobody sends it meanwhile."""
+        counts = self._journal.queries.counts(self._owner)
+        where, what_for = ("are left to the background", "wait for") if has_agent else ("stay in the spool", "send")
+        n_left, size = counts.queued + counts.leased, size_text(counts.bytes_queued)
+        return f"{n_left} upload(s), {size}, {where}. To {what_for} them: {drain_command(self._spool)}"
+
     def remedy_for_waiting(self, n_named: int) -> str:
         """What to do about uploads that wait for an operator, of which an error names so many."""
         n_queued = self._journal.queries.counts(self._owner).queued
