@@ -23,6 +23,8 @@ from wherry.backends.http.wire_errors import DisconnectedError, ProtocolError, S
 
 #: A server that has not asked for the body by then knows nothing of "100-continue" (RFC 9110, section 10.1.1).
 _LEAVE_S = 1.0
+#: So long it is not asked for leave then. One that does know it may have been late once, as under load.
+_NO_LEAVE_S = 600.0
 #: A body up to this size goes with its head: the kernel takes it without waiting, mostly.
 _AT_ONCE_BYTES = 64 * 1024
 #: Firewalls forget silent connections, some after four minutes, and tell nobody: a request on such a one would wait in vain.
@@ -144,8 +146,8 @@ class Client:
         self._kept: deque[tuple[float, Connection]] = deque()
         self._process = os.getpid()
         self._is_open = True
-        #: False once the server has let a request wait for its leave to send.
-        self._gives_leave = True
+        #: Until then no request asks for leave to send, as the server has let one wait for it, or refused to give it.
+        self._no_leave_until_s = now()
         weakref.finalize(self, _close_all, self._kept)  # as urllib3 does: nobody has to close a store
 
     def ask(self, request: Request) -> Answer:
@@ -155,8 +157,8 @@ class Client:
         costs no bytes and cannot do anything twice.
         """
         answer = self._ask(request)
-        if answer.status == 417 and self._gives_leave:  # somebody on the way knows no "Expect"
-            self._gives_leave = False
+        if answer.status == 417 and self._asks_for_leave():  # somebody on the way knows no "Expect"
+            self._no_leave_until_s = self._now() + _NO_LEAVE_S
             answer.close()
             answer = self._ask(request)
         return answer
@@ -207,6 +209,9 @@ class Client:
         else:
             connection.close()
 
+    def _asks_for_leave(self) -> bool:
+        return self._now() >= self._no_leave_until_s
+
     def _exchange(self, connection: Connection, request: Request) -> Answer:
         self.note_request()
         try:
@@ -230,7 +235,7 @@ class Client:
 
     def _send_watching(self, connection: Connection, head: bytes, body: bytes | FileRange) -> tuple[Head, bool]:
         """The same for a body that the server may not take at once: an answer that comes meanwhile ends the sending."""
-        asks = self._gives_leave and isinstance(body, FileRange)
+        asks = self._asks_for_leave() and isinstance(body, FileRange)
         answered: list[Head] = []
         interim: list[Head] = []
 
@@ -244,7 +249,7 @@ class Client:
         connection.send(head + (b"Expect: 100-continue\r\n\r\n" if asks else b"\r\n"))
         if asks:
             if not connection.has_input(_LEAVE_S):
-                self._gives_leave = False
+                self._no_leave_until_s = self._now() + _NO_LEAVE_S
             elif is_answered():
                 return answered[0], False
         try:

@@ -222,6 +222,21 @@ class TestLargeBodies:
             for _ in range(2):
                 assert b"stored" == client.ask(put(file)).read_all(10)
 
+    def test_a_server_that_was_late_once_is_asked_again_after_ten_minutes(self, file: int) -> None:
+        asked: list[bool] = []
+        clock_s = [0.0]
+
+        def talk(peer: Peer) -> None:
+            while head := peer.head():
+                asked.append(b"Expect" in head)
+                peer.body(8 * MIB)
+                peer.answer(b"stored")
+
+        with wire(talk, talk) as server, closing(Client(server.route(), 8, lambda: None, lambda: clock_s[0])) as client:
+            for clock_s[0] in (0.0, 599.0, 600.0):
+                assert b"stored" == client.ask(put(file)).read_all(10)
+        assert [True, False, True] == asked
+
     def test_one_that_refuses_to_give_leave_is_not_asked_for_it(self, file: int) -> None:
         def second(peer: Peer) -> None:
             assert b"Expect" not in peer.head()
