@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from google.api_core.datetime_helpers import from_rfc3339
-from google.api_core.exceptions import GoogleAPICallError, from_http_response
+from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import GoogleAuthError
 from requests import Response
 from requests.exceptions import InvalidJSONError, RequestException
@@ -28,7 +28,7 @@ from urllib3.exceptions import HTTPError
 
 from wherry.backends.gcs.body import FileBody
 from wherry.backends.gcs.client import Connection, connect
-from wherry.backends.gcs.error_table import failed, refused, words_of
+from wherry.backends.gcs.error_table import error_in, failed, refused, words_of
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.http.wire_errors import ShortFile, UnreadableFile, WireError
 from wherry.backends.pages import Pages
@@ -121,7 +121,7 @@ class Bucket:
                 allow_redirects=self._may_follow,
             )
         if not 200 <= answer.status_code < 300:
-            raise from_http_response(answer)
+            raise error_in(answer)
         says_nothing = method == "DELETE" and answer.content.strip() in (b"", b"null")  # null: fake-gcs-server
         return {} if says_nothing else json_object(answer)
 
@@ -190,7 +190,7 @@ class Bucket:
                 FileBody(fd, start, end, head=head, tail=tail),
             )
             if answer.status_code != 200:
-                raise from_http_response(answer)
+                raise error_in(answer)
             meta = self.described(name, json_object(answer))
         self.check(meta, end - start, put.crc32c)
         return meta
@@ -229,7 +229,7 @@ class Bucket:
                 if answer.status_code == 412 and if_absent and self._is_there(name):
                     raise AlreadyExistsError("the object is there already", hint="choose another name or allow overwriting")
                 if answer.status_code != 200:
-                    raise from_http_response(answer)
+                    raise error_in(answer)
                 if (said := json_object(answer)).get("done"):
                     return self.described(name, said.get("resource") or {})
                 if not (token := said.get("rewriteToken")):

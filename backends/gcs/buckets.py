@@ -8,9 +8,9 @@ from contextlib import closing, suppress
 from typing import Any
 
 from google.api_core.datetime_helpers import from_rfc3339
-from google.api_core.exceptions import from_http_response
 
 from wherry.backends.gcs.bucket import Bucket, json_object
+from wherry.backends.gcs.error_table import error_in
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.pages import Pages
 from wherry.errors import ConfigError, PermanentError, about
@@ -41,7 +41,7 @@ def list_buckets(given: Mapping[str, object]) -> list[BucketMeta]:
                 allow_redirects=False,
             )
             if answer.status_code != 200:
-                raise from_http_response(answer)
+                raise error_in(answer)
             page = json_object(answer)
             items = page.get("items") or []
             found += [_described(item) for item in items]

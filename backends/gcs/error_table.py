@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from time import time
 
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPICallError, from_http_response, from_http_status
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from requests import Response
 from requests.exceptions import ConnectTimeout, InvalidJSONError, ProxyError, SSLError, Timeout, TooManyRedirects
 from urllib3.exceptions import NewConnectionError, TimeoutError as PoolTimeout
 
@@ -30,6 +31,16 @@ _RATE_LIMITS = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _CLOCK_HINT = "with a wrong clock, tokens are not valid yet or no longer: set this machine's clock (NTP)"
 
 _PORTAL_HINT = "is it a login page of this machine's network? log in there; else correct the endpoint"
+
+
+def error_in(answer: Response) -> GoogleAPICallError:
+    """The error that an answer with a status other than success is, whatever something on the way has written into its body."""
+    try:
+        made: GoogleAPICallError = from_http_response(answer)
+        tuple(made.errors)  # which it makes a list of when they are asked for
+    except (AttributeError, TypeError):  # google-api-core (2.44) takes any JSON object for one of Google's
+        made = from_http_status(answer.status_code, f"answer: {answer.text[:500]}", response=answer)
+    return made
 
 
 def words_of(error: GoogleAPICallError) -> str:

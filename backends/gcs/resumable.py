@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from google.api_core.exceptions import from_http_response
 from requests import Response
 
 from wherry.backends.gcs.body import FileBody, read_block
 from wherry.backends.gcs.bucket import Bucket, json_object, resource_of
+from wherry.backends.gcs.error_table import error_in
 from wherry.backends.local_file import opened_source
 from wherry.errors import NotFoundError, PermanentError, TransientError
 from wherry.store import ObjectMeta, Part, PutOptions, StoredPart
@@ -85,7 +85,7 @@ class SessionUploads:
             )
             stack.enter_context(answer)
             if answer.status_code not in (200, 201):
-                raise from_http_response(answer)
+                raise error_in(answer)
             where = urlsplit(answer.headers.get("Location", ""))
         path = where.path.removeprefix(urlsplit(bucket.endpoint).path)
         upload_id = f"{path}?{where.query}" if where.query else path
@@ -158,7 +158,7 @@ class SessionUploads:
         with self._bucket.translated(secret=True):
             answer = self._bucket.request_of_session("DELETE", f"{self._bucket.endpoint}{upload_id}", {})
             if answer.status_code >= 300 and answer.status_code not in _GONE:
-                raise from_http_response(answer)
+                raise error_in(answer)
 
     def _ask(self, upload_id: str) -> int:
         """How many bytes the server holds."""
@@ -183,7 +183,7 @@ class SessionUploads:
                 words = f"the upload session is gone ({answer.status_code}): it was completed, aborted, or is over a week old"
                 raise NotFoundError(words)
             if answer.status_code not in (200, 201, 308):
-                raise from_http_response(answer)
+                raise error_in(answer)
             if answer.status_code != 308:
                 json_object(answer)
             return answer

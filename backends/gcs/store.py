@@ -17,11 +17,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from google.api_core.exceptions import from_http_response
-
 from wherry.backends.gcs.body import announced, beyond
 from wherry.backends.gcs.bucket import Bucket, generation_match
 from wherry.backends.gcs.compose import ComposedUploads
+from wherry.backends.gcs.error_table import error_in
 from wherry.backends.gcs.options import GCSOptions
 from wherry.backends.gcs.resumable import CHUNK_BYTES, SessionUploads
 from wherry.backends.local_file import Summed, opened_source, opened_target
@@ -119,7 +118,7 @@ class GCSStore(MultipartStore):
             if answer.status_code == 416 and end is None and answer.headers.get("Content-Range") == f"bytes */{start}":
                 return  # from the very end on: no bytes
             if answer.status_code not in (200, 206):
-                raise from_http_response(answer)
+                raise error_in(answer)
             generation = answer.headers.get("X-Goog-Generation")
             if generation is not None:
                 _check_version(generation, if_match)

@@ -400,6 +400,14 @@ def test_a_page_that_is_not_the_stores_is_transient(source: Path, verb: str, pag
         verbs("object", source)[verb](store)
 
 
+@pytest.mark.parametrize("status", [502, 400])
+@pytest.mark.parametrize("body", [b'{"error": "bad: gateway"}', b'{"error": {"errors": 5}}', b"[1]", b"null"])
+def test_an_error_of_another_form_than_the_stores_is_judged_by_its_status(body: bytes, status: int) -> None:
+    expected = TransientError if status == 502 else PermanentError
+    with scripted((status, {}, body)) as script, anonymous(script.url) as store, pytest.raises(expected, match=str(status)):
+        store.head("object")
+
+
 @pytest.mark.parametrize("items", [None, {"name": "object"}, ["object"], [{"size": "1", "generation": "1"}], [{"name": 5}]])
 def test_a_listing_of_what_has_no_name_is_an_error_for_good(items: object) -> None:
     page = json.dumps({"items": items}).encode()
