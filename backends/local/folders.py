@@ -59,8 +59,8 @@ def _entries(folder: str, start: bytes) -> list[tuple[bytes, os.DirEntry[str]]]:
             found = [(os.fsencode(entry.name) + b"/" * entry.is_dir(follow_symlinks=False), entry) for entry in entries]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except PermissionError as error:  # of this folder, which may lie deep below the one that is listed
-        raise AccessDeniedError(str(error.strerror), operation="list", uri=f"file:///{folder}/") from error
+    except PermissionError as error:
+        raise _closed(folder, error) from error
     shown = (pair for pair in found if pair[0].startswith(start) and TEMPORARY_MARK not in pair[1].name)
     return sorted(shown, key=lambda pair: pair[0])
 
@@ -71,8 +71,17 @@ def _described(key: str, entry: os.DirEntry[str], root: Root) -> ObjectMeta | No
         return None
     try:
         status = entry.stat()
+    except PermissionError as error:  # of a folder whose names may be read, and not its files
+        if entry.is_symlink():
+            return None  # or of the one that the link leads to
+        raise _closed(key.rpartition("/")[0], error) from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # or a link to nothing, or to itself
             return None
         raise
     return describe_status(key, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _closed(folder: str, error: PermissionError) -> AccessDeniedError:
+    """The error for a folder that may not be read; it may lie deep below the one that is listed."""
+    return AccessDeniedError(str(error.strerror), operation="list", uri=f"file:///{folder}/")

@@ -80,3 +80,21 @@ def test_names_that_differ_in_case_only_are_refused_where_the_folder_ignores_cas
     (tmp_path / "probe").touch()
     assert (tmp_path / "PROBE").exists() == ignores_case(tmp_path / "not/there/yet")
     assert ["probe"] == [path.name for path in tmp_path.iterdir() if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "left", "entered"),
+    [
+        (["/locked/"], ["locked/"], ["a/locked/", "locked2/"]),
+        (["lost+found", "*.tmp"], ["lost+found/", "a/lost+found/", "x.tmp/"], ["lost/"]),
+        (["*", "!*.pt"], [], ["a/"]),
+        (["!*.pt", "/locked/"], ["locked/"], ["a/"]),
+        ([], [], ["a/"]),
+    ],
+)
+def test_a_folder_is_left_out_if_no_later_rule_takes_anything_below_it(
+    exclude: list[str], left: list[str], entered: list[str]
+) -> None:
+    rules = Rules(exclude=exclude)
+    assert left == [name for name in [*left, *entered] if rules.leave_out(name)]
+    assert [] == [name for name in left if rules.take(f"{name}deep/a.pt")]

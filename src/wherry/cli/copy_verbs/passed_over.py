@@ -23,7 +23,7 @@ def passed_over(source: StoreURI, rules: Rules) -> list[PassedOver]:
     if source.scheme != "file":
         return []
     folder = f"/{source.prefix}"
-    return sorted(one for one in _below(folder, "", os.path.realpath(folder)) if not rules or rules.take(one.name))
+    return sorted(one for one in _below(folder, "", os.path.realpath(folder), rules) if not rules or rules.take(one.name))
 
 
 def is_at_or_below(name: str, names: frozenset[str]) -> bool:
@@ -31,7 +31,7 @@ def is_at_or_below(name: str, names: frozenset[str]) -> bool:
     return name in names or any(name[:at] in names for at, char in enumerate(name) if char == "/")
 
 
-def _below(folder: str, base: str, real: str) -> Iterator[PassedOver]:
+def _below(folder: str, base: str, real: str, rules: Rules) -> Iterator[PassedOver]:
     try:
         with os.scandir(folder) as scanned:
             entries = list(scanned)
@@ -45,7 +45,8 @@ def _below(folder: str, base: str, real: str) -> Iterator[PassedOver]:
             if what := _kind_of_link(entry.path, real):
                 yield PassedOver(name, what)
         elif entry.is_dir(follow_symlinks=False):
-            yield from _below(entry.path, f"{name}/", real)
+            if not rules.leave_out(f"{name}/"):
+                yield from _below(entry.path, f"{name}/", real, rules)
         elif not entry.is_file(follow_symlinks=False):
             yield PassedOver(name, "a pipe, a socket or a device")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from wherry.cli.store_verbs.patterns import Rules
+from wherry.cli.store_verbs.pruned import pages_below
 from wherry.cli.store_verbs.uri_pages import read_ahead
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Side:
         """In the store's order."""
         base, take, has_rules = self.base, self._rules.take, bool(self._rules)
         n_base = len(base)
-        for page in read_ahead(self.store.view().pages(base)):
+        for page in read_ahead(pages_below(self.store, base, self._rules)):
+            self.is_empty = self.is_empty and not page.folders
             for meta in page.objects:
                 name, size_bytes = meta.key[n_base:], meta.size_bytes
                 if not name or (size_bytes == 0 and name.endswith("/")):

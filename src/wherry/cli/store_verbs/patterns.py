@@ -80,8 +80,12 @@ class Rules:
         include_from: Path | None = None,
         exclude_from: Path | None = None,
     ) -> None:
-        self._include = _spec("--include", include, include_from)
-        self._exclude = _spec("--exclude", exclude, exclude_from)
+        self._include = _spec("--include", _lines("--include", include, include_from))
+        lines = _lines("--exclude", exclude, exclude_from)
+        self._exclude = _spec("--exclude", lines)
+        #: What is excluded for good: no rule after these takes anything back.
+        n_undone = max((at for at, rule in enumerate(lines or (), 1) if rule.startswith("!")), default=0)
+        self._exclude_last = _spec("--exclude", (lines or [])[n_undone:] or None) if n_undone else self._exclude
 
     def __bool__(self) -> bool:
         return self._include is not None or self._exclude is not None
@@ -89,10 +93,24 @@ class Rules:
     def take(self, name: str) -> bool:
         """Whether a command takes the object of this name, which is relative to the folder that was named."""
         is_in = self._include is None or self._include.match_file(name)
-        return is_in and not (self._exclude is not None and self._exclude.match_file(name))
+        if not is_in or self._exclude is None:
+            return is_in
+        # pathspec has an earlier `!*.pt` win over a later `/logs/`; git does not, nor does a walk that never enters the folder
+        return not (self._exclude.match_file(name) or (self._exclude_last is not self._exclude and self.leave_out(name)))
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether there may be folders that leave_out() is true of."""
+        return self._exclude_last is not None
+
+    def leave_out(self, name: str) -> bool:
+        """Whether the name is excluded for good; that of a folder, which ends in a slash, with all that is below it."""
+        return self._exclude_last is not None and self._exclude_last.match_file(name)
 
 
-def _spec(option: str, rules: Iterable[str] | None, file: Path | None) -> GitIgnoreSpec | None:
+def _lines(option: str, rules: Iterable[str] | None, file: Path | None) -> list[str] | None:
+    if rules is None and file is None:
+        return None
     lines = list(rules or ())
     if file is not None:
         try:
@@ -101,7 +119,11 @@ def _spec(option: str, rules: Iterable[str] | None, file: Path | None) -> GitIgn
             raise ConfigError(
                 f"{option}-from {file}: byte {error.start} is no UTF-8: give a text file with a rule on each line"
             ) from None
-    if rules is None and file is None:
+    return lines
+
+
+def _spec(option: str, lines: Iterable[str] | None) -> GitIgnoreSpec | None:
+    if lines is None:
         return None
     from pathspec import GitIgnoreSpec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from wherry.cli.arguments import parse_target, reader, split_target, storage_options
 from wherry.cli.store_verbs.bar import Bar
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
+from wherry.cli.store_verbs.pruned import objects_below
 from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
 from wherry.uri import TEMPORARY_MARK, StoreURI, check_name
 
@@ -120,18 +122,18 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
 
     Raises NotFoundError if a pattern or a prefix has none; ConfigError for a prefix without `recursive`.
     """
-    target, name = parse_target(uri), ""
+    target, name, left_out = parse_target(uri), "", list[str]()
     if is_pattern(target.root):
         raise ConfigError(f"{uri!r}: a pattern may stand for names in a bucket, not for buckets: name one")
     if is_pattern(target.prefix):
         if uri.endswith("/") and not recursive:
             raise _is_folder(uri, verb)
-        found = _matching(stores, target, recursive=recursive)
+        found = _matching(stores, target, rules, left_out, recursive=recursive)
     elif uri.endswith("/") or not target.prefix:
         if not recursive:
             raise _is_folder(uri, verb)
         store = stores.open(target)
-        found = _sources(store, store.list(""))
+        found = _sources(store, objects_below(store, "", rules, left_out))
     else:
         folder, name = split_target(uri)
         store = stores.open(folder)
@@ -141,7 +143,7 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
                 one = replace(one, name=unicodedata.normalize("NFC", name))  # as a shell may have completed it
             yield one
             return
-        found = _sources(store, at_or_below(store, name))
+        found = _sources(store, _at_or_below(store, name, rules, left_out))
     above = f"{name}/" if name else ""  # rules are about names below the prefix that was named
     is_any = is_taken = False
     for source in found:
@@ -150,6 +152,7 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
             is_taken = True
             yield source
     if not is_taken:
+        is_any = is_any or bool(left_out)
         what = (
             "is taken by --include and --exclude" if is_any else ("is of this pattern" if is_pattern(uri) else "is here or below")
         )
@@ -165,21 +168,23 @@ def _is_there(source: Source) -> bool:
     return True
 
 
-def _matching(stores: Stores, target: StoreURI, *, recursive: bool) -> Iterator[Source]:
+def _matching(stores: Stores, target: StoreURI, rules: Rules, left_out: list[str], *, recursive: bool) -> Iterator[Source]:
     """The objects whose names are of the pattern; with `recursive` also those below folders that are."""
     fixed = literal_start(target.prefix)
     above, _, start = fixed.rpartition("/")
     pattern = target.prefix[len(above) + 1 if above else 0 :]
     is_taken = matches_folder_of if recursive else matches
     store = stores.open(replace(target, prefix=above))
-    for source in _sources(store, store.list(start)):
+    for source in _sources(store, objects_below(store, "", rules, left_out, start)):
         if is_taken(pattern, source.name):
             yield source
 
 
-def at_or_below(store: Uploader, name: str) -> Iterator[ObjectMeta]:
-    """The object `name` and those below it, not its neighbours whose names only begin alike. Empty: all."""
-    return (meta for meta in store.list(name) if not name or meta.key == name or meta.key.startswith(f"{name}/"))
+def _at_or_below(store: Uploader, name: str, rules: Rules, left_out: list[str]) -> Iterator[ObjectMeta]:
+    """The object `name` and those below it, not its neighbours whose names only begin alike: a folder of those is not entered."""
+    if store.uri.scheme == "file" and os.path.isdir(f"/{store.uri.key_for(name)}"):
+        return objects_below(store, f"{name}/", rules, left_out)
+    return (meta for meta in store.list(name) if meta.key == name or meta.key.startswith(f"{name}/"))
 
 
 def _sources(store: Uploader, listed: Iterable[ObjectMeta]) -> Iterator[Source]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from wherry.cli.arguments import is_folder_like, parse_target, split_target
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
+from wherry.cli.store_verbs.pruned import pages_below
 from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.words import word
 from wherry.errors import ConfigError, NotFoundError
@@ -51,27 +52,29 @@ def entries(stores: Stores, uri: str, rules: Rules, *, recursive: bool) -> Listi
         folder, base = replace(target, prefix=fixed), f"{fixed}/" if fixed else ""
     else:
         folder, base = above, f"{target.prefix}/" if target.prefix else ""
-    view = stores.open(folder).view()
+    store = stores.open(folder)
+    view = store.view()
     if is_pattern(target.prefix):
         pages = _matching(view, base, target.prefix[len(base) :].split("/"), recursive=recursive)
         if uri.endswith("/") and not recursive:
             pages = (replace(page, objects=[]) for page in pages)
     elif name:
-        pages = _named(view, key_for(folder.prefix, name), one_level=not recursive)
+        below = pages_below(store, base, rules) if recursive else view.pages(base, one_level=True)
+        pages = _named(view, key_for(folder.prefix, name), below)
     else:
-        pages = view.pages(base, one_level=not recursive)
+        pages = pages_below(store, base, rules) if recursive else view.pages(base, one_level=True)
     queued = {job.key: word(job.state) for job in view.queued_under(folder.prefix)}
     listing = Listing(folder, base, pages, queued)
     return replace(listing, pages=_taken(listing, rules, uri))
 
 
-def _named(view: QueuedOverlay, key: str, *, one_level: bool) -> Iterator[Page]:
-    """The object `key`, which is the first of those that begin so, and what is below it."""
+def _named(view: QueuedOverlay, key: str, below: Iterator[Page]) -> Iterator[Page]:
+    """The object `key`, which is the first of those that begin so, and what is `below` it."""
     first = next(view.pages(key, one_level=True), Page([]))
     if own := [meta for meta in first.objects if meta.key == key]:
         yield Page(own)
     if first.mark is not None or f"{key}/" in first.folders:
-        yield from view.pages(f"{key}/", one_level=one_level)
+        yield from below
 
 
 def _matching(view: QueuedOverlay, base: str, parts: list[str], *, recursive: bool) -> Iterator[Page]:
