@@ -224,6 +224,20 @@ def test_objects_of_others_are_read_and_deleted_by_their_very_names(line: Comman
         assert {"\u00fc"} == {path.name for path in (line.folder / "dest").iterdir()}
 
 
+@pytest.mark.parametrize("verb", [["rm"], ["rm", "--dry-run"], ["mv"]])
+def test_no_verb_takes_away_an_object_whose_name_only_looks_like_the_one_that_was_typed(
+    line: CommandLine, verb: list[str]
+) -> None:
+    file_of(line.folder / "dest/\u00fc", 10)
+    rest = ["there"] if verb == ["mv"] else []
+    said = line.refuse(*verb, "dest/u\u0308", *rest, expected=3)
+    assert f"$'file://{line.folder}/dest/\\U000000fc'" in said
+    assert (line.folder / "dest/\u00fc").exists()
+    line.run("get", "dest/u\u0308", "got")
+    line.run(*verb, "dest/\u00fc", *rest)
+    assert "--dry-run" in verb or not (line.folder / "dest/\u00fc").exists()
+
+
 def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
     for name in ("run1/a", "run1/b", "run10/c"):
         file_of(line.folder / "dest" / name, 10)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from wherry.uploader import Uploader
 
 
+#: Verbs that take an object away: they take none but that of the very name.
+_DELETING = ("delete", "move")
+
+
 @dataclass(frozen=True)
 class Source:
     """An object that was chosen."""
@@ -139,8 +143,11 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
         store = stores.open(folder)
         if not recursive:
             one = Source(store, name, name.rpartition("/")[2], -1)  # whether it is there shows when it is used
-            if one.is_foreign and not _is_there(one):
-                one = replace(one, name=unicodedata.normalize("NFC", name))  # as a shell may have completed it
+            twin = replace(one, name=unicodedata.normalize("NFC", name))  # as a shell may have completed it
+            if one.is_foreign and twin.name != name and not _is_there(one):
+                if verb in _DELETING and _is_there(twin):
+                    raise _not_exact(one, twin, verb)
+                one = twin
             yield one
             return
         found = _sources(store, _at_or_below(store, name, rules, left_out))
@@ -158,6 +165,17 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
         )
         hint = "a character that is no pattern is written [*], [?] or [[]" if is_pattern(uri) and not is_any else ""
         raise NotFoundError(f"no object {what}", operation=verb, uri=uri, hint=hint)
+
+
+def _not_exact(typed: Source, twin: Source, verb: str) -> NotFoundError:
+    """Both look alike: the other name is written so that bash and zsh read it back."""
+    escaped = "".join(f"\\{char}" if char in "\\'" else char if char.isascii() else f"\\U{ord(char):08x}" for char in twin.uri)
+    return NotFoundError(
+        f"no object has this very name, and what would be lost is one of a name that looks like it: $'{escaped}'",
+        operation=verb,
+        uri=typed.uri,
+        hint="if that one is meant, give its name so; the characters differ in their Unicode form, NFC or NFD",
+    )
 
 
 def _is_there(source: Source) -> bool:
