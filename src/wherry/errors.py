@@ -182,7 +182,7 @@ class UploadFailed(WherryError):
     def __init__(self, failures: Sequence[JobFailure], *, remedy: str = "") -> None:
         self.failures = tuple(failures)
         self.remedy = remedy
-        lines = [f"{len(self.failures)} upload(s) failed:"]
+        lines = [f"{len(self.failures)} upload{'' if len(self.failures) == 1 else 's'} failed:"]
         lines += [f"  {f.uri} ({_tries(f)}): {f.error}" for f in self.failures]
         super().__init__("\n".join(lines + ([remedy] if remedy else [])))
 
@@ -199,7 +199,9 @@ class NameTakenError(UploadFailed, AlreadyExistsError):
 
 
 def _tries(failure: JobFailure) -> str:
-    return f"job {failure.job_id}, {failure.attempts} attempt(s)" if failure.job_id else "no job"
+    return (
+        f"job {failure.job_id}, {failure.attempts} attempt{'' if failure.attempts == 1 else 's'}" if failure.job_id else "no job"
+    )
 
 
 def upload_failed(failures: Sequence[JobFailure], *, remedy: str = "") -> UploadFailed:

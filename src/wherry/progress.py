@@ -10,6 +10,8 @@ from typing import Any
 
 from wherry.quantities import size_text
 
+#: What a terminal of fewer columns than the second one shows.
+_NARROW, _NARROW_BELOW = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{remaining}]", 80
 #: A bar for less than this would only flicker.
 BAR_AFTER_S = 0.5
 
@@ -31,6 +33,7 @@ def terminal_bar(what: str, total_bytes: int, done_bytes: int) -> Any:
         desc=what,
         ncols=size.columns,
         nrows=size.lines,
+        bar_format=_NARROW if size.columns < _NARROW_BELOW else None,
         leave=False,
     )
 

@@ -38,6 +38,11 @@ def parse_size(text: str, *, least_bytes: int = 1) -> int:
     return int(size)
 
 
+def count_text(n: int, one: str, more: str = "") -> str:
+    """A number of things: ``1 file``, ``2 files``; `more` is the word for several where that is not `one` with an s."""
+    return f"{n} {one if n == 1 else more or f'{one}s'}"
+
+
 def rate_text(bytes_per_s: float) -> str:
     """A rate: ``12.3 MiB/s``."""
     return f"{size_text(bytes_per_s)}/s"

@@ -73,7 +73,7 @@ def test_options_are_those_that_the_registry_knows() -> None:
         GCSStore(StoreURI("gs", "bucket"), {"tokn": "secret-token", "retries": 3})
     assert entry.secret_options is not None
     known = ", ".join(sorted(entry.public_options | entry.secret_options))
-    assert f"unknown storage option(s) retries, tokn for gs://: known are {known}" == str(raised.value)
+    assert f"unknown storage options retries, tokn for gs://: known are {known}" == str(raised.value)
 
 
 @pytest.mark.parametrize(

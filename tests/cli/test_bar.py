@@ -7,9 +7,10 @@ import re
 import pytest
 
 from command_line import CommandLine, Terminal
+from gate import Gate
 from servers.features import tell_spool
 from servers.real import S3Server
-from support import file_of
+from support import end_agent, file_of
 from wherry.cli.store_verbs.bar import Bar, Tracked
 from wherry.progress import ByteBar
 from wherry.uri import StoreURI
@@ -53,6 +54,17 @@ def test_many_objects_have_one_bar(line: CommandLine) -> None:
     terminal = Terminal(line, "get", "-r", "objects", "quiet/", "--max-bytes-per-s", "2MiB", "-q")
     assert 0 == terminal.end()
     assert "" == terminal.seen
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_bar_of_uploads_says_what_is_left_on_any_terminal(gate: Gate, columns: int) -> None:
+    line = CommandLine(gate.folder, gate.environment)
+    file_of(line.folder / "a", 3 * MIB)
+    with end_agent(line.spool):
+        terminal = Terminal(line, "put", "a", "gated://x/", columns=columns)
+        terminal.read_until(r"uploading, 1 file left: +0%\|.*/3\.00M \[[^\r]*\]")
+        gate.open()
+        assert 0 == terminal.end()
 
 
 @pytest.mark.parametrize("verb", [("cp", "large", "{uri}/large"), ("sync", "here", "{uri}/there")])

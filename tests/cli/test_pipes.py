@@ -95,6 +95,12 @@ def test_put_takes_stdin_to_its_end_and_get_gives_it_back(line: CommandLine, sea
     assert (0, b"", b"") == (done.returncode, done.stdout, done.stderr)
 
 
+def test_what_is_not_read_has_no_size(line: CommandLine) -> None:
+    assert "would be uploaded: 1 file, size unknown in" in line.run("put", "-", "dest/a", "-n", stdin="one")[0]
+    *_, summary = line.run("put", "-", "dest/a", "-n", "--json", stdin="one")[0].splitlines()
+    assert None is json.loads(summary)["summary"]["bytes"]
+
+
 def test_put_of_stdin_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> None:
     line.run("put", "-", "dest/a", stdin="one")
     assert "an object of this name already" in line.refuse("put", "-", "dest/a", stdin="two", expected=4)

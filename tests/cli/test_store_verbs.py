@@ -77,7 +77,7 @@ def test_put_move_gives_the_file_away(line: CommandLine) -> None:
         (("put", "a", "s3:/bucket/a"), 2, "write s3://bucket/a"),
         (("put", "a", "s3://"), 2, "names no bucket"),
         (("put", "a", "nonsense://x/a"), 2, "unknown scheme 'nonsense'"),
-        (("put", "a", "s3://bucket/a", "-o", "zone=3"), 2, "unknown storage option(s) zone"),
+        (("put", "a", "s3://bucket/a", "-o", "zone=3"), 2, "unknown storage option zone"),
         (("put", "a", "s3://bucket/a", "-o", "region"), 2, "KEY=VALUE"),
         (("put", "a", "s3://bucket/a", "--options-file", "a"), 2, "no JSON"),
         (("put", "a", "s3://bucket/a", "--options-file", "none"), 3, "none: No such file"),

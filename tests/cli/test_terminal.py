@@ -22,7 +22,7 @@ def test_ctrl_c_while_waiting_leaves_the_uploads_to_the_background(gate: Gate, l
     for name in ("a", "b"):
         file_of(line.folder / name, 1000)
     terminal = Terminal(line, "put", "a", "b", "gated://x/")
-    terminal.read_until(r"uploading.*2 file\(s\) left")
+    terminal.read_until(r"uploading.*2 files left")
     terminal.type("\x03")
     assert 130 == terminal.end()
     assert f"wherry drain --spool {line.spool}" in terminal.seen.replace("\r\n", "")
@@ -38,7 +38,7 @@ def test_ctrl_c_ends_drain_and_not_the_uploads(gate: Gate, line: CommandLine) ->
     terminal.read_until("uploading")
     terminal.type("\x03")
     assert 130 == terminal.end()
-    assert "1 upload(s), 1000 B, go on in the background" in terminal.seen
+    assert "going on in the background: 1 upload, 1000 B" in terminal.seen
     gate.open()
     wait_until((gate.dest / "a").exists, what="the background to finish")
 

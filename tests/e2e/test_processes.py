@@ -213,7 +213,7 @@ def test_drain_at_exit_can_be_limited(gate: Gate) -> None:
     uploader.open("a").close()
     """)
     assert 0 == code
-    assert "1 upload(s) to gated://x/ are not finished after 0.1 s" in output
+    assert "1 upload to gated://x/ is not finished after 0.1 s" in output
     gate.open()
     gate.drain()
     assert {"a"} == _names(gate)

@@ -58,7 +58,7 @@ def test_training_process_gets_no_sdk_no_threads_and_no_children(gate: Gate) -> 
     """)
     assert 0 == code, output
     # Uploads that take a while are announced.
-    assert [] == [line for line in output.splitlines() if not line.startswith("wherry: waiting for 1 upload(s)")]
+    assert [] == [line for line in output.splitlines() if not line.startswith("wherry: waiting for 1 upload")]
 
 
 def test_an_upload_stays_accepted_when_no_agent_can_be_started(gate: Gate) -> None:

@@ -221,9 +221,9 @@ def test_ctrl_c_ends_one_wait_for_uploads_and_then_the_next(handler: str, gate: 
     """
     with gate.script(script, __file__) as process:
         for _ in ("at the end of the fit", "at the close"):
-            wait_for_line(process, "waiting for 1 upload(s)")
+            wait_for_line(process, "waiting for 1 upload")
             process.send_signal(signal.SIGINT)
-        wait_for_line(process, "left to the background. To wait for them: wherry drain")
+        wait_for_line(process, "To wait: wherry drain")
         process.wait(60)
     gate.open()
     gate.drain()

@@ -101,7 +101,7 @@ def test_accepted_files_outlive_the_loss_of_the_journals_log(tmp_path: Path) -> 
     assert b"one" == (gate.dest / "a").read_bytes()
     assert [b"later 0", b"later 1", b"later 2"] == sorted(set_aside(Spool(gate.spool)).values())
     log = (gate.spool / "agent.log").read_text()
-    assert "3 staged file(s) are set aside" in log
+    assert "3 staged files set aside" in log
     assert "wherry put" in log
 
 

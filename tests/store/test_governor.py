@@ -205,7 +205,7 @@ def test_the_present_limits_say_why(tmp_path: Path) -> None:
     expected = [
         PresentLimit("", "47.7 MiB/s", "max_bytes_per_s"),
         PresentLimit(STORE, "200 requests/s", "max_requests_per_s"),
-        PresentLimit(STORE, "16 requests at once", "it has throttled 1 time(s), the last one 3 s ago"),
+        PresentLimit(STORE, "16 requests at once", "it has throttled 1 time, the last one 3 s ago"),
     ]
     assert expected == present_limits(path, time.now_s)
     assert [] == present_limits(path, time.now_s + 3600)

@@ -107,7 +107,7 @@ def test_ctrl_c_in_the_close_says_that_uploads_stay_in_the_spool(gate: Gate) -> 
             wait_until(lambda n_puts=n_puts: len(gate.puts()) == n_puts, what="the put to begin")  # type: ignore[misc]
             process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60.0)
-    assert f"1 upload(s), 26 B, stay in the spool. To send them: wherry drain --spool {gate.spool}" in output
+    assert f"left in the spool: 1 upload, 26 B. To send: wherry drain --spool {gate.spool}" in output
     assert "background" not in output
     gate.open()
     gate.drain()

@@ -69,7 +69,7 @@ def test_no_secret_is_written_down_whatever_goes_wrong(tmp_path: Path, site: Pat
     """
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH", "")]))
     said = run_script(textwrap.dedent(text), tmp_path / "spool", env={"PYTHONPATH": path, "SECRET": SECRET})
-    assert "3 upload(s) failed" in said
+    assert "3 uploads failed" in said
     assert 3 <= said.count("***")
     found = {**spool_texts(tmp_path / "spool"), "output": said.encode()}
     assert "agent.log" in found

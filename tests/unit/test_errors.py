@@ -77,7 +77,7 @@ def test_upload_failed_lists_each_job_and_the_remedy() -> None:
     failures = [JobFailure(1, "s3://b/one", 3, "denied"), JobFailure(2, "s3://b/two", 1, "gone")]
     error = UploadFailed(failures, remedy="wherry retry")
     assert tuple(failures) == error.failures
-    for words in ("2 upload(s)", "s3://b/one (job 1, 3 attempt(s)): denied", "s3://b/two", "wherry retry"):
+    for words in ("2 uploads", "s3://b/one (job 1, 3 attempts): denied", "s3://b/two", "wherry retry"):
         assert words in str(error)
 
 

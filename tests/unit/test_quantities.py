@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from wherry.errors import ConfigError
-from wherry.quantities import age_text, parse_size, rate_text, size_text, time_text
+from wherry.quantities import age_text, count_text, parse_size, rate_text, size_text, time_text
 
 SOURCE = Path(__file__).resolve().parent.parent.parent / "src/wherry"
+
+
+def test_one_thing_has_a_word_of_its_own() -> None:
+    assert ["0 files", "1 file", "2 files"] == [count_text(n, "file") for n in range(3)]
+    assert ["1 retry", "2 retries"] == [count_text(n, "retry", "retries") for n in (1, 2)]
+    lines = [line for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    assert [] == [line for line in lines if re.search(r"[a-z]\(s\)", line) and "`" not in line]
 
 
 @pytest.mark.parametrize(

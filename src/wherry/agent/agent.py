@@ -139,7 +139,7 @@ class Agent:
         if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
             self._workers.spawn(self._greeting())  # which cleans them away before it leaves
         if queued or n_removed:
-            log.info("recovered: %d job(s) queued again, %d half-made snapshot(s) removed", queued, n_removed)
+            log.info("recovered: jobs queued again: %d, half-made snapshots removed: %d", queued, n_removed)
 
     def _usable(self) -> set[int]:
         """The stores whose secrets are known here, or that need none. The journal is told which are not."""
@@ -274,7 +274,7 @@ class Agent:
         """Queue the jobs of workers that have died."""
         for name, cause in self._workers.reap():
             queued, doomed = self._insist(partial(self._journal.work.release, name)) or (0, [])
-            log.warning("worker %s died (%s): %d job(s) queued again, %d given up", name, cause, queued, len(doomed))
+            log.warning("worker %s died (%s): jobs queued again: %d, given up: %d", name, cause, queued, len(doomed))
             self._workers.send_all({})  # the parts that it was sending for the others are missing again
 
     def _end(self) -> None:

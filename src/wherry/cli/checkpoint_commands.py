@@ -234,6 +234,8 @@ def prune(
     were deleted --grace-hours ago. The newest complete set stays, and those that
     are pinned, being restored, or were resumed from.
     """
+    from wherry.quantities import count_text
+
     keep = _keep(keep_last, keep_every, keep_best, metric, mode, keep_days)
     delays = _delays(grace_hours, abandon_days)
     with opened(uri, option, options_file) as run:
@@ -241,7 +243,7 @@ def prune(
         if not dry_run and not yes:
             plan = run.prune(keep=keep, delays=delays, dry_run=True)
             if leaving := {*plan.pruned, *plan.abandoned, *plan.removed}:
-                confirm(f"Delete {len(leaving)} set(s) of {uri}, which --dry-run lists?", yes=False)
+                confirm(f"Delete {count_text(len(leaving), 'set')} of {uri}, which --dry-run lists?", yes=False)
         report = run.prune(keep=keep, delays=delays, dry_run=dry_run)
     _show_report(report, as_json=as_json)
 

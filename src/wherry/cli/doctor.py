@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from wherry.agent.wakeup import Listener, notify
 from wherry.cli.exit_codes import Exit
 from wherry.errors import SpoolError, WherryError
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 from wherry.spool.file_system import file_system, file_system_warnings
 from wherry.spool.journal.jobs import Counts
 from wherry.spool.journal.journal import Journal
@@ -110,9 +110,11 @@ def _examine_journal(folder: Path) -> Iterator[Finding]:
     text = f"whole: {open_jobs} to send, {counts.done} done, {counts.failed} failed"
     yield Finding("journal", Level.OK, text, took_ms=ms_since(started_s))
     if counts.failed:
-        yield Finding("failed", Level.WARN, f"{counts.failed} upload(s) failed, their files are kept", "wherry status says why")
+        yield Finding(
+            "failed", Level.WARN, f"{count_text(counts.failed, 'upload')} failed, their files are kept", "wherry status says why"
+        )
     if asides := sorted((folder / "quarantine").glob("*")):
-        text = f"{len(asides)} time(s) staged files were set aside, which may not be uploaded"
+        text = f"{count_text(len(asides), 'time')} staged files were set aside, which may not be uploaded"
         yield Finding("quarantine", Level.WARN, text, "wherry status lists the files")
     yield _examine_agent(spool, counts)
 

@@ -14,6 +14,7 @@ from wherry.agent.open_stores import Stores
 from wherry.cli.doctor import Finding, Level
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import SpoolError, WherryError
+from wherry.quantities import count_text
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.journal import Journal
@@ -78,14 +79,14 @@ def clean_store(
                     n_found += 1
                     yield Finding(*_done("aborted", dry_run), f"an upload in parts of {uri.uri_for(upload.key)}")
                 if unmarked := sum(not one.is_ours for one in store.list_uploads(base)):
-                    text = f"{unmarked} upload(s) in parts are under way or left behind, and this spool has begun none of them"
+                    text = f"{count_text(unmarked, 'upload')} in parts, under way or left behind, that this spool has not begun"
                     yield Finding("others'", Level.OK, text, "a lifecycle rule (AbortIncompleteMultipartUpload) ends such")
             if isinstance(store.inner, Tried):
                 for key in clean_trials(store.inner, base, older_than_s, dry_run=dry_run):
                     n_removed += 1
                     yield Finding(*_done("removed", dry_run), f"{uri.uri_for(key)}, of a trial of the server")
             would = "would be " if dry_run else ""
-            text = f"{n_found} upload(s) in parts {would}aborted, {n_removed} object(s) {would}removed"
+            text = f"{count_text(n_found, 'upload')} in parts {would}aborted, {count_text(n_removed, 'object')} {would}removed"
             yield Finding("clean", Level.OK, text if n_found or n_removed else "nothing of ours was left behind")
         except (WherryError, OSError) as error:
             yield Finding("clean", Level.BAD, str(error), exit=exit_for(error))
@@ -97,7 +98,7 @@ def _clean_downloads(spool: Spool, older_than_s: float, *, dry_run: bool) -> Ite
         for path in clean_stale_downloads(folder, older_than_s, dry_run=dry_run):
             n_found += 1
             yield Finding(*_done("removed", dry_run), str(path))
-    text = f"{n_found} file(s) of broken downloads {would}removed" if n_found else "no stale download"
+    text = f"{count_text(n_found, 'file')} of broken downloads {would}removed" if n_found else "no stale download"
     yield Finding("downloads", Level.OK, text)
 
 

@@ -50,7 +50,7 @@ from wherry.cli.shell.verb_group import VerbCommand, VerbGroup
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, WherryError
 from wherry.posix.signal_event import SignalEvent
-from wherry.quantities import age_text, size_text
+from wherry.quantities import age_text, count_text, size_text
 
 if TYPE_CHECKING:
     from wherry.mirror import Mirror, MirrorConfig, MirrorReport, Rule
@@ -410,7 +410,7 @@ def _line(report: MirrorReport) -> str:
 
 
 def _files(report: MirrorReport) -> str:
-    return f"{report.n_files} file{'' if report.n_files == 1 else 's'}"
+    return count_text(report.n_files, "file")
 
 
 def _columns() -> int:

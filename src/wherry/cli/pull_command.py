@@ -26,7 +26,7 @@ from wherry.cli.mirror_verbs.dry_runs import show_pulled
 from wherry.cli.shell.terminal_output import is_rewritten
 from wherry.cli.shell.verbosity import is_quiet
 from wherry.cli.store_verbs.outcome import effort_text
-from wherry.quantities import age_text, size_text, time_text
+from wherry.quantities import age_text, count_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.mirror.reader.pull import PullReport
@@ -90,7 +90,7 @@ def pull(
 def line(report: PullReport) -> str:
     """A report in one line."""
     state = {"none": "no mirror", "unknown": "no manifest"}.get(report.state, report.state)
-    words = f"{state}: {report.n_files} file{'' if report.n_files == 1 else 's'}, {size_text(report.n_bytes)} new"
+    words = f"{state}: {count_text(report.n_files, 'file')}, {size_text(report.n_bytes)} new"
     if report.heard_s is not None:
         words += f"; the writer was heard of {age_text(max(0.0, report.heard_s))} ago, {age_text(report.lag_s or 0.0)} late then"
     if report.trouble:

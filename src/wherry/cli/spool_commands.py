@@ -34,7 +34,7 @@ from wherry.cli.arguments import (
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, SpoolError
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 from wherry.redact import register_secret
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ def drain(
         )
     except KeyboardInterrupt:
         left = journal.queries.counts()
-        print_err(f"interrupted; {left.queued + left.leased} upload(s), {size_text(left.bytes_queued)}, go on in the background")
+        n_left = left.queued + left.leased
+        print_err(f"interrupted; going on in the background: {count_text(n_left, 'upload')}, {size_text(left.bytes_queued)}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:
         session.sign_off()
@@ -189,7 +190,7 @@ def drain(
     _say_what_is_left(failures, waiting, held, folder)
     if not held and not is_done:
         print_err(
-            f"{n_left} upload(s), {size_text(counts.bytes_queued)}, are left after {timeout:g} s and go on in the background"
+            f"after {timeout:g} s going on in the background: {count_text(n_left, 'upload')}, {size_text(counts.bytes_queued)}"
         )
     if n_left:
         raise typer.Exit(Exit.TIMED_OUT)
@@ -213,7 +214,7 @@ def _say_what_is_left(failures: Sequence[Job], waiting: Sequence[Waiting], held:
 
     if failures:
         lines = [*failure_lines(failures), *failures_remedy(failures, spool)]
-        print_err("\n".join([f"{len(failures)} upload(s) failed; their files are kept:", *lines]))
+        print_err("\n".join([f"{count_text(len(failures), 'upload')} failed; their files are kept:", *lines]))
     if waiting:
         print_err("\n".join(waiting_lines(waiting, spool)))
     if held:
@@ -360,7 +361,7 @@ def discard(
         return
     if jobs:
         size = size_text(sum(one.size_bytes for one in jobs))
-        confirm(f"Give up {len(jobs)} upload(s) and delete their staged files, {size}?", yes=yes)
+        confirm(f"Give up {count_text(len(jobs), 'upload')} and delete their staged files, {size}?", yes=yes)
     n_discarded, freed = journal.uploads.discard(ids)
     Spool(folder).free(freed)
     journal.close()

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wherry.quantities import age_text
+from wherry.quantities import age_text, count_text
 from wherry.spool.file_system import file_system_warnings
 from wherry.spool.journal.jobs import Counts, Job, JobId, JobState
 from wherry.spool.journal.journal import Journal
@@ -109,7 +109,7 @@ class SpoolStatus:
             f"{self.n_stuck} stuck (accepted more than {age_text(self.stuck_after_s)} ago, or waiting for an operator)"
             if self.n_stuck
             else "",
-            f"{n_aside} staged file(s) put aside" if n_aside else "",
+            f"{count_text(n_aside, 'staged file')} put aside" if n_aside else "",
         ]
         return ", ".join(filter(None, found))
 

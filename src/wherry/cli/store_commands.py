@@ -219,16 +219,15 @@ def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
 @contextmanager
 def _left_to_the_background(uploader: Uploader) -> Iterator[None]:
     """Sign off in any case, without waiting; after Ctrl-C say how to wait for the rest."""
-    from wherry.quantities import size_text
+    from wherry.quantities import count_text, size_text
 
     try:
         yield
     except KeyboardInterrupt:
         counts = uploader.counts()
         n_left = counts.queued + counts.leased
-        rest = (
-            f"{n_left} upload(s), {size_text(counts.bytes_queued)}, go on in the background. To wait: {uploader.drain_command()}"
-        )
+        rest = f"going on in the background: {count_text(n_left, 'upload')}, {size_text(counts.bytes_queued)}"
+        rest = f"{rest}. To wait: {uploader.drain_command()}"
         print_err(f"interrupted; {rest if n_left else 'nothing is left to upload'}")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:

@@ -26,7 +26,7 @@ from rich.table import Table
 from wherry.agent.wakeup import notify
 from wherry.demo.train import CONFIG, RUN, Accepted, Dying, Orders, Restored, Trained, parse, sha256
 from wherry.errors import WherryError
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
@@ -212,13 +212,15 @@ class _Demo:
         journal = Journal(self._spool.journal_path)
         counts, at_s = journal.queries.counts(), first.dying.at_s
         if counts.queued or counts.leased or counts.failed:
-            raise DemoError(f"the agent left {counts.queued + counts.leased} upload(s) unfinished and {counts.failed} failed")
+            raise DemoError(
+                f"the agent left {count_text(counts.queued + counts.leased, 'upload')} unfinished and {counts.failed} failed"
+            )
         late = [job for job in journal.queries.jobs(states=[JobState.DONE], checks=False) if (job.end.finished_s or 0.0) > at_s]
         last_s = max((job.end.finished_s or 0.0 for job in late), default=at_s) - at_s
         size_bytes = sum(job.size_bytes for job in late)
         self._console.print(
             f"  process {first.pid} killed with SIGKILL after {at_s - first.started_s:.1f} s, when epoch {_DIE_AFTER_EPOCH} "
-            f"had ended: {len(late)} upload(s), {size_text(size_bytes)}, were on their way\n"
+            f"had ended: on their way: {count_text(len(late), 'upload')}, {size_text(size_bytes)}\n"
             f"  they finished without it, the last one {last_s * 1000:.0f} ms later; then the agent left: {counts.done} arrived, "
             f"{counts.superseded} gave way to newer versions"
         )

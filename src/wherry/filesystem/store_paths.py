@@ -49,7 +49,8 @@ class StorePaths(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no ty
             others |= wrapped
         if unknown := sorted(set(others) - {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}):
             raise ConfigError(
-                f"unknown option(s) {', '.join(unknown)} of wherry::, which takes spool and config: options of the store go "
+                f"unknown option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)} of wherry::, "
+                f"which takes spool and config: options of the store go "
                 "to its own name, as in s3={...}"
             )
         if target_protocol is None:

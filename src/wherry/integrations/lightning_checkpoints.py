@@ -189,7 +189,7 @@ class WherryCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # Lightning'
                 self._newest.result()
                 leaving += [(name, None) for name in self._replaced_of_earlier_starts(self._newest.name.attempt)]
         except (WherryError, UploadFailed) as error:
-            log.warning("%d set(s) stay in the bucket, as the newest is not committed: %s", len(leaving), error)
+            log.warning("sets that stay in the bucket: %d, as the newest is not committed: %s", len(leaving), error)
             return
         del self._leaving[:n_removed]  # Lightning's thread appends meanwhile
         for name, handle in leaving:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from wherry.errors import JobFailure, JournalError, SpoolError
+from wherry.quantities import count_text
 from wherry.spool.journal.jobs import JobId, JobKind
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.submit import JournalReplaced, NewJob, SnapshotGone, name_is_held
@@ -82,8 +83,9 @@ class Acceptance:
                     "wherry retry or wherry discard" if stuck and counts.failed else "raise max_spool_bytes or wait for uploads"
                 )
                 raise SpoolError(
-                    f"the spool {self.spool.folder} has {used} of {limit} bytes in use ({counts.failed} failed upload(s) hold "
-                    f"{counts.bytes_failed}); {size_bytes} more do not fit: {remedy}"
+                    f"the spool {self.spool.folder} has {used} of {limit} bytes in use "
+                    f"({count_text(counts.failed, 'failed upload')} with "
+                    f"{counts.bytes_failed} bytes); {size_bytes} more do not fit: {remedy}"
                 )
             wait()
         return True

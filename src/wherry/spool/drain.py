@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from wherry.progress import BAR_AFTER_S, terminal_bar
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 from wherry.spool.journal.jobs import Counts
 
 #: How long a process that ends by an error, or without close(), waits for what other ranks save of a checkpoint set.
@@ -53,7 +53,7 @@ def wait_until_drained(
 ) -> bool:
     """Wait until nothing is queued or leased, at most `timeout_s`, or until `is_stuck`. True if nothing is.
 
-    `wait(s)` may return early, when some upload ended.
+    `wait` may return early, when some upload ended.
 
     With `progress` a bar of bytes is shown on stderr if that is a terminal, else one line.
     """
@@ -72,14 +72,14 @@ def wait_until_drained(
                 if sys.stderr.isatty():
                     bar = terminal_bar("uploading", total_bytes, total_bytes - now.bytes_queued)
                 else:
-                    left = f"{now.queued + now.leased} upload(s), {size_text(now.bytes_queued)}"
+                    left = f"{count_text(now.queued + now.leased, 'upload')}, {size_text(now.bytes_queued)}"
                     sys.stderr.write(f"wherry: waiting for {left}\n")
             if bar is not None:
                 bar.total = total_bytes = max(total_bytes, now.bytes_queued)
                 bar.n = total_bytes - now.bytes_queued
-                bar.set_postfix_str(
-                    f"{now.queued + now.leased} file(s) left" + (f", {now.retries} retries" if now.retries else "")
-                )
+                retries = f", {count_text(now.retries, 'retry', 'retries')}" if now.retries else ""
+                # before the figures, which end where a narrow terminal does
+                bar.set_description_str(f"uploading, {count_text(now.queued + now.leased, 'file')} left{retries}", refresh=False)
                 bar.refresh()
             left_s = 1.0 if timeout_s is None else min(1.0, max(0.0, timeout_s - passed_s))
             wait(left_s if is_told else 0.05)

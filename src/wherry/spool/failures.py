@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wherry.errors import AlreadyExistsError, JobFailure, UploadFailed, upload_failed
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 from wherry.spool.accept import Acceptance
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.journal import Journal
@@ -64,18 +64,19 @@ class Failures:
         """What a wait that is given up leaves, why, and the command that finishes it."""
         counts = self._journal.queries.counts(self._owner)
         failures = self._journal.uploads.failures(self._owner, mark=False)
+        n_left = counts.queued + counts.leased
         failed = f". {len(failures)} failed: {failures[0].error}" if failures else ""
         return (
-            f"{counts.queued + counts.leased} upload(s) to {target} are not finished {why}; {where}, "
+            f"{count_text(n_left, 'upload')} to {target} {'is' if n_left == 1 else 'are'} not finished {why}; {where}, "
             f"{size_text(counts.bytes_queued)}. To finish them: {drain_command(self._spool)}{failed}"
         )
 
     def left(self, *, has_agent: bool) -> str:
         """What a close leaves that is interrupted, and the command for it; without an agent nobody sends it meanwhile."""
         counts = self._journal.queries.counts(self._owner)
-        where, what_for = ("are left to the background", "wait for") if has_agent else ("stay in the spool", "send")
-        n_left, size = counts.queued + counts.leased, size_text(counts.bytes_queued)
-        return f"{n_left} upload(s), {size}, {where}. To {what_for} them: {drain_command(self._spool)}"
+        where, verb = ("left to the background", "wait") if has_agent else ("left in the spool", "send")
+        what = f"{count_text(counts.queued + counts.leased, 'upload')}, {size_text(counts.bytes_queued)}"
+        return f"{where}: {what}. To {verb}: {drain_command(self._spool)}"
 
     def remedy_for_waiting(self, n_named: int) -> str:
         """What to do about uploads that wait for an operator, of which an error names so many."""

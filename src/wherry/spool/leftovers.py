@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from wherry.quantities import count_text
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import living_sessions
 from wherry.spool.spool import HALF, Spool
@@ -39,7 +40,7 @@ def sweep(spool: Spool, journal: Journal) -> int:
     spool.free([*half, *finished])
     if lost := sorted(unneeded - finished):
         aside, listing = set_aside(spool, _NO_ROW, lost, {})
-        log.error("%d staged file(s) are set aside in %s: %s\n%s", len(lost), aside, _NO_ROW, listing)
+        log.error("%s set aside in %s: %s\n%s", count_text(len(lost), "staged file"), aside, _NO_ROW, listing)
     return len(half) + len(finished)
 
 

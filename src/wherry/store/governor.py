@@ -21,7 +21,7 @@ from pathlib import Path
 
 from wherry.config import TransferConfig
 from wherry.errors import ConfigError
-from wherry.quantities import rate_text
+from wherry.quantities import count_text, rate_text
 from wherry.store.node_table import NodeTable, Row, node_file
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import endpoint_key, split_options
@@ -253,6 +253,6 @@ def present_limits(path: Path | None = None, now_s: float | None = None) -> list
         if is_used and (rate := row.get("max_requests_per_s")):
             found.append(PresentLimit(address, f"{rate:g} requests/s", "max_requests_per_s"))
         if (limit := row.get("limit")) and (ago_s := now_s - row.get("cut_s")) < _FORGIVEN_S:
-            reason = f"it has throttled {row.get('n_cuts'):g} time(s), the last one {ago_s:.0f} s ago"
+            reason = f"it has throttled {count_text(int(row.get('n_cuts')), 'time')}, the last one {ago_s:.0f} s ago"
             found.append(PresentLimit(address, f"{int(limit)} requests at once", reason))
     return found

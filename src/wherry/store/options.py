@@ -116,7 +116,10 @@ class StorageOptions:
         known = sorted(each.name for each in fields(cls))
         if unknown := sorted(map(str, set(given) - set(known))):
             names = ", ".join(known)
-            raise ConfigError(f"unknown storage option(s) {', '.join(unknown)} for {cls.scheme}://: known are {names or 'none'}")
+            several = "s" if len(unknown) > 1 else ""
+            raise ConfigError(
+                f"unknown storage option{several} {', '.join(unknown)} for {cls.scheme}://: known are {names or 'none'}"
+            )
         return cls(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -36,7 +36,7 @@ from wherry.cli.store_verbs.outcome import Outcome
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules, is_pattern
 from wherry.cli.store_verbs.selection import Source
 from wherry.errors import ConfigError, NotFoundError
-from wherry.quantities import size_text
+from wherry.quantities import count_text, size_text
 
 #: Of what is passed over, so many are named.
 _MOST_NAMED = 20
@@ -185,4 +185,4 @@ def _show(plan: Plan, *, deletes: bool, as_json: bool, dry_run: bool) -> None:
 
 
 def _text(tally: Tally) -> str:
-    return f"{tally.n_files} file{'' if tally.n_files == 1 else 's'} ({size_text(tally.n_bytes)})"
+    return f"{count_text(tally.n_files, 'file')} ({size_text(tally.n_bytes)})"

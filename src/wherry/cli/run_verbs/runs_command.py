@@ -19,6 +19,7 @@ from wherry.cli.arguments import (
 from wherry.cli.shell.narrow_table import note_left_out
 from wherry.cli.shell.terminal_output import columns
 from wherry.errors import ConfigError, NotFoundError, WherryError
+from wherry.quantities import count_text
 
 if TYPE_CHECKING:
     from wherry.runs import Run, RunRow
@@ -89,7 +90,7 @@ def runs(
             print_err(f"{printable(row.id)}: {printable(row.trouble)}")
     note_left_out([printable(name) for name in table.left_out])
     if not rows:
-        print_note(f"none of {len(seen)} run{'' if len(seen) == 1 else 's'} passes the filter {where!r}")
+        print_note(f"none of {count_text(len(seen), 'run')} passes the filter {where!r}")
 
 
 def _document(row: RunRow, run: Run | None) -> str:

@@ -19,7 +19,7 @@ from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
 from wherry.errors import AccessDeniedError, PermanentError
 from wherry.mirror.report import printable as shown_name
-from wherry.quantities import size_text, time_text
+from wherry.quantities import count_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.store import ObjectMeta, PendingUpload
@@ -97,7 +97,7 @@ class _Pending:
         """Empty where there is nothing to say."""
         if not self.uploads:
             return ""
-        count = f"{len(self.uploads)} incomplete upload{'' if len(self.uploads) == 1 else 's'}"
+        count = count_text(len(self.uploads), "incomplete upload")
         oldest = time_text(min(upload.begun_s for upload in self.uploads))
         return f"not counted: {count} in parts, the oldest begun {oldest}; old ones of wherry's go by wherry doctor --clean URI"
 
@@ -127,6 +127,6 @@ def _show(rows: dict[str, _Sum], total: _Sum, pending: _Pending, *, in_bytes: bo
         print_out(json.dumps({"summary": {"objects": total.n_objects, "bytes": total.n_bytes, "incomplete_uploads": n_pending}}))
         return
     size = f"{total.n_bytes} bytes" if in_bytes else size_text(total.n_bytes)
-    print_out(f"total: {total.n_objects} object{'' if total.n_objects == 1 else 's'}, {size}")
+    print_out(f"total: {count_text(total.n_objects, 'object')}, {size}")
     if words := pending.text():
         print_out(words)

@@ -21,7 +21,7 @@ from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
 from wherry.mirror.format.layout import MOST_BYTES
 from wherry.mirror.report import printable as shown_name
-from wherry.quantities import size_text, time_text
+from wherry.quantities import count_text, size_text, time_text
 
 if TYPE_CHECKING:
     from wherry.store import ObjectMeta, Page
@@ -95,7 +95,7 @@ class _Totals:
         if self.n_buckets and not self.n_objects:
             return f"total: {buckets}"
         size = f"{self.n_bytes} bytes" if in_bytes else size_text(self.n_bytes)
-        objects = f"{self.n_objects} object{'' if self.n_objects == 1 else 's'}, {size}"
+        objects = f"{count_text(self.n_objects, 'object')}, {size}"
         return f"total: {objects}{f', {folders}' if self.n_folders else ''}"
 
 

@@ -23,17 +23,21 @@ _T = TypeVar("_T")
 _AT_ONCE = 16
 
 
-def summary_text(done: str, n_files: int, n_bytes: int, took_s: float, n_retries: int, more: str = "") -> str:
-    """The last line of a verb that moves objects."""
-    from wherry.quantities import size_text
+def summary_text(done: str, n_files: int, n_bytes: int | None, took_s: float, n_retries: int, more: str = "") -> str:
+    """The last line of a verb that moves objects. `n_bytes`: None where that is not known."""
+    from wherry.quantities import count_text, size_text
 
-    files = f"{n_files} file{'' if n_files == 1 else 's'}"
-    return f"{done}: {files}, {size_text(n_bytes)}{more} in {effort_text(took_s, n_retries)}"
+    files = count_text(n_files, "file")
+    return (
+        f"{done}: {files}, {'size unknown' if n_bytes is None else size_text(n_bytes)}{more} in {effort_text(took_s, n_retries)}"
+    )
 
 
 def effort_text(took_s: float, n_retries: int) -> str:
     """``2.5 s, 1 retry``."""
-    return f"{took_s:.1f} s, {n_retries} retr{'y' if n_retries == 1 else 'ies'}"
+    from wherry.quantities import count_text
+
+    return f"{took_s:.1f} s, {count_text(n_retries, 'retry', 'retries')}"
 
 
 class Outcome:
@@ -54,6 +58,7 @@ class Outcome:
         self._retries_before = retries()
         self.n_files = 0
         self.n_bytes = 0
+        self._is_size_known = True
         #: Deleted beside what this command is about.
         self.n_deleted = 0
         self._codes: list[Exit] = []
@@ -68,6 +73,7 @@ class Outcome:
         """An object is done, or would be. `word`: what became of it where that is not what becomes of all."""
         self.n_files += 1
         self.n_bytes += max(0, size_bytes)
+        self._is_size_known = self._is_size_known and size_bytes >= 0
         self._show(uri, size_bytes, to, word or self._done)
 
     def deleted(self, uri: str, size_bytes: int) -> None:
@@ -122,8 +128,10 @@ class Outcome:
         `tracked`: what of an item is counted, and how many bytes it has.
         """
         if not (self._as_json or self._lists):
+            from wherry.quantities import count_text
+
             n_bytes = sum(max(0, tracked(item).size_bytes) for item in items)
-            bar.begin(f"{len(items)} file{'' if len(items) == 1 else 's'}", n_bytes)
+            bar.begin(count_text(len(items), "file"), n_bytes)
 
         def tracking(item: _T) -> object:
             bar.expect(tracked(item))
@@ -186,7 +194,7 @@ class Outcome:
         if self._as_json:
             summary = {
                 "files": self.n_files,
-                "bytes": self.n_bytes,
+                "bytes": self._sum_bytes,
                 **({"deleted": self.n_deleted} if self.n_deleted else {}),
                 "failed": len(self._codes),
                 "seconds": round(took_s, 3),
@@ -201,6 +209,11 @@ class Outcome:
             return Exit.OK
         return self._codes[0] if len(set(self._codes)) == 1 else Exit.FAILED
 
+    @property
+    def _sum_bytes(self) -> int | None:
+        """None if the size of one of them is not known, as of standard input that is not read."""
+        return self.n_bytes if self._is_size_known else None
+
     def _effort(self) -> tuple[float, int]:
         """Seconds and retries so far."""
         return time.monotonic() - self._begun_s, self._retries() - self._retries_before
@@ -208,4 +221,4 @@ class Outcome:
     def _summary(self, what: str) -> str:
         more = f", {self.n_deleted} deleted" if self.n_deleted else ""
         more += f", {len(self._codes)} failed" if self._codes else ""
-        return summary_text(what, self.n_files, self.n_bytes, *self._effort(), more)
+        return summary_text(what, self.n_files, self._sum_bytes, *self._effort(), more)

@@ -57,7 +57,7 @@ def rm(
     -r deletes all objects at and below the URI. It asks first for -r and for
     patterns (see wherry get --help), unless --yes is given.
     """
-    from wherry.quantities import size_text
+    from wherry.quantities import count_text, size_text
 
     for uri in uris:
         if not parse_target(uri).prefix:
@@ -68,7 +68,7 @@ def rm(
         sources = [_described(source) for source in found.values()]
         if (recursive or any(is_pattern(parse_target(uri).prefix) for uri in uris)) and not dry_run:
             size = size_text(sum(source.size_bytes for source in sources))
-            confirm(f"Delete {len(sources)} object(s), {size}, {' and '.join(uris)}?", yes=yes)
+            confirm(f"Delete {count_text(len(sources), 'object')}, {size}, {' and '.join(uris)}?", yes=yes)
         outcome = Outcome("deleted", as_json=as_json, dry_run=dry_run)
         deleters: dict[Uploader, Uploader] = {}
         for source in sources:

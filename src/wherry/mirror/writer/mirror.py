@@ -29,6 +29,7 @@ from wherry.mirror.writer.segments import compressor
 from wherry.mirror.writer.state_db import MirrorLock, StateDb, state_folder
 from wherry.mirror.writer.watcher import Watcher, can_watch
 from wherry.posix.thread_pool import DaemonThreadPool, wait_for
+from wherry.quantities import count_text
 from wherry.spool.spool import Spool
 from wherry.store.environment import with_environment
 from wherry.store.options import MOST_IN_FLIGHT
@@ -169,8 +170,8 @@ class Mirror:
             raise MirrorFencedError(str(self.fenced))
         if not done:
             raise TimeoutError(
-                f"{report.unsent_bytes} bytes of {report.unsent_files} file(s) are not in {self.uri} after {timeout_s} s; they "
-                f"are sent in the background{_because(report)}"
+                f"{report.unsent_bytes} bytes of {count_text(report.unsent_files, 'file')} are not in {self.uri} "
+                f"after {timeout_s} s; they are sent in the background{_because(report)}"
             )
         return report
 
@@ -196,8 +197,9 @@ class Mirror:
         report = self.report
         if not report.is_complete and self.fenced is None:  # that has been said
             log.warning(
-                "%s is not complete in %s: %d bytes of %d file(s) are not there%s; the next mirror of the folder goes on, or: %s",
-                self.folder, self.uri, report.unsent_bytes, report.unsent_files, _because(report), self.resume_command(),
+                "%s is not complete in %s: %d bytes of %s are not there%s; the next mirror of the folder goes on, or: %s",
+                self.folder, self.uri, report.unsent_bytes, count_text(report.unsent_files, "file"), _because(report),
+                self.resume_command(),
             )  # fmt: skip
         return report
 
