@@ -238,6 +238,14 @@ def test_no_verb_takes_away_an_object_whose_name_only_looks_like_the_one_that_wa
     assert "--dry-run" in verb or not (line.folder / "dest/\u00fc").exists()
 
 
+@pytest.mark.parametrize("verb", [["ls"], ["du"], ["get", "-r"], ["cp", "-r"], ["sync"]])
+def test_the_plain_name_of_a_bucket_gets_its_scheme(line: CommandLine, verb: list[str]) -> None:
+    rest = [] if verb[0] in ("ls", "du") else ["there/"]
+    assert "of a bucket it is s3://my-bucket/run1)" in line.refuse(*verb, "my-bucket/run1", *rest, expected=3)
+    for name in ("./my-bucket", "s3", "/my-bucket/run1"):
+        assert "of a bucket" not in line.refuse(*verb, name, *rest, expected=3)
+
+
 def test_rm_deletes_one_object_and_refuses_prefixes(line: CommandLine) -> None:
     for name in ("run1/a", "run1/b", "run10/c"):
         file_of(line.folder / "dest" / name, 10)

@@ -110,6 +110,14 @@ def parse_target(text: str) -> StoreURI:
     return parse_uri(text)
 
 
+def bucket_hint(text: str) -> str:
+    """The remedy where a path is not there whose first part may be the name of a bucket; else empty."""
+    first = text.partition("/")[0]
+    if os.path.lexists(first) or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", first):
+        return ""
+    return f"a name without a scheme is a local path; of a bucket it is s3://{text}"
+
+
 def is_folder_like(text: str) -> bool:
     """Whether names are appended to it: it ends in a slash, names a bucket only, or is an existing local folder."""
     target = parse_target(text)

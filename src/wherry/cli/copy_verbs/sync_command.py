@@ -17,6 +17,7 @@ from wherry.cli.arguments import (
     PairsOption,
     SpoolOption,
     YesOption,
+    bucket_hint,
     confirm,
     pace_of,
     parse_target,
@@ -140,7 +141,9 @@ def _refuse_nothing(uri: str, source: Side, plan: Plan, *, deletes: bool, dest: 
     _refuse_object(source, uri)
     is_there = os.path.isdir(f"/{target.prefix}") if target.scheme == "file" else not target.prefix
     if not is_there:
-        hint = "SRC is no pattern: name the folder above it, and give --include" if is_pattern(target.prefix) else ""
+        hint = (
+            "SRC is no pattern: name the folder above it, and give --include" if is_pattern(target.prefix) else bucket_hint(uri)
+        )
         raise NotFoundError("no object or folder is here or below", operation="sync", uri=uri, hint=hint)
     if deletes and plan.extra:
         raise ConfigError(

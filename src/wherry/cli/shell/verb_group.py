@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from wherry.cli.shell import verbosity
 from wherry.cli.shell.examples import EXAMPLES
+from wherry.cli.shell.foreign_options import ADVICE
 
 #: What a wrong command line raises. Typer has click's class under a name of its own, and exports only classes below it.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -117,6 +118,8 @@ def _guessing() -> Iterator[None]:
 
 
 def _guess(given: str, ctx: Any) -> str:
+    if advice := ADVICE.get(given):
+        return f". {advice}"
     known = [option for one in ctx.command.params for option in (*one.opts, *one.secondary_opts)]
     if near := get_close_matches(given, [option for option in known if option.startswith("--")], 1):
         return f". Did you mean {near[0]!r}?"

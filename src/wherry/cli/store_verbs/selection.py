@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from wherry.cli.arguments import parse_target, reader, split_target, storage_options
+from wherry.cli.arguments import bucket_hint, parse_target, reader, split_target, storage_options
 from wherry.cli.store_verbs.bar import Bar
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
 from wherry.cli.store_verbs.pruned import objects_below
@@ -163,7 +163,7 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
         what = (
             "is taken by --include and --exclude" if is_any else ("is of this pattern" if is_pattern(uri) else "is here or below")
         )
-        hint = "a character that is no pattern is written [*], [?] or [[]" if is_pattern(uri) and not is_any else ""
+        hint = "a character that is no pattern is written [*], [?] or [[]" if is_pattern(uri) and not is_any else bucket_hint(uri)
         raise NotFoundError(f"no object {what}", operation=verb, uri=uri, hint=hint)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from wherry.cli.arguments import is_folder_like, parse_target, split_target
+from wherry.cli.arguments import bucket_hint, is_folder_like, parse_target, split_target
 from wherry.cli.store_verbs.patterns import Rules, is_pattern, literal_start, matches, matches_folder_of
 from wherry.cli.store_verbs.pruned import pages_below
 from wherry.cli.store_verbs.selection import Stores
@@ -125,5 +125,5 @@ def _taken(listing: Listing, rules: Rules, uri: str) -> Iterator[Page]:
     if not is_any and parse_target(uri).prefix:
         is_glob = is_pattern(parse_target(uri).prefix)
         what = "there is nothing of this pattern" if is_glob else "there is no object of this name or below it"
-        hint = "a character that is no pattern is written [*], [?] or [[]" if is_glob else ""
+        hint = "a character that is no pattern is written [*], [?] or [[]" if is_glob else bucket_hint(uri)
         raise NotFoundError(what, operation="list", uri=uri, hint=hint)
