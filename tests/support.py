@@ -147,7 +147,9 @@ def run_script(
 
 def without_waits(said: str) -> str:
     """What a program printed, but for the line about an upload of more than half a second, which a busy machine may need."""
-    return re.sub(r"^wherry: (waiting for \d+ upload\(s\), \d+ bytes|copying into the spool, [\d.]+ MB)\n", "", said, flags=re.M)
+    return re.sub(
+        r"^wherry: (waiting for \d+ uploads?, [\d.]+ [KMG]?i?B|copying into the spool, [\d.]+ [KMG]?i?B)\n", "", said, flags=re.M
+    )
 
 
 def open_files() -> set[tuple[str, str]]:

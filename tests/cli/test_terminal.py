@@ -61,7 +61,7 @@ def test_rm_recursive_asks_first(line: CommandLine, answer: str, code: int, left
     for name in ("a", "b"):
         file_of(line.folder / "objects" / name, 1000)
     terminal = Terminal(line, "rm", "-r", "objects/")
-    terminal.read_until(r"Delete 2 object\(s\), 2\.0 KiB")
+    terminal.read_until(r"Delete 2 objects, 2\.0 KiB")
     terminal.type(f"{answer}\n")
     assert code == terminal.end()
     assert left == {path.name for path in (line.folder / "objects").iterdir()}

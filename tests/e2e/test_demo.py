@@ -62,7 +62,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def uploads_on_their_way(output: str) -> int:
-    found = re.search(r"(\d+) upload\(s\), [\d.]+ [KM]iB, were on their way", output)
+    found = re.search(r"with (\d+) uploads?, [\d.]+ [KM]iB, on their way", output)
     assert found is not None, output
     return int(found[1])
 

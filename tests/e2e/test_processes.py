@@ -195,9 +195,9 @@ def test_second_ctrl_c_leaves_the_rest_and_says_how_to_finish(gate: Gate) -> Non
 
     read_until("training")
     os.killpg(process.pid, signal.SIGINT)
-    read_until(r"uploading:.*5 file\(s\) left")
+    read_until(r"uploading, 5 files left")
     os.killpg(process.pid, signal.SIGINT)
-    read_until(rf"To wait for them: wherry drain --spool {re.escape(str(gate.spool))}")
+    read_until(rf"To wait: wherry drain --spool {re.escape(str(gate.spool))}")
     process.wait(60)
     os.close(primary)
     assert set() == _names(gate)

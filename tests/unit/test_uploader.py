@@ -302,7 +302,9 @@ def full_uploader(dest: Path, spool: Path, when_full: str, limit: int = 60_000) 
 def test_a_spool_that_is_full_of_failed_uploads_says_how_to_empty_it(dest: Path, spool_folder: Path, source: Path) -> None:
     with full_uploader(dest, spool_folder, "block") as uploader:
         uploader.put(source, block(dest))
-        with pytest.raises(SpoolError, match=r"50000 of 60000 bytes.*1 failed.*hold 50000.*wherry retry or wherry discard"):
+        with pytest.raises(
+            SpoolError, match=r"50000 of 60000 bytes.*1 failed upload with 50000 bytes.*wherry retry or wherry discard"
+        ):
             uploader.put(source, "a")
         assert [] == [path for path in dest.iterdir() if path.name == "a"]
         uploader.spool.free(uploader.journal.uploads.discard(None)[1])

@@ -220,7 +220,7 @@ class _Demo:
         size_bytes = sum(job.size_bytes for job in late)
         self._console.print(
             f"  process {first.pid} killed with SIGKILL after {at_s - first.started_s:.1f} s, when epoch {_DIE_AFTER_EPOCH} "
-            f"had ended: on their way: {count_text(len(late), 'upload')}, {size_text(size_bytes)}\n"
+            f"had ended, with {count_text(len(late), 'upload')}, {size_text(size_bytes)}, on their way\n"
             f"  they finished without it, the last one {last_s * 1000:.0f} ms later; then the agent left: {counts.done} arrived, "
             f"{counts.superseded} gave way to newer versions"
         )
