@@ -15,8 +15,10 @@ from servers.web_page import N_STEPS, RATES, Page, log_of, make_runs, page_of
 from wherry.loggers import Logger
 from wherry.loggers.destinations.run_folder import RunFolderConfig, RunFolderLogger
 from wherry.loggers.run.state import State
-from wherry.runs import Series
+from wherry.runs import Runs, Series
 from wherry.web.drawing.bands import band_of
+from wherry.web.drawing.chart_data import chart_data
+from wherry.web.drawing.chosen_runs import choose
 from wherry.web.drawing.curves import Wanted, as_drawn, curve_of
 
 
@@ -112,6 +114,24 @@ def test_the_past_of_a_smoothed_curve_does_not_move() -> None:
 def test_what_a_logarithmic_axis_cannot_show_is_counted() -> None:
     found = drawn(series_of([1.0, 0.0, -2.0, 4.0, math.nan]), log_y=True)
     assert ([0.0, 3.0], [1.0, 4.0], 2) == (*lines(found)["raw"], found["n_not_positive"])
+
+
+def test_outliers_are_what_lies_outside_of_the_drawn_axis(tmp_path: Path) -> None:
+    """The axis goes on for 5 % beyond the 98 %, and over all runs: points there are seen, and are not counted."""
+    for name, values in (("low", [*range(100), 103.0, 1e6]), ("high", [*range(100, 200), -1e6, 1e6])):
+        with log_of(tmp_path / name) as log:
+            for step, value in enumerate(values):
+                log.log_metrics({"loss": float(value)}, step)
+    with Runs(tmp_path) as reader:
+        both, alone, logarithmic = (
+            chart_data(choose(reader, [], ["loss"]), ids, "loss", Wanted(log_y=is_log))
+            for ids, is_log in ((["high", "low"], False), (["low"], False), (["high"], True))
+        )
+    for data, n_outside in ((both, [2, 1]), (alone, [1]), (logarithmic, [1])):
+        runs: Any = data["runs"]
+        ends: Any = data["clip"]
+        outside = [sum(not ends[0] <= y <= ends[1] for y in run["lines"][0]["y"]) for run in runs]
+        assert (n_outside, n_outside) == (outside, [run["n_clipped"] for run in runs])
 
 
 def test_relative_time_begins_at_zero_and_epochs_are_those_of_the_metric(page: Page) -> None:

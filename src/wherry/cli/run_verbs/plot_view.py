@@ -59,7 +59,7 @@ class PlotView:
             data = chart_data(self.chosen, self.chosen.ids, key, wanted, group=self.group)
             self.has_points |= has_points(data)
             notes |= dict.fromkeys(said(data))
-            yield {name: data[name] for name in ("key", "runs", "bands")}
+            yield {name: data[name] for name in ("key", "runs", "bands", "clip")}
         self.why_empty = "; ".join(notes)
 
     def _charts(self, keys: Sequence[str], screen: Screen) -> list[str]:

@@ -118,8 +118,11 @@ def chart_lines(data: Mapping[str, object], axes: Axes, screen: Screen) -> list[
         divisor, unit = words.unit_of(str(data["key"]), _ends(lines, "y")[1])
         lines = [replace(line, y=line.y / divisor) for line in lines]
         below = (len(names) if len(names) > 1 else 0) + 1
-        height = max(LEAST_HEIGHT, screen.height - 1 - below)
-        text += _drawn(lines, axes, screen, height, letters if _by_letter(screen, names) else {}, unit)
+        place = replace(screen, height=max(LEAST_HEIGHT, screen.height - 1 - below))
+        clip: Any = data["clip"] if axes.clip else None
+        ends: tuple[float, float] = _ends(lines, "y") if clip is None else (clip[0] / divisor, clip[1] / divisor)
+        scale = _Scale(*ends, axes.log_y)
+        text += _drawn(lines, axes, scale, place, letters if _by_letter(screen, names) else {}, unit)
     if len(names) > 1:
         text += [_legend(line, screen, letters[line.name, line.colour], names) + unit for line in _firsts(lines)]
     said_text = printable(" · ".join(notes or ["no points to draw"]))
@@ -171,13 +174,12 @@ def _firsts(lines: Sequence[_Line]) -> list[_Line]:
 
 
 def _drawn(
-    lines: Sequence[_Line], axes: Axes, screen: Screen, height: int, letters: Mapping[tuple[str, int], str], unit: str
+    lines: Sequence[_Line], axes: Axes, scale_y: _Scale, screen: Screen, letters: Mapping[tuple[str, int], str], unit: str
 ) -> list[str]:
     import plotext
 
     scale_x = _Scale(*_ends(lines, "x", axes.low, axes.high), axes.log_x)
-    scale_y = _Scale(*_clipped(lines, axes), axes.log_y)
-    width = max(_LEAST_WIDTH, screen.width)
+    width, height = max(_LEAST_WIDTH, screen.width), screen.height
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.limit_size(False, False)
@@ -212,16 +214,6 @@ def _ends(lines: Sequence[_Line], name: str, low: float | None = None, high: flo
     every = [getattr(line, name) for line in lines]
     least, most = min(float(one.min()) for one in every), max(float(one.max()) for one in every)
     return (least if low is None or low > most else low), (most if high is None or high < least else high)
-
-
-def _clipped(lines: Sequence[_Line], axes: Axes) -> tuple[float, float]:
-    import numpy as np
-
-    if not axes.clip:
-        return _ends(lines, "y")
-    every = np.concatenate([line.y for line in lines])
-    low, high = np.quantile(every, [0.01, 0.99])
-    return float(low), float(high)
 
 
 def _legend(line: _Line, screen: Screen, letter: str, names: Mapping[tuple[str, int], object]) -> str:

@@ -13,6 +13,7 @@ from wherry.runs import Run, RunRow, Series
 from wherry.web.drawing.bands import band_of
 from wherry.web.drawing.colours import marks_of
 from wherry.web.drawing.curves import Curve, Wanted, as_drawn, curve_of
+from wherry.web.drawing.outliers import Bulk, axis_of, bulk_of
 from wherry.web.table import text_of, value_of
 
 #: A curve of a million points takes 40 MB while it is computed, and no less time beside others: a page asks for six at once.
@@ -37,11 +38,13 @@ def chart_data(
     """One metric of the runs `ids` in plain values; with `group`, the mean and the band of each group instead of its runs.
 
     A run without the metric is `missing`; what cannot be read of one is its `trouble`. Groups are in the order of their
-    values, and `n_of` counts all runs of one. `whole`: wait until all points are read.
+    values, and `n_of` counts all runs of one. `clip`: the ends of a y axis without outliers, None for groups and where there
+    is none; of each run `n_clipped` points are outside of it. `whole`: wait until all points are read.
     """
     marks = marks_of(ids)
     lines: list[dict[str, object]] = []
     groups: dict[str, list[Curve]] = {}
+    bulks: dict[str, Bulk | None] = {}
     n_of: Counter[str] = Counter()
     for run_id in ids:
         mine = {"id": run_id, "colour": marks[run_id].colour, "dash": marks[run_id].dash}
@@ -55,6 +58,7 @@ def chart_data(
             with _computing:
                 curve = curve_of(series, wanted, epochs, checkpoints)
                 drawn = {} if group else as_drawn(curve, wanted)
+                bulk = None if group else bulk_of(curve, wanted)
         except NotFoundError:
             lines.append({**mine, "missing": True})  # it has no such metric, which is no trouble
         except (WherryError, OSError) as error:
@@ -64,9 +68,15 @@ def chart_data(
                 groups.setdefault(name, []).append(curve)
             else:
                 lines.append({**mine, **drawn})
+                bulks[run_id] = bulk
+    clip = axis_of([bulk for bulk in bulks.values() if bulk is not None], log_y=wanted.log_y)
+    for line in lines:
+        if "lines" in line:
+            bulk = bulks[str(line["id"])]
+            line["n_clipped"] = 0 if bulk is None else bulk.n_outside(clip)
     with _computing:
         bands = [{"group": name, "n_of": n_of[name], **band_of(groups[name], wanted)} for name in sorted(groups, key=_in_order)]
-    return {"key": key, "runs": lines, "bands": bands}
+    return {"key": key, "runs": lines, "bands": bands, "clip": clip}
 
 
 def _in_order(name: str) -> tuple[bool, float, str]:

@@ -126,8 +126,6 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
         if drawn.any():
             line = _line("older", older.x[cut], older.value[cut], drawn, wanted, older.step[cut])
             lines.append({**line, "start": older.start})
-    shown = value[can_be_drawn & is_seen]
-    low, high = _inner(shown)
     restarts, checkpoints = ([one for one in places if wanted.has(one)] for places in (curve.restarts, curve.checkpoints))
     return {
         "lines": lines,
@@ -144,8 +142,6 @@ def as_drawn(curve: Curve, wanted: Wanted) -> dict[str, object]:
         "n_restarts": len(restarts),
         "checkpoints": checkpoints[-_MOST_MARKS:],
         "n_checkpoints": len(checkpoints),
-        "clip": [low, high],
-        "n_clipped": int(((shown < low) | (shown > high)).sum()) if low is not None and high is not None else 0,
     }
 
 
@@ -157,17 +153,6 @@ def _n_not_drawn(curve: Curve, wanted: Wanted) -> int:
     if wanted.log_y:
         is_drawn &= curve.value > 0
     return len(is_drawn) - int(is_drawn.sum())
-
-
-def _inner(values: Floats) -> tuple[float | None, float | None]:
-    """Between which numbers 98 % of the values lie; None where there are none, or they lie too far apart for a float."""
-    import numpy as np
-
-    if not len(values):
-        return None, None
-    with np.errstate(over="ignore", invalid="ignore"):
-        low, high = (float(one) for one in np.quantile(values, [0.01, 0.99]))
-    return (low, high) if np.isfinite(high - low) else (None, None)
 
 
 def x_axis(series: Series, axis: Axis, epochs: Series | None) -> Floats:

@@ -47,15 +47,6 @@ const tableOf = (lines) => (lines.length === 1 ? [lines[0].x, lines[0].y] : uPlo
 /** What makes two tables fit the same chart; with another look a new chart is made. */
 export const lookOf = (lines) => JSON.stringify([lines.map(({ name, kind, stroke, dash, width, alpha }) => [name, kind, stroke, dash, width, alpha]), ...["x", "log", "logx", "clip", "low", "high"].map(get)]);
 
-function clipped(data) {
-  const ends = data.runs.map((run) => run.clip).filter((clip) => clip && clip[0] !== null);
-  if (get("clip") !== "1" || !ends.length) return undefined;
-  const [low, high] = [Math.min(...ends.map((end) => end[0])), Math.max(...ends.map((end) => end[1]))];
-  const isLog = get("log") === "1";
-  const more = high > low ? (high - low) * 0.05 : Math.abs(high) || 1;
-  return isLog ? [low / 1.1, high * 1.1] : [low - more, high + more];
-}
-
 /** The part of x that is looked at, and not the next points beyond it, up to which lines go on. */
 function seen(_chart, least, most) {
   const [low, high] = [Math.max(least, get("low") ?? least), Math.min(most, get("high") ?? most)];
@@ -85,7 +76,7 @@ export function make(place, data, lines, on) {
     legend: { show: false },
     scales: {
       x: { time: axisX === "time", distr: get("logx") === "1" ? 3 : 1, ...(get("low") || get("high") ? { range: seen } : {}) },
-      y: { distr: get("log") === "1" ? 3 : 1, log: baseOf(data.key), ...(get("clip") === "1" ? { range: (_, low, high) => clipped(shown.data) ?? [low, high] } : {}) },
+      y: { distr: get("log") === "1" ? 3 : 1, log: baseOf(data.key), ...(get("clip") === "1" ? { range: (_, low, high) => shown.data.clip ?? [low, high] } : {}) },
     },
     axes: [
       { ...axis, size: 30, ...(axisX === "time" ? {} : { values: (_, all) => (axisX === "relative" ? all.map((one) => (one === null ? "" : relative(one))) : labels(all)) }) },
