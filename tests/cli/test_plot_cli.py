@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from command_line import CommandLine, Terminal
-from servers.web_page import log_of, make_runs
+from servers.web_page import log_of, make_runs, page_of
 from wherry.cli.run_verbs.terminal_chart import Axes, Screen, chart_lines
 from wherry.runs import Runs
 from wherry.web.drawing.chart_data import chart_data
@@ -122,6 +122,19 @@ def test_control_c_ends_it(tmp_path: Path, line: CommandLine) -> None:
         terminal.type("\x03")
         assert 0 == terminal.end()
     assert "Traceback" not in terminal.seen
+
+
+def test_lines_that_cannot_be_read_are_said_everywhere(tmp_path: Path, line: CommandLine) -> None:
+    folder = tmp_path / "runs/r"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n{"step": 2, "lo\n{"step": 3, "loss": 2}\n{"step": 4, "lo')
+    said = "metrics.jsonl: 1 line could not be read"
+    out, _ = line.run("plot", tmp_path / "runs", "*")
+    assert f" · {said}\n" in out
+    line.run("report", tmp_path / "runs", "-o", tmp_path / "report.html")
+    with page_of(tmp_path / "runs") as page:
+        shown = (tmp_path / "report.html").read_text(), page.get("/run?id=r").text, page.get("/compare?id=r").text
+    assert [1, 1, 1] == [one.count(f'bad">{said}<') for one in shown]
 
 
 def test_names_in_a_bucket_do_not_control_the_terminal(tmp_path: Path, line: CommandLine) -> None:

@@ -124,6 +124,26 @@ def test_chunks_are_kept_over_an_emptied_cache(tmp_path: Path, open_runs: Callab
     check(run, 300)
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, open_runs: Callable[..., Runs]) -> None:
+    """A last line that is half written is none of them, nor is an empty one; a process that reads the cache counts the same."""
+    folder = tmp_path / "runs/a"
+    folder.mkdir(parents=True)
+    damaged = lines(500).splitlines()
+    for at, line in ((3, '{"step": 3, "lo\x00\x00\x00'), (250, "[1]"), (251, "  "), (499, '{"step": 499, "loss"')):
+        damaged[at] = line
+    (folder / "metrics.jsonl").write_text("\n".join(damaged))
+    for _ in range(2):
+        run = open_runs(tmp_path / "runs").run("a")
+        assert 496 == run.series("loss", whole=True).n_total
+        assert ("metrics.jsonl: 2 lines could not be read",) == run.truth().notes
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(": 1}\n" + lines(20, 500))
+    run._list_s = 0.0
+    assert run.refresh()
+    assert ("metrics.jsonl: 2 lines could not be read",) == run.truth().notes
+
+
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.usefixtures("small_chunks")
 def test_segments_and_the_sealed_object_say_the_same(compression: Any, tmp_path: Path, open_runs: Callable[..., Runs]) -> None:

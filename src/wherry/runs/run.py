@@ -251,6 +251,7 @@ class Run:
             if one.state == "incomplete"
         ]
         notes += self._metrics.trouble.values()
+        notes += [f"{path}: {_lines(n)} could not be read" for path, n in self._metrics.unreadable.items()]
         is_damaged = any("CRC32C" in note for note in notes)
         checked = Checked(is_right=False) if is_damaged else self._metrics.check()
         return Truth(
@@ -361,6 +362,10 @@ class Run:
     def uploads(self) -> UploadsView:
         """What is on its way to the store."""
         return uploads_of(self._known(), self._place.uri.uri_for(folder_key(self._place, self._found)), self._now(), self._spool)
+
+
+def _lines(n: int) -> str:
+    return f"{n:,} line{'' if n == 1 else 's'}"
 
 
 def _state(contents: Contents, row: RunRow, now_s: float) -> RunState:

@@ -38,17 +38,18 @@ _BLOCK_BYTES = 4 * 2**20
 _BACK_BYTES = 2**20
 
 
-def records_of(data: bytes) -> Iterator[dict[str, object]]:
-    """The JSON objects in the lines of `data`. Lines that hold none are left out: halves, deep or huge ones."""
+def records_of(data: bytes, on_unreadable: Callable[[], object] = lambda: None) -> Iterator[dict[str, object]]:
+    """The JSON objects in the lines of `data`. Lines that hold none are left out: halves, deep or huge ones. `on_unreadable` is
+    called for each of them that is not empty.
+    """
     for line in data.split(b"\n"):
-        if not line or len(line) > MOST_LINE_BYTES:
+        if not line:
             continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
+        record = None if len(line) > MOST_LINE_BYTES else parse_object(line)
+        if record is not None:
             yield record
+        elif not line.isspace():
+            on_unreadable()
 
 
 def number_of(value: object) -> float | None:

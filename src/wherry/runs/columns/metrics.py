@@ -106,6 +106,13 @@ class Metrics:
         """Whether only the end of some file is known yet."""
         return any(file.tail_only for file in self._files.values())
 
+    @property
+    def unreadable(self) -> dict[str, int]:
+        """Of each file with lines that hold no JSON object: how many there are in what was read of it."""
+        with self._lock:
+            found = {part.name("metrics.jsonl"): file.n_unreadable for part, file in self._files.items()}
+        return {name: n for name, n in sorted(found.items()) if n}
+
     def check(self) -> Checked:
         """Whether all that was read of the metrics agrees with checksums. May ask the store, once for each version of a file."""
         with self._lock:

@@ -41,6 +41,7 @@ class _Chunk:
     start: int
     end: int
     name: str
+    n_unreadable: int
 
 
 class MetricsFile:
@@ -120,6 +121,14 @@ class MetricsFile:
             return tail.last
         with self._lock:
             return self._last
+
+    @property
+    def n_unreadable(self) -> int:
+        """How many whole lines of what was read hold no JSON object. A last line that is not finished is none of them."""
+        if (tail := self._tail) is not None:
+            return tail.n_unreadable
+        with self._lock:
+            return sum(chunk.n_unreadable for chunk in self._chunks) + self._open.n_unreadable
 
     def points(self, key: str) -> list[Points]:
         """The points of one metric, in pieces in their order; only those of the end while `tail_only`."""
@@ -235,7 +244,7 @@ class MetricsFile:
                 self._close_chunk(file)
 
     def _name(self, file: LogicalFile, start: int) -> str:
-        return f"columns 3 {self._place.ident} {file.source} {start}"
+        return f"columns 4 {self._place.ident} {file.source} {start}"
 
     def _take_kept(self, file: LogicalFile, cut: int) -> bool:
         """Take a chunk that was parsed before, by whatever process."""
@@ -254,7 +263,8 @@ class MetricsFile:
         with ColumnsFile(opened) as columns:
             self._keys.update(dict.fromkeys(columns.keys))
             self.keys_cut, self._last = max(self.keys_cut, columns.keys_cut), columns.last
-        self._chunks.append(_Chunk(self._open_start, end, self._name(file, self._open_start)))
+            n_unreadable = columns.n_unreadable
+        self._chunks.append(_Chunk(self._open_start, end, self._name(file, self._open_start), n_unreadable))
         self._open, self._open_start, self._parsed_to = Columns(), end, end
         self._last_bytes, self._crc32c = last_bytes, crc
         self.version += 1
@@ -262,7 +272,8 @@ class MetricsFile:
 
     def _close_chunk(self, file: LogicalFile) -> None:
         """Put the open chunk, which is complete, on the disk."""
-        chunk = _Chunk(self._open_start, self._parsed_to, self._name(file, self._open_start))
+        name = self._name(file, self._open_start)
+        chunk = _Chunk(self._open_start, self._parsed_to, name, self._open.n_unreadable)
         self._columns.put(chunk.name, self._open.to_bytes())
         self._columns.put(f"{chunk.name} end", b"%d %d\n" % (chunk.end, self._crc32c) + self._last_bytes)
         self._keys.update(dict.fromkeys(self._open.values))

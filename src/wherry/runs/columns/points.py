@@ -36,19 +36,20 @@ class Points:
 
 @dataclass
 class Columns:
-    """The lines of a part of a file. `lines` of a metric: which line each of its numbers is from."""
+    """The lines of a part of a file. `lines` of a metric: which line each of its numbers is from. `n_unreadable` are in none."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
     values: dict[str, array[float]] = field(default_factory=dict)
     lines: dict[str, array[int]] = field(default_factory=dict)
     keys_cut: int = 0
+    n_unreadable: int = 0
 
     def add(self, data: bytes) -> None:
         """Take more whole lines."""
         # Looked up once: there may be a hundred numbers in each of a million lines.
         appends = {key: (values.append, self.lines[key].append) for key, values in self.values.items()}
-        for record in records_of(data):
+        for record in records_of(data, self._pass_over):
             step, t, at = step_of(record), number_of(record.get("t")), len(self.steps)
             self.steps.append((self.steps[-1] if at else _NO_STEP) if step is None else step)
             self.times.append(float("nan") if t is None else t)
@@ -59,6 +60,9 @@ class Columns:
                 add_value, add_line = appends[key]
                 add_value(number)
                 add_line(at)
+
+    def _pass_over(self) -> None:
+        self.n_unreadable += 1
 
     def _is_taken(self, key: str, appends: dict[str, tuple[Callable[[float], None], Callable[[int], None]]]) -> bool:
         """Begin with a new metric; False if it is none, or one too many."""
@@ -102,8 +106,9 @@ class Columns:
             if lines_at >= 0:
                 parts.append(self.lines[key].tobytes())
                 at += 8 * len(values)
-        head = json.dumps({"n_lines": n_lines, "keys": keys, "keys_cut": self.keys_cut, "last": self.last}).encode()
-        return b"".join([len(head).to_bytes(_LENGTH_BYTES, "little"), head, *parts])
+        head = {"n_lines": n_lines, "keys": keys, "keys_cut": self.keys_cut, "last": self.last, "n_unreadable": self.n_unreadable}
+        text = json.dumps(head).encode()
+        return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts])
 
 
 class ColumnsFile:
@@ -126,6 +131,7 @@ class ColumnsFile:
         self._n_lines: int = head["n_lines"]
         self._keys: dict[str, list[int]] = head["keys"]
         self.keys_cut: int = head["keys_cut"]
+        self.n_unreadable: int = head["n_unreadable"]
         self.last: tuple[int | None, float | None] = tuple(head["last"])
 
     def __enter__(self) -> ColumnsFile:
