@@ -122,6 +122,22 @@ def test_markup_is_shown_as_text(tmp_path: Path, cache: Path, seaweedfs_server: 
     assert [] == faults
 
 
+def test_a_name_that_html_cannot_hold_has_its_curve(tmp_path: Path, cache: Path, window: Browser) -> None:
+    keys = ("a\u0000b", "c\rd%41", "\u202efdp")
+    (tmp_path / "runs/r").mkdir(parents=True)
+    lines = [json.dumps({"step": step, **dict.fromkeys(keys, step)}) + "\n" for step in range(3)]
+    (tmp_path / "runs/r/metrics.jsonl").write_text("".join(lines))
+    assert cache.parent == tmp_path
+    with page_of(tmp_path / "runs") as page:
+        for path in ("/run?id=r", "/compare?id=r"):
+            window.open(page.root + path)
+            window.wait_for(f"{DRAWN} === 3", "the curves")
+            said = window.run("return [...document.querySelectorAll('.said')].map((one) => one.textContent)")
+            labels = window.run("return [...document.querySelectorAll('article .pin')].map((one) => one.ariaLabel)")
+            assert (["all 3 points"] * 3, ["Pin a\\x00b", "Pin c\rd%41", "Pin \\u202efdp"]) == (said, labels)
+            assert [] == faults_of(window, page.root, path)
+
+
 def _grey() -> Any:
     import numpy as np
 

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -43,6 +44,26 @@ def test_the_table_has_each_run_with_what_differs_and_its_metrics(page: Page) ->
     for expected in ("3 runs", "amber", "birch", "cedar", "finished", "model.depth", "0.0003", "val/loss.min", "at 299", "2 NaN"):
         assert expected in text
     assert "adamw" not in text  # all runs have the same
+
+
+def test_characters_that_are_not_seen_are_escaped_and_lose_nothing(tmp_path: Path) -> None:
+    """A browser turns text around where a name says so, and drops or replaces others: U+0000, half of a surrogate pair."""
+    name, keys = "r\u202efdp", ("lo\u202ess", "a\u0000b\rc%20", "half\ud800", "\u2067x\u2069")
+    (tmp_path / name).mkdir()
+    line = json.dumps({"step": 1, "t": 1.0, **dict.fromkeys(keys, 1.5)})
+    (tmp_path / name / "metrics.jsonl").write_text(f"{line}\n")
+    (tmp_path / name / "hparams.json").write_text(json.dumps({"who\u202e": "\u202ex"}))
+    escaped = ("r\\u202efdp", "lo\\u202ess", "a\\x00b", "half\\ud800", "\\u2067x\\u2069", "who\\u202e", "\\u202ex")
+    with page_of(tmp_path) as page:
+        run, compared, table = (page.get(f"/{path}").text for path in (f"run?id={quote(name)}", f"compare?id={quote(name)}", ""))
+        named = [unquote(html.unescape(one)) for one in re.findall('data-key="([^"]*)"', run)]
+        assert {*keys[:2], "half\\ud800", keys[3]} == set(named)
+        assert [] == [one for one in escaped if one not in words(run)]
+        for text in (run, compared, table):
+            assert not re.search("[\u202a-\u202e\u2066-\u2069]", words(text))
+        for key in keys[:2]:
+            assert [1.5] == page.points(name, key)["lines"][0]["y"]
+        assert f'<tr data-id="{name}"' in table  # what is sent back is the name itself
 
 
 def test_the_best_run_is_found_by_sorting(page: Page) -> None:

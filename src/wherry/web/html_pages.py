@@ -38,11 +38,12 @@ _MOST_SET_METRICS = 8
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("wherry.web"),
     autoescape=True,
+    finalize=words.visible,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment")}
+_templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment", "visible", "exact")}
 _templates.globals |= {"link": link, "cell": cell, "text_of": text_of, "colour_of": colour_of, "value_of": value_of}
 _templates.globals |= {"measure": words.measure}
 
@@ -128,7 +129,7 @@ def rail(request: Request) -> Response:
     query = request.query_params
     ids = run_ids(query)
     found = _rail(request, [site.run(run_id).row for run_id in ids])
-    return HTMLResponse(_templates.get_template("rail_rows.html").render(rail=found, ids=ids, tab=tab_of(query)))
+    return _html(_templates.get_template("rail_rows.html").render(rail=found, ids=ids, tab=tab_of(query)))
 
 
 def error(request: Request, status: int, text: str) -> Response:
@@ -226,4 +227,9 @@ def _page(request: Request, template: str, title: str, more: Mapping[str, object
         "has_curves": site.has_curves,
         "missing": uplot.MISSING,
     }
-    return HTMLResponse(_templates.get_template(template).render(shared | dict(more)), status)
+    return _html(_templates.get_template(template).render(shared | dict(more)), status)
+
+
+def _html(text: str, status: int = 200) -> Response:
+    """As an answer. An attribute that holds the name itself may have half of a surrogate pair, which UTF-8 has not."""
+    return HTMLResponse(text.encode(errors="replace"), status)

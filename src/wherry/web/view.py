@@ -42,7 +42,7 @@ class TableView:
         if "page" not in changes:
             own["page"] = 1
         items = {name: value for name, value in (own | changes).items() if value != defaults[name]}
-        return "/?" + urlencode(items) if items else "/"
+        return "/?" + urlencode(items, errors="replace") if items else "/"
 
 
 def wanted_of(query: QueryParams) -> Wanted:
@@ -89,7 +89,8 @@ def number(query: QueryParams, name: str) -> float | None:
 
 def link(path: str, items: Mapping[str, object | None]) -> str:
     """An address of this page; what is None is left out."""
-    return f"{path}?{urlencode([(name, value) for name, value in items.items() if value is not None])}"
+    given = [(name, value) for name, value in items.items() if value is not None]
+    return f"{path}?{urlencode(given, errors='replace')}"
 
 
 def _sort_of(query: QueryParams) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from wherry.quantities import age_text, size_text, time_text
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from wherry.runs import Truth
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+#: What a browser obeys, or does not show: control characters but tabs and line ends, what turns the direction of text around
+#: (https://www.unicode.org/reports/tr9/), and halves of surrogate pairs, which UTF-8 cannot hold.
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: What an attribute of HTML cannot hold or changes, what visible() changes but can be quoted, and what exact() quotes by.
+_CHANGED = re.compile("[%\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _IN_BYTES = re.compile(r"(?:^|[/_.])bytes(_per_s)?$")
 
 
@@ -31,6 +37,21 @@ class Said:
     def text(self) -> str:
         """All of it."""
         return self.words if self.age_s is None else f"{self.words}{age(self.age_s)}{self.after}"
+
+
+def visible(value: object) -> object:
+    """The text with characters that would not be seen in their escaped form (``\\x00``, ``\\u202e``), as a terminal gets it.
+
+    `static/basics.js` does the same. Other values, and markup of our own, come back as they are.
+    """
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+
+
+def exact(text: str) -> str:
+    """A name in an attribute that a script reads with decodeURIComponent(): no character of it is lost to HTML."""
+    return _CHANGED.sub(lambda found: quote(found[0]), text)
 
 
 def number(value: object) -> str:

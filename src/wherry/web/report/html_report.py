@@ -38,11 +38,13 @@ _ALERT = re.compile(r"^\[alert\]\[(\w{1,20})\]: (.*)$", re.MULTILINE)
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("wherry.web"),
     autoescape=True,
+    finalize=words.visible,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment")} | {"redact": redact}
+_templates.filters |= {name: getattr(words, name) for name in ("number", "age", "size", "dollars", "moment", "visible", "exact")}
+_templates.filters["redact"] = redact
 _templates.globals |= {"cell": cell, "text_of": text_of, "measure": words.measure}
 
 

@@ -3,7 +3,7 @@ import { labels, part, relative } from "./axis.js";
 import { strength } from "./lit.js";
 import { unlessHeld } from "./readout.js";
 import { baseOf, marksOf, stepsOf } from "./units.js";
-import { get, list } from "./view.js";
+import { get, list, visible } from "./view.js";
 
 const HEIGHT = 220;
 /** So wide is the y axis of most charts, whose curves then are below each other. */
@@ -225,7 +225,7 @@ export function said(data, lines) {
   if (missing) words.push(`${missing} run${missing === 1 ? " has" : "s have"} no such metric`);
   for (const run of data.runs.filter((one) => one.trouble)) words.push(`${run.id}: ${run.trouble}`);
   if (!lines.length && !data.runs.some((run) => run.trouble)) words.push(hidden.size ? "nothing of what is shown" : "no points to draw");
-  return words.join(" · ");
+  return visible(words.join(" · "));
 }
 
 function saidOfBands(bands, whole) {

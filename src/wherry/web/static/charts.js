@@ -16,7 +16,7 @@ const ASKED = ["x", "smooth", "log", "low", "high", "group"];
 class Card {
   constructor(article) {
     this.article = article;
-    this.key = article.dataset.key;
+    this.key = decodeURIComponent(article.dataset.key);
     this.place = article.querySelector(".plot");
     this.readout = article.querySelector(".readout");
     this.legend = element("ul", { class: "legend", "aria-label": "Groups", hidden: true });

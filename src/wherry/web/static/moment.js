@@ -17,7 +17,7 @@ function follow() {
   const [id, key, step, start] = list("moment");
   panel.hidden = !ids.includes(id);
   if (!panel.hidden) showMoment({ id, key, step, ...(start === undefined ? {} : { start }) });
-  else [...document.querySelectorAll("article.card")].find((one) => one.dataset.key === before)?.focus();
+  else [...document.querySelectorAll("article.card")].find((one) => decodeURIComponent(one.dataset.key) === before)?.focus();
 }
 
 const title = (text) => element("h3", {}, text);

@@ -1,6 +1,6 @@
 // What all pages share: keys, what is live, links and commands to copy.
 import "./ages.js";
-import { copy, ids, json, swap } from "./view.js";
+import { copy, ids, json, swap, visible } from "./view.js";
 
 const by = (id) => document.getElementById(id);
 const trouble = by("trouble");
@@ -28,7 +28,7 @@ function connect() {
 }
 
 function say(text) {
-  trouble.textContent = text;
+  trouble.textContent = visible(text);
   trouble.hidden = !text;
 }
 

@@ -1,7 +1,7 @@
 // A chart as a file: PNG as it is seen, SVG as lines.
 import { xText } from "./axis.js";
 import { marksOf } from "./units.js";
-import { element } from "./view.js";
+import { element, visible } from "./view.js";
 
 function hand(blob, name) {
   const address = URL.createObjectURL(blob);
@@ -10,7 +10,7 @@ function hand(blob, name) {
 }
 
 /** As XML, which has no control characters. */
-const escape = (text) => text.replace(/[\u0000-\u001f\ud800-\udfff\ufffe\uffff]/g, "?").replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`);
+const escape = (text) => visible(text).replace(/[\t\n\r\ufffe\uffff]/g, "?").replace(/[&<>"]/g, (one) => `&#${one.charCodeAt(0)};`);
 
 function svg(title, chart, lines) {
   const { left, top, width, height } = chart.over.getBoundingClientRect();
@@ -38,7 +38,7 @@ function png(title, chart) {
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.fillStyle = style.getPropertyValue("--text");
   context.font = `bold ${13 * devicePixelRatio}px sans-serif`;
-  context.fillText(title, 6 * devicePixelRatio, 16 * devicePixelRatio);
+  context.fillText(visible(title), 6 * devicePixelRatio, 16 * devicePixelRatio);
   context.drawImage(source, 0, head);
   return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
 }

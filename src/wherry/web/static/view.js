@@ -1,5 +1,5 @@
 // The view is the address: what is chosen on a page is read from its query and written into it, so that a link shows the same.
-export { element, number } from "./basics.js";
+export { element, number, visible } from "./basics.js";
 
 export const ids = JSON.parse(document.body.dataset.ids || "[]");
 
