@@ -27,17 +27,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _VENDOR_PREFIXES = ("AWS_", "S3_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR_", "WHERRY_")
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees, or hands to a child, what this machine says about clouds; nor does one wait for a metadata service."""
-    for name in os.environ:
-        if name.startswith(_VENDOR_PREFIXES):
-            monkeypatch.delenv(name)
-    nothing = tmp_path_factory.getbasetemp() / "no-such-configuration"
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(nothing))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(nothing))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_GCE_CHECK", "true")
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees, or hands to a child, what this machine says about clouds; nor does one wait for a metadata service.
+
+    Once for all tests: a server that lives longer than a test has threads in which a library reads the environment.
+    """
+    nothing = str(tmp_path_factory.getbasetemp() / "no-such-configuration")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(_VENDOR_PREFIXES):
+                patch.delenv(name)
+        patch.setenv("AWS_CONFIG_FILE", nothing)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", nothing)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("NO_GCE_CHECK", "true")
+        yield
 
 
 @pytest.fixture(autouse=True)

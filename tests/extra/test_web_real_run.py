@@ -58,12 +58,6 @@ def real(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) -
             yield Real(run, page, window, seaweedfs_server)
 
 
-@pytest.fixture(autouse=True)
-def spool_of_the_run(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test begins with a clean environment; the page reads the spool that it names."""
-    monkeypatch.setenv("WHERRY_SPOOL", str(real.run.folder / "spool"))
-
-
 def restoring(real: Real) -> str:
     """The command that restores the verified set, with the options that are no secret."""
     options = "".join(f" --option={name}={real.server.options[name]}" for name in ("endpoint_url", "region"))
