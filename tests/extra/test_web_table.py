@@ -5,6 +5,7 @@ Needs Chromium, and uPlot from npm.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,24 @@ def test_the_machine_is_folded_up_beside_the_training(tmp_path: Path, window: Br
         window.wait_for(f"{DRAWN} === 2", "what the filter finds")
         window.open(f"{page.root}/run?id=run&tab=system")
         window.wait_for(f"{DRAWN} === 2", "the page of the machine")
+        assert [] == window.console()
+
+
+def test_parallel_coordinates_go_on_with_the_table(tmp_path: Path, window: Browser) -> None:
+    lines = "[...document.querySelectorAll('.parallel polyline')].map((one) => one.getAttribute('points')).join()"
+    table = "document.getElementById('legend').textContent"
+    with log_of(tmp_path / "a") as one, log_of(tmp_path / "b") as other, page_of(tmp_path) as page:
+        for log, rate in ((one, 0.1), (other, 0.2)):
+            log.log_hyperparameters({"lr": rate})
+            log.log_metrics({"loss": rate}, 0)
+        window.open(f"{page.root}/compare?id=a&id=b")
+        window.wait_for(f"{lines}.length > 0", "the figure")
+        window.run("document.querySelector('#figure details summary').click()")
+        before = window.run(f"return {lines}")
+        other.log_metrics({"loss": 0.01}, 1)
+        window.wait_for(f"{table}.includes('0.01')", "the new number in the table")
+        window.wait_for(f"{lines} !== {json.dumps(before)}", "the line of the new number")
+        assert False is window.run("return document.querySelector('#figure details').open")
         assert [] == window.console()
 
 

@@ -42,7 +42,7 @@ async function news() {
     while (isWanted) {
       isWanted = false;
       if (isFresh && !document.querySelector("#fresh :is(audio, video)")) await swap(location.href, "head", "fresh");
-      else await swap(location.href, "head", "n-metrics", "none-yet", ...[...document.querySelectorAll(".numbers")].map((one) => one.id));
+      else await swap(location.href, "head", "figure", "n-metrics", "none-yet", ...[...document.querySelectorAll(".numbers")].map((one) => one.id));
       document.dispatchEvent(new CustomEvent("news"));
     }
   } catch (error) {

@@ -32,13 +32,21 @@ function keepFocus(place, change) {
   if (at >= 0) found()[at]?.focus({ preventScroll: true });
 }
 
+/** Put the inside of `made` into `old`; what was folded up there, or open, stays so. */
+function replace(old, made) {
+  const folds = (place) => [...place.querySelectorAll("details")];
+  const open = folds(old).map((one) => one.open);
+  if (folds(made).length === open.length) folds(made).forEach((one, at) => { one.open = open[at]; });
+  old.replaceChildren(...document.adoptNode(made).childNodes);
+}
+
 /** The elements of a page that was fetched anew take the places of those with the same id here. */
 export async function swap(address, ...names) {
   const answer = await fetch(address);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const name of names) {
     const [old, made] = [document.getElementById(name), fresh.getElementById(name)];
-    if (old && made && old.innerHTML !== made.innerHTML) keepFocus(old, () => old.replaceChildren(...document.adoptNode(made).childNodes));
+    if (old && made && old.innerHTML !== made.innerHTML) keepFocus(old, () => replace(old, made));
   }
   if (fresh.body.dataset.version) document.body.dataset.version = fresh.body.dataset.version;
   document.dispatchEvent(new CustomEvent("swapped", { detail: fresh }));
