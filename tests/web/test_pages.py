@@ -66,6 +66,15 @@ def test_characters_that_are_not_seen_are_escaped_and_lose_nothing(tmp_path: Pat
         assert f'<tr data-id="{name}"' in table  # what is sent back is the name itself
 
 
+def test_a_folder_has_one_name_on_all_pages(tmp_path: Path) -> None:
+    make_runs(tmp_path / "runs")
+    with page_of(tmp_path / "runs") as page:
+        assert f"runs in {tmp_path}/runs" in words(page.get("/").text)
+        assert f"{tmp_path}/runs/amber" in words(page.get("/run?id=amber").text)
+        assert page.get("/data/command?id=amber&verb=report").json["command"].endswith(f" {tmp_path}/runs")
+        assert not [path for path in ("/", "/run?id=amber") if "file://" in page.get(path).text]
+
+
 def test_the_best_run_is_found_by_sorting(page: Page) -> None:
     assert ["birch", "cedar", "amber"] == order(page, "?sort=val/loss.min")
     assert ["amber", "cedar", "birch"] == order(page, "?sort=-val/loss.min")

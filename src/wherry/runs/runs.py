@@ -68,8 +68,8 @@ class Runs:
 
     @property
     def uris(self) -> list[str]:
-        """The URIs that were given, in their full form."""
-        return [str(place.uri) for place in self._places]
+        """The URIs that were given, in their full form; of local folders their paths, as `RunRow.uri` has them."""
+        return [place.typed(place.uri.prefix) for place in self._places]
 
     def rows(self, *, as_told: bool = False) -> Iterator[RunRow]:
         """Yield the runs as they are known, in no order: one listing a URI, then 32 requests at a time.

@@ -220,5 +220,4 @@ def folder_key(place: Place, found: Found) -> str:
 
 def uri_of(place: Place, found: Found) -> str:
     """A run's URI as a person types it: of a local folder its path."""
-    key = folder_key(place, found)
-    return f"/{key}" if place.is_local else place.uri.uri_for(key)
+    return place.typed(folder_key(place, found))

@@ -44,6 +44,10 @@ class Place:
     #: The storage options that were given and are no secret: commands that read the place again name them.
     options: Mapping[str, object] = field(default_factory=dict)
 
+    def typed(self, key: str) -> str:
+        """The URI of a folder of this store as a person types it: of a local one its path."""
+        return f"/{key}" if self.is_local else self.uri.uri_for(key)
+
     def close(self) -> None:
         """Wait for what is under way, and free connections."""
         self.segments.close()
