@@ -47,6 +47,7 @@ def test_runs_in_gcs_are_shown_while_one_of_them_is_live(
                 page = stack.enter_context(page_of(uri, options=options))
                 table = page.get("/").text
                 assert all(f"run?id={name}" in table for name in (*RATES, "live"))
+                assert "(budget of a live run: 900 an hour, $0.00064)" in table
                 assert 300 == page.points("amber", "train/loss")["n_total"]
                 shown = page.get("/run?id=amber&tab=media&step=100").text
                 assert "samples" in shown

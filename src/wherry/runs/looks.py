@@ -14,13 +14,17 @@ from statistics import median
 from wherry.errors import NotFoundError
 from wherry.mirror.format.layout import Assembly, Segment, key_for, segment_name
 from wherry.runs.objects.place import version_of
+from wherry.runs.objects.reading_store import GET_USD, LIST_USD
 from wherry.runs.records import RunState
 from wherry.store import ObjectMeta, ObjectStore
 
-#: Requests of one reader for one live run: 0.0004 USD an hour, and 0.0003 USD for the 60 listings among them.
+#: Requests of one reader for one live run.
 PER_HOUR = 900
 _BURST = 60.0
 LIST_EVERY_S = 60.0
+_LISTS_PER_HOUR = 3600 / LIST_EVERY_S
+#: 0.0003 USD an hour for the listings, as much for the others.
+USD_PER_HOUR = _LISTS_PER_HOUR * LIST_USD + (PER_HOUR - _LISTS_PER_HOUR) * GET_USD
 #: What has ended may be continued, or sealed.
 _LIST_ENDED_EVERY_S = 600.0
 #: For so long after its last sign of life a lost run is listed as a live one is: most jobs are started again soon, or never.

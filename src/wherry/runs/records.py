@@ -78,12 +78,18 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Usage:
-    """What this reader has asked of stores so far, and what that costs by list prices. Local folders cost nothing."""
+    """What this reader has asked of stores so far, and what that costs by list prices. Local folders cost nothing.
+
+    `looks_per_hour`: its budget, how many requests it may make in an hour to look for what is new in one live run, and what these
+    cost; 0 of local folders.
+    """
 
     n_lists: int = 0
     n_gets: int = 0
     n_bytes: int = 0
     usd: float = 0.0
+    looks_per_hour: int = 0
+    looks_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from wherry.mirror.format.layout import FOLDER
 from wherry.mirror.reader.reader import find_mirror
 from wherry.posix.thread_pool import DaemonThreadPool, result_of
 from wherry.runs.kept_rows import KeptRows
+from wherry.runs.looks import PER_HOUR, USD_PER_HOUR
 from wherry.runs.objects.discovery import Found, runs_of
 from wherry.runs.objects.disk_cache import DiskCache, default_folder
 from wherry.runs.objects.place import Place, open_place
@@ -173,7 +174,10 @@ class Runs:
 
     def usage(self) -> Usage:
         """What this reader has asked of the stores so far, and its price."""
-        return self._tally.usage()
+        found = self._tally.usage()
+        if all(place.is_local for place in self._places):
+            return found
+        return replace(found, looks_per_hour=PER_HOUR, looks_usd_per_hour=USD_PER_HOUR)
 
     def close(self) -> None:
         """End what is under way, and free connections. No call may follow; closing again is fine."""

@@ -216,14 +216,13 @@ _OF_TAB = {"charts": _charts, "media": _media, "log": _log, "system": _system, "
 
 def _page(request: Request, template: str, title: str, more: Mapping[str, object], status: int = 200) -> Response:
     site: Site = request.app.state.site
-    usage = site.runs.usage()
     shared = {
         "title": title,
         "ids": [],
         "version": None,
         "uris": site.uris,
         "query": request.query_params,
-        "usage": f"{usage.n_lists + usage.n_gets:,} calls, {words.dollars(usage.usd)}",
+        "usage": words.spent(site.runs.usage()),
         "has_curves": site.has_curves,
         "missing": uplot.MISSING,
     }

@@ -13,7 +13,7 @@ from wherry.errors import WherryError
 from wherry.redact import redact
 from wherry.web.site import Site, version_of
 from wherry.web.view import MOST_COMPARED, whole
-from wherry.web.words import dollars
+from wherry.web.words import spent
 
 #: `Run.refresh()` knows when its writer stores something next, and returns at once before that: asking it costs nothing.
 _LOOK_S = 1.0
@@ -34,7 +34,7 @@ def live(request: Request) -> Response:
 
 
 async def _events(site: Site, ids: list[str], version: int | None) -> AsyncIterator[str]:
-    spent, look_s = "", _LOOK_S
+    told, look_s = "", _LOOK_S
     yield "retry: 3000\n\n"
     while not site.ending.is_set():
         try:
@@ -49,10 +49,9 @@ async def _events(site: Site, ids: list[str], version: int | None) -> AsyncItera
             version = found
         except (WherryError, OSError) as error:
             yield _event("trouble", {"text": redact(str(error))})
-        usage = site.runs.usage()
-        now = f"{usage.n_lists + usage.n_gets:,} calls, {dollars(usage.usd)}"
-        if now != spent:
-            spent = now
+        now = spent(site.runs.usage())
+        if now != told:
+            told = now
             yield _event("usage", {"text": now})
         try:
             await asyncio.wait_for(site.ending.wait(), look_s)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from wherry.quantities import age_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from wherry.runs import Truth
+    from wherry.runs import Truth, Usage
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 #: What a browser obeys, or does not show: control characters but tabs and line ends, what turns the direction of text around
@@ -111,6 +111,14 @@ def dollars(usd: float | None) -> str:
         return "<$0.00001"
     n_digits = max(2, 1 - math.floor(math.log10(abs(usd))))
     return f"${usd:.{min(n_digits, 8)}f}"
+
+
+def spent(usage: Usage) -> str:
+    """What this viewer has asked and what that costs, beside what it may ask of a live run in an hour."""
+    words = f"{usage.n_lists + usage.n_gets:,} calls, {dollars(usage.usd)}"
+    if not usage.looks_per_hour:
+        return words
+    return f"{words} (budget of a live run: {usage.looks_per_hour:,} an hour, {dollars(usage.looks_usd_per_hour)})"
 
 
 def moment(t: float | None) -> str:
