@@ -296,7 +296,7 @@ def test_a_pull_of_a_prefix_without_a_mirror_says_so(line: CommandLine) -> None:
     (line.folder / "bucket").mkdir()
     (line.folder / "bucket" / "a.json").write_text("{}")
     out, err = line.run("pull", "bucket", "copy")
-    assert out.startswith("no mirror: 1 files, 2 B new")
+    assert out.startswith("no mirror: 1 file, 2 B new")
     assert "has no mirror" in err
     assert ["a.json"] == sorted(path.name for path in (line.folder / "copy").iterdir() if path.name != PULL_FOLDER)
 
